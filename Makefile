@@ -1,0 +1,73 @@
+# `make demo` shows attention, `make test` checks it. Each makes .venv and installs what it needs when that
+# has not been done; pip's own settings (index, proxy, cache) hold. Variables: ARGS, for the command a target
+# runs (make demo ARGS=--quick, make test ARGS="-k masks"), and PYTHON, the interpreter to use.
+
+PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+
+.PHONY: help demo test test-all test-gpu docs bench clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/base  ## see attention in the terminal
+	.venv/bin/regard demo $(ARGS)
+
+test: .venv/dev  ## lint, types and the quick tests, seeds fixed
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	OMP_NUM_THREADS=1 REGARD_SEED=0 .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(ARGS)
+
+test-all: .venv/dev  ## every test, the slow ones too, seeds random
+	REGARD_SEED=random .venv/bin/pytest -n auto --maxprocesses 4 $(ARGS)
+
+test-gpu: GPU_PYTHON = $(or $(PYTHON),$(wildcard .venv/bin/python),python3)
+test-gpu:  ## the tests on a CUDA device, with any Python that has torch and pytest; installs nothing
+	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch sees no CUDA device")'
+	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" REGARD_SEED=0 \
+	    $(GPU_PYTHON) -m pytest -m "gpu or not slow" $(ARGS)
+
+docs: .venv/dev  ## the documentation, into site/
+	.venv/bin/mkdocs build --strict
+
+bench: .venv/dev  ## the benchmarks
+	.venv/bin/python -m benchmarks $(ARGS)
+
+clean:  ## remove what was built, keep .venv
+	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name .venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps .venv/base and .venv/dev say that an install has finished; an interrupted one leaves none.
+
+.venv/base: pyproject.toml constraints.txt | .venv/bin/python
+	$(call install,.,Installing Regard into .venv: a few minutes the first time and most of it PyTorch.)
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(call install,.[dev],Installing Regard and its development tools into .venv: a few minutes the first time.)
+	@touch .venv/base $@
+
+define install
+@echo "$(2)"; \
+trap 'exit 130' INT TERM; \
+trap '[ $$? = 0 ] || echo "Not installed. Try again: make $(MAKECMDGOALS). To start over: rm -rf .venv" >&2' EXIT; \
+.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '$(1)'
+endef
+
+.venv/bin/python:
+	@new=; for python in $(PYTHONS); do \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    new=$${new:-$$python}; \
+	    $$python -c 'import ensurepip, venv' 2>/dev/null || continue; \
+	    echo "Making .venv with $$($$python --version)."; \
+	    exec $$python -m venv --clear .venv; \
+	done; \
+	if [ "$$new" ]; then \
+	    package=$$($$new -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	    echo "$$new cannot make a virtual environment: sudo apt install $$package"; \
+	else \
+	    echo "Python 3.11 or newer is needed; tried $(PYTHONS)."; \
+	    echo "On Debian 12, Ubuntu 24.04 and later: sudo apt install python3-venv"; \
+	fi >&2; exit 1

@@ -1,0 +1,78 @@
+"""Attended: what one attention gave, and what was seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from regard.look import Look
+
+__all__ = ["Attended", "Top"]
+
+
+class Top(NamedTuple):
+    """The k largest weights of each query and the keys they fell on, both (B, H, T, k), largest first.
+
+    Where a query sees fewer than k keys, the weight is 0 and the key -1.
+
+    >>> import regard, torch
+    >>> regard.attention(torch.eye(2), 9 * torch.eye(2), look=regard.Look(top=1)).top.keys
+    tensor([[0],
+            [1]])
+    """
+
+    weights: Tensor
+    keys: Tensor
+
+
+class Attended(NamedTuple):
+    """The result of every attention. A field that was not asked for, or that does not exist, is None.
+
+    output: (B, H, T, E), what was read. lse: (B, H, T), the log-sum-exp of each row of scores, -inf for a row
+    that sees nothing; None for selections without one. weights, rows, top, alignment, entropy, mass: see
+    Look. chosen, log_probability: (B, H, T), the key that Hard or Best read, and the logarithm of the
+    probability it had. All shapes lose the sizes that the query did not have.
+
+    >>> import regard, torch
+    >>> regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True)).entropy.exp()
+    tensor([4.])
+    """
+
+    output: Tensor
+    lse: Tensor | None = None
+    weights: Tensor | None = None
+    rows: Tensor | None = None
+    top: Top | None = None
+    alignment: Tensor | None = None
+    entropy: Tensor | None = None
+    mass: Tensor | None = None
+    chosen: Tensor | None = None
+    log_probability: Tensor | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Attended:
+        """The same with every tensor changed."""
+        changed: list[Any] = [change(field) if isinstance(field, Tensor) else field for field in self]
+        found = Attended(*changed)
+        if found.top is None:
+            return found
+        return found._replace(top=Top(change(found.top.weights), change(found.top.keys)))
+
+    def only(self, look: Look | None, everything: Look | None) -> Attended:
+        """Of what was seen for everybody who asked, what this look asked for."""
+        asked = () if look is None else look.asked
+        rows, top = self.rows, self.top
+        if look is not None and everything is not None and rows is not None and look.rows != everything.rows:
+            rows = rows[..., [(everything.rows or ()).index(row) for row in look.rows or ()], :]
+        if look is not None and top is not None:
+            top = Top(top.weights[..., : look.top], top.keys[..., : look.top])
+        return self._replace(
+            weights=self.weights if "weights" in asked else None,
+            rows=rows if "rows" in asked else None,
+            top=top if "top" in asked else None,
+            alignment=self.alignment if "alignment" in asked else None,
+            # Hard gives its entropy unasked, beside the log-probability that needs it.
+            entropy=self.entropy if "entropy" in asked or self.log_probability is not None else None,
+            mass=self.mass if "mass" in asked else None,
+        )

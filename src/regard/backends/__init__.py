@@ -1,0 +1,53 @@
+"""Backends: the forward pass. `auto` takes the first of BACKENDS whose reasons(call) is empty.
+
+The order is by speed where they overlap. A new kernel is its file and one line here.
+"""
+
+from __future__ import annotations
+
+from regard.backends import blocked, flex, reference, sdpa
+from regard.backends.backend import Backend
+from regard.call import Call
+from regard.errors import BackendError, UnknownName, message
+
+__all__ = ["BACKENDS", "Backend", "choose_backend"]
+
+_SDPA_ABOUT = {
+    "sdpa-cudnn": "cuDNN's fused attention, the fastest on recent GPUs",
+    "sdpa-flash": "FlashAttention 2 on CUDA",
+    "sdpa-efficient": "the memory-efficient kernel on CUDA: float32, masks and biases",
+    "sdpa-cpu": "PyTorch's flash attention for CPU",
+}
+
+BACKENDS: dict[str, Backend] = {
+    **{name: Backend(k.reasons, k.run, about=_SDPA_ABOUT[name]) for name, k in sdpa.KERNELS.items()},
+    "flex": Backend(
+        flex.reasons, flex.run, flex.unasked, "FlexAttention: compiles masks and biases into the kernel"
+    ),
+    "blocked": Backend(
+        blocked.reasons, blocked.run, about="plain PyTorch, block by block: never holds T x S"
+    ),
+    "reference": Backend(
+        reference.reasons, reference.run, about="the definition; materialises; takes everything"
+    ),
+}
+
+
+def choose_backend(call: Call, name: str = "auto") -> str:
+    """The name of the backend that will run this call; raises with the reasons where a named one cannot."""
+    if name == "auto":
+        for each, backend in BACKENDS.items():
+            if not backend.reasons(call) and not backend.unasked(call):
+                return each
+    members = [each for each in BACKENDS if each == name or each.startswith(f"{name}-")]
+    if not members:
+        raise UnknownName("backend", name, ["auto", "sdpa", *BACKENDS])
+    refused = {each: BACKENDS[each].reasons(call) for each in members}
+    for each, reasons in refused.items():
+        if not reasons:
+            return each
+    lines = [f"  {each}: {'; '.join(reasons)}" for each, reasons in refused.items()]
+    problem = "\n".join([f"backend '{name}' cannot run this call", *lines])
+    raise BackendError(
+        message("attention()", problem, hint=f"backend=\"auto\" takes '{choose_backend(call)}' here")
+    )

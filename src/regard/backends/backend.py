@@ -1,0 +1,25 @@
+"""Backend: one way to compute a forward, which can say why it will not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from regard.call import Call, Forward
+
+__all__ = ["Backend"]
+
+
+def _none(call: Call) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Backend:
+    """reasons(call): why it cannot run this call, empty when it can. unasked(call): why `auto` passes it over
+    although it can. run(call): the forward."""
+
+    reasons: Callable[[Call], list[str]]
+    run: Callable[[Call], Forward]
+    unasked: Callable[[Call], list[str]] = _none
+    about: str = ""

@@ -1,0 +1,223 @@
+"""blocked: plain PyTorch that walks over blocks with an online softmax and never holds T x S.
+
+For what the fused kernels do not take: additive scores, dropout on CPU, biases that learn, devices without a
+kernel of their own. The backward pass walks again and finds each block's weights anew from the lse.
+A NaN that one row may see can spread to other rows of its block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.blocks import additive_gradients, column_blocks, row_blocks, tile_scores
+from regard.call import Call, Forward
+from regard.positions import Bias
+from regard.select import Soft
+from regard.tiles import Tile
+
+__all__ = ["reasons", "run"]
+
+
+def reasons(call: Call) -> list[str]:
+    """Why this backend cannot run the call."""
+    found = []
+    if not isinstance(call.select, Soft):
+        found.append(
+            f"{type(call.select).__name__} needs whole rows of scores; only Soft can be read block by block"
+        )
+    if torch.compiler.is_compiling():
+        found.append("its loop cannot be compiled")
+    return found
+
+
+def run(call: Call) -> Forward:
+    """Walk over blocks, forward now and backward when asked."""
+    output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
+    return Forward(output, lse)
+
+
+class _Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        seed = int(torch.randint(2**31, ())) if call.dropout else 0
+        wide = _widened(call)
+        batch, heads, queries, _ = call.sizes
+        output = wide.query.new_zeros(batch, heads, queries, call.value.shape[-1])
+        lse = wide.query.new_full((batch, heads, queries), -torch.inf)
+        for rows in row_blocks(wide):
+            output[:, :, rows], lse[:, :, rows] = _read_rows(wide, rows, seed)
+        ctx.call, ctx.seed = call, seed
+        ctx.save_for_backward(*tensors, output, lse)
+        ctx.mark_non_differentiable(lse)
+        return output.to(call.value.dtype), lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
+        *tensors, output, lse = ctx.saved_tensors
+        wide = _widened(ctx.call)
+        doutput = doutput.to(output.dtype)
+        delta_BHT1 = (doutput * output).sum(-1, keepdim=True)
+        totals = _Totals(wide)
+        for rows in row_blocks(wide):
+            _return_rows(
+                wide,
+                rows,
+                ctx.seed,
+                doutput[:, :, rows],
+                lse[:, :, rows, None],
+                delta_BHT1[:, :, rows],
+                totals,
+            )
+        return None, *totals.shaped_like(tensors, ctx.call.groups)
+
+
+def _widened(call: Call) -> Call:
+    """The call with a key head for each query head, in float32 at least, cut from the graph."""
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    return replace(
+        call,
+        query=call.query.detach().to(dtype),
+        key=call.spread(call.key.detach().to(dtype)),
+        value=call.spread(call.value.detach().to(dtype)),
+        vector=None if call.vector is None else call.vector.detach().to(dtype),
+        bias=call.bias.detach() if isinstance(call.bias, Tensor) else call.bias,
+    )
+
+
+def _read_rows(call: Call, rows: slice, seed: int) -> tuple[Tensor, Tensor]:
+    """Output and lse of some rows: over the keys, keep the best score, the sum and the sum of values."""
+    query = call.query[:, :, rows]
+    best = query.new_full((*query.shape[:3], 1), -torch.inf)
+    total = torch.zeros_like(best)
+    output = query.new_zeros(*query.shape[:3], call.value.shape[-1])
+    for columns, tile in column_blocks(call, rows):
+        scores = tile_scores(call, query, call.key[:, :, columns], tile)
+        new_best = torch.maximum(best, scores.amax(-1, keepdim=True))
+        level = _finite(new_best)
+        weights = scores.sub_(level).exp_()
+        shrink = (best - level).exp_()
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        if call.dropout:
+            weights *= _kept(call, weights, tile, seed)
+        output = output * shrink + weights @ call.value[:, :, columns]
+        if isinstance(call.bias, Bias) and call.bias.reads:
+            output += call.bias.read(weights, tile).detach()
+        best = new_best
+    empty = total == 0
+    lse = torch.where(empty, -torch.inf, _finite(best) + total.log())
+    return output / torch.where(empty, 1.0, total), lse.squeeze(-1)
+
+
+class _Totals:
+    """The gradients, summed block by block."""
+
+    def __init__(self, call: Call):
+        self.query, self.key, self.value = (torch.zeros_like(t) for t in (call.query, call.key, call.value))
+        self.vector = None if call.vector is None else torch.zeros_like(call.vector)
+        dtype = call.query.dtype
+        self.bias = [
+            torch.zeros_like(t, dtype=torch.promote_types(t.dtype, dtype)) for t in call.bias_tensors
+        ]
+
+    def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
+        """In the shapes and dtypes of query, key, value, vector and the bias's tensors."""
+        if groups > 1:
+            self.key, self.value = (t.unflatten(1, (-1, groups)).sum(2) for t in (self.key, self.value))
+        found = [self.query, self.key, self.value, self.vector, *self.bias]
+        return [
+            None if gradient is None or tensor is None else gradient.to(tensor.dtype)
+            for gradient, tensor in zip(found, tensors, strict=True)
+        ]
+
+
+def _return_rows(
+    call: Call, rows: slice, seed: int, doutput: Tensor, lse: Tensor, delta: Tensor, totals: _Totals
+) -> None:
+    """Send the gradient of some rows back to everything that made them."""
+    query = call.query[:, :, rows]
+    level = _finite(lse)
+    for columns, tile in column_blocks(call, rows):
+        key, value = call.key[:, :, columns], call.value[:, :, columns]
+        weights = tile_scores(call, query, key, tile).sub_(level).exp_()
+        kept = _kept(call, weights, tile, seed) if call.dropout else None
+        dropped = weights if kept is None else weights * kept
+        totals.value[:, :, columns] += dropped.transpose(-2, -1) @ doutput
+        dweights = doutput @ value.transpose(-2, -1)
+        if isinstance(call.bias, Bias) and call.bias.reads:
+            dweights += _through_read(call.bias, dropped, tile, doutput, totals)
+        if kept is not None:
+            dweights *= kept
+        dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
+        _through_bias(call, query, tile, dscores, rows, columns, totals)
+        if call.combine == "inner":
+            totals.query[:, :, rows] += (dscores @ key) * call.scale
+            totals.key[:, :, columns] += (dscores.transpose(-2, -1) @ query) * call.scale
+        else:
+            assert call.vector is not None and totals.vector is not None
+            dquery, dkey, dvector = additive_gradients(query, key, call.vector, dscores)
+            totals.query[:, :, rows] += dquery
+            totals.key[:, :, columns] += dkey
+            totals.vector += dvector
+
+
+def _through_bias(
+    call: Call, query: Tensor, tile: Tile, dscores: Tensor, rows: slice, columns: slice, totals: _Totals
+) -> None:
+    if isinstance(call.bias, Tensor):
+        place = totals.bias[0]
+        place = place if place.shape[2] == 1 else place[:, :, rows]
+        place = place if place.shape[3] == 1 else place[:, :, :, columns]
+        place += dscores.sum_to_size(place.shape)
+    elif call.bias is not None and (totals.bias or call.bias.asks_query):
+        with torch.enable_grad():
+            query = query.detach().requires_grad_(call.bias.asks_query)
+            added = call.bias.tile(query, tile)
+        _collect(
+            added, dscores.sum_to_size(added.shape), [query, *call.bias.parameters()], tile, rows, totals
+        )
+
+
+def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, totals: _Totals) -> Tensor:
+    with torch.enable_grad():
+        weights = weights.detach().requires_grad_()
+        read = bias.read(weights, tile)
+    parameters = list(bias.parameters())
+    dweights, *found = torch.autograd.grad(read, [weights, *parameters], doutput, allow_unused=True)
+    for total, gradient in zip(totals.bias, found, strict=True):
+        if gradient is not None:
+            total += gradient
+    return dweights
+
+
+def _collect(
+    added: Tensor, dadded: Tensor, inputs: list[Tensor], tile: Tile, rows: slice, totals: _Totals
+) -> None:
+    wanted = [each for each in inputs if each.requires_grad]
+    found = dict(
+        zip(map(id, wanted), torch.autograd.grad(added, wanted, dadded, allow_unused=True), strict=True)
+    )
+    query, *parameters = inputs
+    if found.get(id(query)) is not None:
+        totals.query[:, :, rows] += found[id(query)]
+    for total, parameter in zip(totals.bias, parameters, strict=True):
+        if found.get(id(parameter)) is not None:
+            total += found[id(parameter)]
+
+
+def _kept(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
+    """The dropout of one tile, the same whenever it is asked for: 0, or 1 / (1 - dropout)."""
+    place = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
+    source = torch.Generator(weights.device).manual_seed(seed + place)
+    kept = torch.empty_like(weights).bernoulli_(1 - call.dropout, generator=source)
+    return kept.div_(1 - call.dropout)
+
+
+def _finite(level: Tensor) -> Tensor:
+    """-inf, the level of a row that has seen nothing yet, as 0."""
+    return torch.where(level == -torch.inf, 0.0, level)

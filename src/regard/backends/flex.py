@@ -1,0 +1,113 @@
+"""flex: PyTorch's FlexAttention, which compiles masks and biases into the kernel and skips hidden blocks.
+
+On CUDA it takes what the fixed kernels cannot: predicates at length, biases in float32 beside queries in half
+precision, biases that learn. On CPU it computes the forward alone, for checking: auto never takes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.call import Call, Forward
+from regard.positions import Bias
+from regard.select import Soft
+
+__all__ = ["reasons", "run", "unasked"]
+
+_COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+def reasons(call: Call) -> list[str]:
+    """Why this backend cannot run the call."""
+    found = []
+    device = call.query.device.type
+    if call.combine != "inner":
+        found.append("computes inner products, and this score combines additively")
+    if not isinstance(call.select, Soft):
+        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+    if device not in ("cuda", "cpu"):
+        found.append(f"runs on cuda and cpu, the call is on {device}")
+    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
+        found.append("a size is 0")
+    if call.query.dtype == torch.float64:
+        found.append("takes float32, bfloat16 and float16, not float64")
+    if call.dropout:
+        found.append("has no dropout")
+    if isinstance(call.bias, Bias) and (call.bias.asks_query or call.bias.reads):
+        found.append(f"sees positions, not the query or the weights that {type(call.bias).__name__} needs")
+    if device == "cpu" and call.trains:
+        found.append("computes no gradients on cpu")
+    if device == "cpu" and not _COMPILER:
+        found.append("needs a C++ compiler on cpu (apt install g++)")
+    if device == "cuda" and min(call.query.shape[-1], call.value.shape[-1]) < 16:
+        found.append("takes heads of at least 16 on cuda")
+    return found
+
+
+def unasked(call: Call) -> list[str]:
+    """Why auto does not take it although it could run."""
+    return ["on cpu it compiles anew for every kind of call"] if call.query.device.type == "cpu" else []
+
+
+def run(call: Call) -> Forward:
+    """Compile the mask and the bias into the kernel, and run it."""
+    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
+
+    batch, heads, queries, keys = call.sizes
+    device = call.query.device
+    blocks = None
+    if call.mask.parts:
+        needs_batch = not call.mask.only("causal", "window")
+        needs_heads = not call.mask.only("causal", "window", "lengths", "documents")
+        size = (batch if needs_batch else None, heads if needs_heads else None)
+        blocks = create_block_mask(_may_see(call), *size, queries, keys, device=str(device))
+    output, aux = _compiled()(
+        call.query,
+        call.key,
+        call.value,
+        score_mod=_bias(call),
+        block_mask=blocks,
+        scale=call.scale / call.temperature,
+        enable_gqa=call.groups > 1,
+        return_aux=AuxRequest(lse=True),
+    )
+    seeing = call.mask.seeing_rows(call.whole)
+    if seeing is None:
+        return Forward(output, aux.lse)
+    return Forward(torch.where(seeing.unsqueeze(-1), output, 0.0), torch.where(seeing, aux.lse, -torch.inf))
+
+
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+def _may_see(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    mask, start = call.mask, call.start
+
+    def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
+        return mask.sees(batch, head, row + start, j, row)
+
+    return may_see
+
+
+def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:
+    bias, start, temperature = call.bias, call.start, call.temperature
+    if bias is None:
+        return None
+    if isinstance(bias, Bias):
+        return lambda score, batch, head, row, j: score + bias.at(head, row + start, j) / temperature
+    batch_on, head_on, row_on, j_on = (int(size > 1) for size in bias.shape)
+
+    def dense(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
+        return score + bias[batch * batch_on, head * head_on, row * row_on, j * j_on] / temperature
+
+    return dense

@@ -1,0 +1,259 @@
+"""sdpa: PyTorch's fused kernels for everything that reduces to an inner product, each with its own reasons.
+
+They are called as aten operators, never through F.scaled_dot_product_attention, which falls back to a
+materialising path without a word (on CPU: dropout, a value width unlike the key's, a bias with gradient,
+3-D input, S = 0) and hides the log-sum-exp that looking needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.call import Call, Forward
+from regard.positions import Bias
+from regard.select import Soft
+
+__all__ = ["KERNELS", "Kernel"]
+
+Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float], tuple[Tensor, Tensor]]
+"""(query, key, value, bias, dropout, is_causal, scale) -> (output, lse)"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One fused kernel of PyTorch: where it runs, what it takes, and how it is called."""
+
+    operator: Operator
+    device: str
+    dtypes: tuple[torch.dtype, ...]
+    bias: bool  # takes a mask or bias
+    dropout: bool
+    grouped: bool  # takes fewer key heads than query heads
+    equal_widths: bool  # query, key and value must be equally wide: narrower ones are padded with zeros
+    multiple: int = 1  # widths are padded to a multiple of this
+    widest: int | None = None
+
+    def reasons(self, call: Call) -> list[str]:
+        """Why this kernel cannot run the call."""
+        found = _reasons_of_all(call)
+        if call.query.device.type != self.device:
+            found.append(f"runs on {self.device}, the call is on {call.query.device.type}")
+        if call.query.dtype not in self.dtypes:
+            found.append(f"takes {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
+        if call.dropout and not self.dropout:
+            found.append("has no dropout")
+        if not self.bias and (call.bias is not None or not (_causal_alone(call) or not call.mask.parts)):
+            found.append("takes no mask or bias but causal from position 0 with T = S")
+        if self.bias and self.device == "cuda" and _loses_precision(call):
+            found.append(f"would round the bias to {_name(call.query.dtype)}")
+        widest = max(call.query.shape[-1], call.value.shape[-1])
+        if self.widest is not None and widest > self.widest:
+            found.append(f"takes heads up to {self.widest} wide, not {widest}")
+        return found
+
+    def run(self, call: Call) -> Forward:
+        """Run the kernel, and mend what it leaves wrong in rows that see nothing."""
+        queries, width = call.query.shape[2], call.value.shape[3]
+        query, key, value = call.query, call.key, call.value
+        if not self.grouped:
+            key, value = call.spread(key), call.spread(value)
+        query, key, value = self._padded(query, key, value)
+        is_causal = _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
+        bias, seeing_BHT = _bias(call, without_causal=is_causal)
+        if bias is not None and self.device == "cuda":
+            bias = _strided(bias, call)
+        scale = call.scale / call.temperature
+        output, lse = self.operator(query, key, value, bias, call.dropout, is_causal, scale)
+        output, lse = output[..., :width], lse[..., :queries]
+        if seeing_BHT is not None:
+            output = torch.where(seeing_BHT.unsqueeze(-1), output, 0.0)
+            lse = torch.where(seeing_BHT, lse, -torch.inf)
+        return Forward(output, lse)
+
+    def _padded(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def up(width: int) -> int:
+            return -(-width // self.multiple) * self.multiple
+
+        inner, outer = up(query.shape[-1]), up(value.shape[-1])
+        if self.equal_widths:
+            inner = outer = max(inner, outer)
+        return _pad(query, inner), _pad(key, inner), _pad(value, outer)
+
+
+def _reasons_of_all(call: Call) -> list[str]:
+    found = []
+    if call.combine != "inner":
+        found.append("computes inner products, and this score combines additively")
+    if not isinstance(call.select, Soft):
+        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
+        found.append("a size is 0")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in call.bias_tensors):
+        found.append("gives no gradient to a bias")
+    if isinstance(call.bias, Bias):
+        name = type(call.bias).__name__
+        if call.bias.reads:
+            found.append(f"cannot add to what is read, as {name} does")
+        elif call.trains and call.bias.asks_query and not found:
+            found.append(f"gives no gradient through the bias of {name}, which depends on the query")
+    return found
+
+
+def _causal_alone(call: Call) -> bool:
+    """Whether the kernel's own causal mask, aligned to the top left, is exactly the call's."""
+    _, _, queries, keys = call.sizes
+    return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
+
+
+def _causal_and_padding(call: Call) -> bool:
+    return call.mask.causal and call.mask.only("causal", "lengths") and call.bias is None and call.start == 0
+
+
+def _loses_precision(call: Call) -> bool:
+    """Whether a bias computed in float32 would be cut to the query's dtype, as kernels on CUDA want it."""
+    return isinstance(call.bias, Bias) and call.query.dtype in (torch.float16, torch.bfloat16)
+
+
+def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Mask and bias as one tensor to add, of as few sizes as will do, and which rows see anything."""
+    mask = replace(call.mask, causal=False) if without_causal else call.mask
+    if not mask.parts and call.bias is None:
+        return None, None
+    tile = call.whole
+    if call.bias is None and mask.only("lengths"):
+        tile = tile._replace(rows_T=tile.rows_T[:1])
+    visible = mask.tile(tile)
+    dtype = call.query.dtype
+    if call.query.device.type == "cpu":
+        dtype = torch.promote_types(dtype, torch.float32)
+    added = torch.zeros((), dtype=dtype, device=call.query.device)
+    bias = call.bias_tile(call.query, tile)
+    if bias is not None:
+        visible = visible & (bias != -torch.inf)
+        added = torch.where(visible, bias / call.temperature, 0.0).to(dtype)
+    # A row of -inf alone comes back as NaN, or with lse 0, depending on the kernel: it is let see everything
+    # here, and its output and gradient are cut off afterwards.
+    seeing = visible.any(-1)
+    return torch.where(~visible & seeing.unsqueeze(-1), -torch.inf, added).to(dtype), seeing
+
+
+def _strided(bias: Tensor, call: Call) -> Tensor:
+    """The bias in its full size with rows 16 elements apart, as the kernels on CUDA load it."""
+    batch, heads, queries, keys = call.sizes
+    return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
+
+
+def _pad(tensor: Tensor, width: int) -> Tensor:
+    return tensor if tensor.shape[-1] == width else functional.pad(tensor, (0, width - tensor.shape[-1]))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output, lse = flash(query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale)
+    return output, lse
+
+
+def _cudnn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention
+    output, lse, *_ = cudnn(query, key, value, bias, True, dropout, is_causal, False, scale=scale)
+    return output, lse.squeeze(-1) if lse.dim() == 4 else lse
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    output, lse, *_ = flash(query, key, value, dropout, is_causal, False, scale=scale)
+    return output, lse
+
+
+def _efficient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    output, lse, *_ = efficient(query, key, value, bias, True, dropout, is_causal, scale=scale)
+    return output, lse
+
+
+_HALF = (torch.bfloat16, torch.float16)
+
+KERNELS = {
+    "sdpa-cudnn": Kernel(
+        _cudnn,
+        "cuda",
+        _HALF,
+        bias=False,
+        dropout=False,
+        grouped=True,
+        equal_widths=True,
+        multiple=8,
+        widest=128,
+    ),
+    "sdpa-flash": Kernel(
+        _flash,
+        "cuda",
+        _HALF,
+        bias=False,
+        dropout=True,
+        grouped=True,
+        equal_widths=True,
+        multiple=8,
+        widest=256,
+    ),
+    "sdpa-efficient": Kernel(
+        _efficient,
+        "cuda",
+        (*_HALF, torch.float32),
+        bias=True,
+        dropout=True,
+        grouped=False,
+        equal_widths=False,
+        multiple=8,
+    ),
+    "sdpa-cpu": Kernel(
+        _cpu,
+        "cpu",
+        (torch.float32, torch.float64, *_HALF),
+        bias=True,
+        dropout=False,
+        grouped=True,
+        equal_widths=True,
+    ),
+}

@@ -1,0 +1,205 @@
+"""Checking: from what the user gave to a Call, or to an error that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.call import Call
+from regard.errors import ArgumentError, message
+from regard.look import Look
+from regard.masks import Mask
+from regard.memory import Memory, cleaned
+from regard.positions import Bias
+from regard.scores import Score, check_widths
+from regard.select import Select
+from regard.shapes import lift, lifted_mask
+
+__all__ = ["check"]
+
+_LETTERS = {"query": "BHTD", "key": "BHSD", "value": "BHSE"}
+_WITHOUT_HEADS = {"query": "BTD", "key": "BSD", "value": "BSE"}
+
+
+def check(
+    query: Tensor,
+    key: Tensor | Memory,
+    value: Tensor | None,
+    score: Score,
+    mask: Mask | Tensor | None,
+    bias: Tensor | Bias | None,
+    select: Select,
+    start: int,
+    dropout: float,
+    look: Look | None,
+) -> Call:
+    """Check that everything fits, project, clean, and bring all to (B, H, T, D)."""
+    memory, raw_key, raw_value = None, key, key if value is None else value
+    if isinstance(key, Memory):
+        memory, raw_key, raw_value = key, key.key, key.value
+    assert isinstance(raw_key, Tensor) and isinstance(raw_value, Tensor)
+    query, raw_key, raw_value = _same_dtype(query, raw_key, raw_value)
+    shown = _shown(query, raw_key, raw_value)
+    _check_kinds(shown, score, select, bias, start, dropout)
+    _check_shapes(query, raw_key, raw_value, shown)
+    dims = query.dim()
+    found = lifted_mask(mask, dims).to(query.device)
+    if memory:
+        found, score = memory.mask & found, memory.score
+        _check_memory(memory, query, shown)
+    else:
+        check_widths(score, query, raw_key, shown)
+
+    batch, heads, queries = lift(query).shape[:3]
+    keys = raw_key.shape[-2]
+    problem = found.problem(batch, heads, queries, keys, start)
+    if problem:
+        raise ArgumentError(message("attention()", problem, shown, "a mask that broadcasts to (B, H, T, S)"))
+    found = found.simplified(queries, keys, start)
+    raw_key, raw_value = cleaned(raw_key, raw_value, found, queries, start, heads)
+    projected_query, projected_key = (
+        score.project_query(query),
+        raw_key if memory else score.project_key(raw_key),
+    )
+    vector = score.mixing_vector()
+    return Call(
+        query=lift(projected_query),
+        key=lift(projected_key).to(projected_query.dtype),
+        value=lift(raw_value),
+        combine=score.combine,
+        scale=score.scale(query.shape[-1]),
+        vector=None if vector is None else vector.to(projected_query.dtype),
+        mask=found,
+        bias=_lifted_bias(bias, dims, (batch, heads, queries, keys), shown),
+        select=select.lifted(lift),
+        start=start,
+        dropout=dropout,
+        look=look.checked(select, queries) if look is not None and look.asked else look,
+    )
+
+
+def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, everything in its dtype, as matrix products are; the kernels themselves ignore it."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    cast = {torch.float32, torch.float16, torch.bfloat16}
+    return tuple(tensor.to(dtype) if tensor.dtype in cast else tensor for tensor in tensors)
+
+
+def _shown(query: Tensor, key: Tensor, value: Tensor) -> dict[str, tuple[Tensor, str]]:
+    tensors = {"query": query, "key": key, "value": value}
+    return {n: (t, (_WITHOUT_HEADS if t.dim() == 3 else _LETTERS)[n]) for n, t in tensors.items()}
+
+
+def _check_kinds(
+    shown: dict[str, tuple[Tensor, str]],
+    score: Score,
+    select: Select,
+    bias: object,
+    start: int,
+    dropout: float,
+) -> None:
+    def refuse(problem: str, expected: str, hint: str = "") -> None:
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+
+    tensors = [tensor for tensor, _ in shown.values()]
+    if not isinstance(score, Score):
+        refuse(
+            f"score is {score!r}",
+            "a Score such as ScaledDot() or Additive(...)",
+            "build_score(name, ...) makes one",
+        )
+    if not isinstance(select, Select):
+        refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
+    if bias is not None and not isinstance(bias, Tensor | Bias):
+        refuse(
+            f"bias is {bias!r}",
+            "a tensor, or a position scheme that acts on scores",
+            "Relative, T5Bias, ALiBi",
+        )
+    if not all(tensor.is_floating_point() for tensor in tensors):
+        refuse(
+            "these are not all real numbers",
+            "floating point tensors",
+            "token ids go through an embedding first",
+        )
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        refuse("the dtypes differ", "one dtype", "cast with .to(query.dtype), or use torch.autocast")
+    if len({tensor.device for tensor in tensors}) > 1:
+        refuse("the devices differ", "one device", "move them with .to(query.device)")
+    if not isinstance(start, int | torch.SymInt) or start < 0:
+        refuse(f"start is {start!r}", "the position of the first query: a whole number, 0 or more")
+    if not 0.0 <= dropout < 1.0:
+        refuse(f"dropout is {dropout}", "a probability, at least 0 and less than 1")
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
+    def refuse(problem: str, expected: str, hint: str = "") -> None:
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+
+    dims = {query.dim(), key.dim(), value.dim()}
+    if len(dims) > 1 or not dims <= {2, 3, 4}:
+        refuse(
+            "the numbers of sizes do not fit",
+            "(B, H, T, D), or (B, T, D) without heads, or (T, D) without a batch, for all alike",
+            "one query for each sequence is query[:, None, :]",
+        )
+    if key.shape[-2] != value.shape[-2]:
+        refuse("there are not as many keys as values", "S of key = S of value")
+    if query.dim() >= 3 and not query.shape[0] == key.shape[0] == value.shape[0]:
+        refuse(
+            "the batches differ",
+            "B of query = B of key = B of value",
+            "one memory for all: key.expand(B, -1, -1)",
+        )
+    if query.dim() == 4:
+        heads, key_heads = query.shape[1], key.shape[1]
+        if key_heads != value.shape[1]:
+            refuse("key and value have different numbers of heads", "H of key = H of value")
+        if key_heads == 0 or heads % key_heads:
+            refuse(
+                "the heads cannot be shared",
+                "H of query a multiple of H of key",
+                "grouped: 8 query heads over 2 key heads",
+            )
+
+
+def _check_memory(memory: Memory, query: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
+    wrong = memory.score.mismatch(query.shape[-1], memory.key_size, memory.length)
+    if wrong:
+        problem, expected, hint = wrong
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+
+
+def _lifted_bias(
+    bias: Tensor | Bias | None,
+    dims: int,
+    wanted: tuple[int, int, int, int],
+    shown: dict[str, tuple[Tensor, str]],
+) -> Tensor | Bias | None:
+    if not isinstance(bias, Tensor):
+        return bias
+    lifted = bias
+    if bias.dim() == 2:
+        lifted = bias[None, None]
+    elif bias.dim() == 3 and dims == 3:
+        lifted = bias[:, None]
+    fits = lifted.dim() == 4 and all(
+        size in (1, want) for size, want in zip(lifted.shape, wanted, strict=True)
+    )
+    if not fits or not bias.is_floating_point():
+        is_mask = bias.dtype == torch.bool
+        raise ArgumentError(
+            message(
+                "attention()",
+                "the bias is bool" if is_mask else "the bias does not fit the scores",
+                {**shown, "bias": (bias, "BTS" if dims == 3 else "BHTS")},
+                f"real numbers, (T, S) or (B, H, T, S), here {wanted}, where a size of 1 stands for all",
+                "True and False are a mask: mask=..."
+                if is_mask
+                else "one bias a head: bias[None]; one a sequence: bias[:, None]",
+            )
+        )
+    return lifted

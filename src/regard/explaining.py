@@ -1,0 +1,71 @@
+"""explain(): which backend and which looking pass a call would take, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from regard.attention import attention
+from regard.backends import BACKENDS, choose_backend
+from regard.call import Call
+from regard.checking import check
+from regard.look import Look
+from regard.looking import PASSES, choose_pass
+from regard.memory import Memory
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The choice made for a call: `backend` and `looking` by name, and the reasons of those passed over.
+
+    >>> import regard, torch
+    >>> found = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
+    >>> found.backend, found.refused["blocked"]
+    ('reference', ['Best needs whole rows of scores; only Soft can be read block by block'])
+    """
+
+    backend: str
+    looking: str | None
+    refused: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        lines = [f"backend: {self.backend} ({BACKENDS[self.backend].about})"]
+        width = max(map(len, BACKENDS))
+        for name in BACKENDS:
+            why = "; ".join(self.refused.get(name, []))
+            mark = "->" if name == self.backend else "  "
+            state = why or ("taken" if name == self.backend else "could run, is slower here")
+            lines.append(f"{mark} {name.ljust(width)}  {state}")
+        if self.looking is not None:
+            lines.append(f"looking: {self.looking} ({PASSES[self.looking].about})")
+        return "\n".join(lines)
+
+
+def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
+    """Say which backend attention() would take for these arguments, and why not the others.
+
+    >>> import regard, torch
+    >>> x = torch.ones(1, 3, 4)
+    >>> print(regard.explain(x, x, score=regard.Additive(4, 4)))
+    backend: blocked (plain PyTorch, block by block: never holds T x S)
+       sdpa-cudnn      computes inner products, and this score combines additively; ...
+    -> blocked         taken
+       reference       could run, is slower here
+    """
+    name = options.pop("backend", "auto")
+    options.pop("site", None)
+    call = _call(query, key, value, **options)
+    chosen = choose_backend(call, name)
+    refused = {each: backend.reasons(call) or backend.unasked(call) for each, backend in BACKENDS.items()}
+    looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.asked else None
+    return Explanation(chosen, looking, {each: why for each, why in refused.items() if why})
+
+
+def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: Any) -> Call:
+    given = dict(attention.__kwdefaults__ or {}, **options)
+    names = ("score", "mask", "bias", "select", "start", "dropout", "look")
+    return check(query, key, value, *(given[name] for name in names))

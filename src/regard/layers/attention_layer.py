@@ -1,0 +1,54 @@
+"""The generalised attention layer: queries over inputs X, which may be their own keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.attended import Attended
+from regard.attention import attention
+from regard.scores import Score, build_score
+
+__all__ = ["AttentionLayer"]
+
+
+class AttentionLayer(nn.Module):
+    """Attend with one query or many over inputs X, by any score, with X itself or learned keys and values.
+
+    e = score(q, k(X)),  a = softmax(e),  y = sum_i a_i v(X_i)
+
+    k(X) = X W_k where key_size is given and X itself where not; v(X) = X W_v where value_size is given and X
+    itself where not. score: a name or a Score.
+
+    >>> import regard, torch
+    >>> layer = regard.AttentionLayer(query_size=4, input_size=6, key_size=4, value_size=8)
+    >>> layer(torch.randn(2, 3, 4), torch.randn(2, 5, 6)).output.shape      # many queries
+    torch.Size([2, 3, 8])
+    >>> layer(torch.randn(4), torch.randn(5, 6)).output.shape               # one query
+    torch.Size([8])
+    """
+
+    def __init__(
+        self,
+        query_size: int,
+        input_size: int,
+        *,
+        score: str | Score = "scaled_dot",
+        key_size: int | None = None,
+        value_size: int | None = None,
+    ):
+        super().__init__()
+        self.score = build_score(score, query_size, key_size or input_size)
+        self.key = nn.Linear(input_size, key_size, bias=False) if key_size else nn.Identity()
+        self.value = nn.Linear(input_size, value_size, bias=False) if value_size else nn.Identity()
+        self.site = "attention_layer"
+
+    def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
+        """query: (B, T, query_size), or (B, query_size) for one each; inputs: (B, S, input_size)."""
+        one = query.dim() == inputs.dim() - 1
+        query = query.unsqueeze(-2) if one else query
+        attended = attention(
+            query, self.key(inputs), self.value(inputs), score=self.score, site=self.site, **options
+        )
+        return attended._replace(output=attended.output.squeeze(-2)) if one else attended

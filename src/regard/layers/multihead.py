@@ -1,0 +1,180 @@
+"""MultiHead: several attentions side by side, each in its own projection (Vaswani et al. 2017, 3.2.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.attended import Attended
+from regard.attention import attention
+from regard.errors import ArgumentError, message
+from regard.masks import Mask
+from regard.memory import Memory, prepare
+from regard.positions import Bias, Position, Rotary, build_position
+from regard.scores import Score, build_score
+
+__all__ = ["MultiHead"]
+
+
+class MultiHead(nn.Module):
+    """Attend with several heads, to oneself or to another sequence, with or without a cache.
+
+    head_h = attention(x W^Q_h, m W^K_h, m W^V_h),  output = [head_1; ...; head_H] W^O
+
+    width: of queries and output. key_width, value_width: of what is attended to (width unless given).
+    key_heads: fewer key heads than query heads (grouped; 1 is multi-query). score: a name or a Score, over
+    vectors of width / heads. position: a name or a scheme that acts on queries and keys, or on scores.
+
+    With a cache, what was attended to is kept as a Memory, passed in and returned:
+
+    >>> import regard, torch
+    >>> layer, x = regard.MultiHead(width=8, heads=2, position="rotary"), torch.randn(1, 5, 8)
+    >>> whole = layer(x, mask=regard.causal()).output
+    >>> memory = None
+    >>> for t in range(5):
+    ...     memory = layer.remember(x[:, t : t + 1], past=memory)
+    ...     step = layer(x[:, t : t + 1], memory, start=t).output
+    >>> torch.allclose(step, whole[:, 4:], atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        key_heads: int | None = None,
+        score: str | Score = "scaled_dot",
+        position: str | Position | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ):
+        super().__init__()
+        key_heads = key_heads or heads
+        if width % heads or heads % key_heads:
+            raise ArgumentError(
+                message(
+                    "MultiHead()",
+                    f"width {width}, heads {heads} and key_heads {key_heads} do not divide",
+                    expected="width a multiple of heads, heads a multiple of key_heads",
+                )
+            )
+        size = width // heads
+        self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.query = nn.Linear(width, width, bias)
+        self.key = nn.Linear(key_width or width, key_heads * size, bias)
+        self.value = nn.Linear(value_width or key_width or width, key_heads * size, bias)
+        self.output = nn.Linear(width, width, bias)
+        self.score = build_score(score, size, size, heads if key_heads == heads else None)
+        self.position = None if position is None else build_position(position, width, heads)
+        if self.position is not None and self.position.acts == "embeddings":
+            name = type(self.position).__name__
+            raise ArgumentError(
+                message(
+                    "MultiHead()",
+                    f"{name} acts on embeddings, before any layer",
+                    expected="it to act on queries and keys or on scores: Rotary, Relative, T5Bias, ALiBi",
+                    hint=f"add it where the tokens are embedded: {name}(...)(embeddings)",
+                )
+            )
+        for linear in (self.query, self.key, self.value):
+            nn.init.xavier_uniform_(linear.weight)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | Memory | None = None,
+        value: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        start: int = 0,
+        **options: Any,
+    ) -> Attended:
+        """Attend. query: (B, T, width). key, value: (B, S, ...), the query itself and the key unless given;
+        or a Memory from remember(). options: those of attention(), such as look and backend.
+        """
+        memory = (
+            key
+            if isinstance(key, Memory)
+            else self.remember(query if key is None else key, value, start=start if key is None else 0)
+        )
+        query_BHTD = self._turned(self._split(self.query(query), self.heads), start)
+        if isinstance(self.position, Bias):
+            options["bias"] = self.position
+        if self.training and self.dropout:
+            options.setdefault("dropout", self.dropout)
+        attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
+        joined = attended.output.transpose(-3, -2).flatten(-2)
+        return attended._replace(output=self.output(joined))
+
+    def remember(
+        self,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        past: Memory | None = None,
+        start: int | None = None,
+    ) -> Memory:
+        """Project what will be attended to, once: (B, S, ...) -> Memory, appended to `past` where given.
+
+        start: the position of the first key; after the past unless given.
+        """
+        start = (past.length if past is not None else 0) if start is None else start
+        key_BKSD = self._turned(self._split(self.key(key), self.key_heads), start)
+        value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
+        if past is not None:
+            return past.append(key_BKSD, value_BKSE)
+        return prepare(key_BKSD, value_BKSE, score=self.score)
+
+    def _split(self, joined: Tensor, heads: int) -> Tensor:
+        return joined.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+    def _turned(self, vectors: Tensor, start: int) -> Tensor:
+        return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
+
+    @classmethod
+    def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHead:
+        """The same layer as a torch.nn.MultiheadAttention, with its weights.
+
+        >>> import regard, torch
+        >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> x = torch.randn(1, 5, 8)
+        >>> torch.allclose(regard.MultiHead.from_torch(theirs)(x).output, theirs(x, x, x)[0], atol=1e-6)
+        True
+        """
+        if layer.bias_k is not None or layer.add_zero_attn:
+            raise ArgumentError(
+                message(
+                    "MultiHead.from_torch()",
+                    "this layer adds keys of its own",
+                    expected="add_bias_kv and add_zero_attn off",
+                )
+            )
+        own = cls(
+            layer.embed_dim,
+            layer.num_heads,
+            key_width=layer.kdim,
+            value_width=layer.vdim,
+            dropout=layer.dropout,
+            bias=layer.in_proj_bias is not None,
+        )
+        weights = (
+            layer.in_proj_weight.chunk(3)
+            if layer.in_proj_weight is not None
+            else (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        )
+        with torch.no_grad():
+            for linear, weight in zip((own.query, own.key, own.value), weights, strict=True):
+                linear.weight.copy_(weight)
+            own.output.weight.copy_(layer.out_proj.weight)
+            if layer.in_proj_bias is not None:
+                for linear, bias in zip(
+                    (own.query, own.key, own.value), layer.in_proj_bias.chunk(3), strict=True
+                ):
+                    linear.bias.copy_(bias)
+                own.output.bias.copy_(layer.out_proj.bias)
+        return own.to(layer.out_proj.weight).train(layer.training)

@@ -1,0 +1,60 @@
+"""materialised: every look from the whole matrix of weights. The oracle: plain, never optimised."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.attended import Top
+from regard.backends import reference
+from regard.call import Call, Forward
+from regard.look import Look
+from regard.looking.seen import Seen
+from regard.select import Soft
+
+__all__ = ["reasons", "run"]
+
+
+def reasons(call: Call, look: Look) -> list[str]:
+    """Why this pass cannot give the look: it always can."""
+    return []
+
+
+def run(call: Call, forward: Forward, look: Look) -> Seen:
+    """Find the weights again, or take those that the forward kept, and look at them."""
+    scores, visible = reference.compare(call)
+    selection = reference.select(call, scores, visible)
+    weights = selection.weights
+    # What Hard drew cannot be drawn again.
+    if not isinstance(call.select, Soft) and forward.weights is not None:
+        weights = forward.weights
+    rank = torch.where(visible, (scores if isinstance(call.select, Soft) else weights).detach(), -torch.inf)
+    return Seen(
+        lse=selection.lse,
+        weights=weights if look.weights else None,
+        rows=weights[:, :, list(look.rows)] if look.rows is not None else None,
+        top=_top(weights, rank, look.top) if look.top else None,
+        alignment=_alignment(rank) if look.alignment else None,
+        entropy=_entropy(weights) if look.entropy else None,
+        mass=weights.sum(-2) if look.mass else None,
+    )
+
+
+def _top(weights: Tensor, rank: Tensor, count: int) -> Top:
+    best = rank.topk(min(count, rank.shape[-1]), -1)
+    keys = torch.where(best.values == -torch.inf, -1, best.indices)
+    top = torch.where(keys >= 0, weights.gather(-1, best.indices), 0.0)
+    short = (0, count - keys.shape[-1])
+    return Top(functional.pad(top, short), functional.pad(keys, short, value=-1))
+
+
+def _alignment(rank: Tensor) -> Tensor:
+    if not rank.shape[-1]:
+        return torch.full(rank.shape[:-1], -1, device=rank.device)
+    best = rank.max(-1)
+    return torch.where(best.values == -torch.inf, -1, best.indices)
+
+
+def _entropy(weights: Tensor) -> Tensor:
+    return -(weights * torch.where(weights > 0, weights, 1.0).log()).sum(-1)

@@ -1,0 +1,114 @@
+"""Memory: keys and values made ready once, read many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, message
+from regard.masks import Mask
+from regard.scores import ScaledDot, Score
+from regard.shapes import lift, lifted_mask
+from regard.tiles import whole_tile
+
+__all__ = ["Memory", "cleaned", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Keys as the score projects them, values, and who may see them. Make one with `prepare`.
+
+    key: (B, H, S, D), value: (B, H, S, E), with fewer sizes where they were prepared with fewer. Passed and
+    returned, never changed: `append` and `reorder` give a new one.
+
+    >>> import regard, torch
+    >>> memory = regard.prepare(torch.randn(2, 3, 4))
+    >>> memory.append(torch.randn(2, 1, 4)).length
+    4
+    """
+
+    key: Tensor
+    value: Tensor
+    score: Score
+    mask: Mask
+    key_size: int
+
+    @property
+    def length(self) -> int:
+        """How many keys there are."""
+        return self.key.shape[-2]
+
+    def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
+        """This memory with more keys and values after its own: the cache of a decoder.
+
+        key: (..., n, Dk) before projection, value: (..., n, E), the key itself unless given.
+        """
+        value = key if value is None else value
+        if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
+            raise ArgumentError(
+                message(
+                    "Memory.append()",
+                    "the keys are not like those before them",
+                    {"key": (key, "BHSD"), "held": (self.key, "BHSD")},
+                    f"sizes {tuple(self.key.shape[:-2])} before S, and width {self.key_size}",
+                )
+            )
+        return replace(
+            self,
+            key=torch.cat((self.key, self.score.project_key(key).to(self.key.dtype)), -2),
+            value=torch.cat((self.value, value), -2),
+        )
+
+    def reorder(self, index: Tensor) -> Memory:
+        """The memory with its batch taken in another order, as beam search does. index: (B',)."""
+        return replace(
+            self,
+            key=self.key.index_select(0, index),
+            value=self.value.index_select(0, index),
+            mask=self.mask.reordered(index),
+        )
+
+
+def prepare(
+    key: Tensor, value: Tensor | None = None, *, score: Score | None = None, mask: Mask | Tensor | None = None
+) -> Memory:
+    """Make keys and values ready to be read at every step: projected once, cleaned once.
+
+    key: (B, H, S, Dk), value: (B, H, S, E), the key itself unless given; (B, S, D) and (S, D) are taken too.
+    score: ScaledDot() unless given. mask: what hides keys from every query, such as padding(lengths); a mask
+    given to the call is added to it. Keys past their length never reach a result, NaN and inf included.
+
+    >>> import regard, torch
+    >>> states, lengths = torch.randn(2, 5, 6), torch.tensor([5, 3])
+    >>> memory = regard.prepare(states, score=regard.Additive(4, 6), mask=regard.padding(lengths))
+    >>> regard.attention(torch.randn(2, 1, 4), memory).output.shape
+    torch.Size([2, 1, 6])
+    """
+    score = ScaledDot() if score is None else score
+    value = key if value is None else value
+    found = lifted_mask(mask, key.dim()).to(key.device)
+    if found.lengths is not None:
+        key, value = cleaned(key, value, Mask(lengths=found.lengths), queries=1, start=0, heads=1)
+    return Memory(score.project_key(key), value, score, found, key.shape[-1])
+
+
+def cleaned(
+    key: Tensor, value: Tensor, mask: Mask, queries: int, start: int, heads: int
+) -> tuple[Tensor, Tensor]:
+    """Keys and values with 0 wherever no query may see them, so that what stands there cannot matter."""
+    if not mask.parts:
+        return key, value
+    batch, key_heads, keys = lift(key).shape[:3]
+    seen_BHS = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
+    if seen_BHS is None:
+        return key, value
+    if seen_BHS.shape[1] not in (1, key_heads):
+        seen_BHS = seen_BHS.unflatten(1, (key_heads, -1)).any(2)
+    if key.dim() == 4:
+        seen = seen_BHS.unsqueeze(-1)
+    else:
+        seen = (seen_BHS[:, 0] if key.dim() == 3 else seen_BHS[0, 0]).unsqueeze(-1)
+    clean_key = torch.where(seen, key, 0.0)
+    return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)

@@ -1,0 +1,332 @@
+"""Select: turn scores into weights, softly, sparsely, by gates, or hard.
+
+Each selection takes the scores of whole rows and which keys are visible, and gives weights that are exactly
+0 on every key that is not; a row that sees nothing has weights 0. Only Soft can also be computed block by
+block, from the log-sum-exp of a row; it is what the kernels implement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, message
+
+__all__ = [
+    "Best",
+    "Gate",
+    "Hard",
+    "LocalP",
+    "Select",
+    "Selection",
+    "Soft",
+    "Sparse",
+    "StraightThrough",
+    "softmax",
+]
+
+LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
+
+
+class Selection(NamedTuple):
+    """What a selection made of the scores: weights (B, H, T, S), and what else it knows of each row."""
+
+    weights: Tensor
+    lse: Tensor | None = None
+    chosen: Tensor | None = None
+    log_probability: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+class Select:
+    """How scores become weights. Subclass to make a new one: `choose` is all it needs.
+
+    >>> import regard, torch
+    >>> class Even(regard.Select):
+    ...     def choose(self, scores, visible):
+    ...         return regard.Selection(visible / visible.sum(-1, keepdim=True).clamp_min(1))
+    >>> regard.attention(torch.eye(2), torch.eye(2), select=Even()).output
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
+    """
+
+    looks: ClassVar[tuple[str, ...]] = LOOKS
+    why_not: ClassVar[str] = ""
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        """Weights from scores; keys that are not visible get exactly 0."""
+        raise TypeError(f"{type(self).__name__} does not say how it chooses")
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
+        """The same with its own tensors of shape (..., T, x) brought to (B, H, T, x)."""
+        return self
+
+
+@dataclass(frozen=True)
+class Soft(Select):
+    """Weigh every visible key by the softmax of its score.
+
+    weight_s = exp(score_s / temperature) / sum_s' exp(score_s' / temperature)
+
+    >>> import regard, torch
+    >>> look = regard.Look(weights=True)
+    >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Soft(temperature=0.1), look=look).weights
+    tensor([[9.9915e-01, 8.4860e-04],
+            [8.4860e-04, 9.9915e-01]])
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ArgumentError(
+                message(
+                    "Soft()",
+                    f"temperature is {self.temperature}",
+                    expected="more than 0",
+                    hint="Best() is the limit at 0",
+                )
+            )
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(*softmax(scores_BHTS / self.temperature, visible_BHTS))
+
+
+@dataclass(frozen=True)
+class Sparse(Select):
+    """Weigh a few keys and give exactly 0 to the others, with exact gradients.
+
+    alpha 2: sparsemax (Martins and Astudillo 2016); alpha 1.5: 1.5-entmax (Peters et al. 2019).
+    weight = argmax_p  p . score + H_alpha(p), which is [(alpha - 1) score - tau]_+ ^ (1 / (alpha - 1)).
+
+    >>> import regard, torch
+    >>> q, k = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.5], [-2.0]])
+    >>> for alpha in (1.5, 2.0):
+    ...     regard.attention(q, k, select=regard.Sparse(alpha), look=regard.Look(weights=True)).weights
+    tensor([[0.6740, 0.3260, 0.0000]])
+    tensor([[0.7500, 0.2500, 0.0000]])
+    """
+
+    alpha: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.alpha not in (1.5, 2.0):
+            raise ArgumentError(
+                message(
+                    "Sparse()",
+                    f"alpha is {self.alpha}",
+                    expected="1.5 (entmax) or 2 (sparsemax)",
+                    hint="alpha = 1 is Soft(), alpha = infinity is Best()",
+                )
+            )
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        # Both are unchanged by a shift of the row, and no key more than 2 below the best has weight: the
+        # invisible ones are put at -4, and so is everything lower, which keeps the sums exact.
+        filled = torch.where(visible_BHTS, scores_BHTS, _lowest(scores_BHTS))
+        best = filled.amax(-1, keepdim=True).detach() if filled.shape[-1] else filled.new_zeros(())
+        shifted = torch.where(visible_BHTS, scores_BHTS - best, -4.0).clamp_min(-4.0)
+        weights = _entmax(shifted / 2) if self.alpha == 1.5 else _sparsemax(shifted)
+        return Selection(torch.where(visible_BHTS, weights, 0.0))
+
+
+@dataclass(frozen=True)
+class Gate(Select):
+    """Open each key by itself: weights between 0 and 1 that do not share one budget, as an LSTM's gates do.
+
+    weight_s = sigmoid(score_s)
+
+    >>> import regard, torch
+    >>> x = torch.tensor([[0.0], [5.0]])
+    >>> regard.attention(x, x, select=regard.Gate(), look=regard.Look(weights=True)).weights
+    tensor([[0.5000, 0.5000],
+            [0.5000, 1.0000]])
+    """
+
+    looks: ClassVar[tuple[str, ...]] = tuple(look for look in LOOKS if look != "entropy")
+    why_not: ClassVar[str] = "its weights do not sum to 1, so they have no entropy"
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(
+            torch.where(visible_BHTS, torch.sigmoid(torch.where(visible_BHTS, scores_BHTS, 0.0)), 0.0)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Hard(Select):
+    """Read one key, drawn from the softmax: Show, Attend and Tell's hard attention (Xu et al. 2015, eq. 9).
+
+    s ~ Multinoulli(softmax(score)), output = value_s. The draw has no gradient; REINFORCE needs its
+    log-probability and the entropy of the softmax, which the result carries with their gradients. A row that
+    sees nothing chooses -1, with log-probability and entropy 0.
+
+    generator: where the draws come from; torch's own unless given.
+
+    >>> import regard, torch
+    >>> seen = regard.attention(torch.eye(2), 50 * torch.eye(2), select=regard.Hard())
+    >>> seen.chosen, seen.output
+    (tensor([0, 1]), tensor([[50.,  0.],
+            [ 0., 50.]]))
+    """
+
+    generator: torch.Generator | None = None
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        soft, lse = softmax(scores_BHTS, visible_BHTS)
+        some_BHT = visible_BHTS.any(-1)
+        if not scores_BHTS.shape[-1]:
+            zero = scores_BHTS.sum(-1)
+            return Selection(soft, lse, torch.full_like(zero, -1, dtype=torch.long), zero, zero)
+        with torch.no_grad():
+            # argmax of p / Exp(1) draws from p (the exponential race), on any device and any shape.
+            race = torch.empty_like(soft).exponential_(generator=self.generator)
+            chosen = torch.where(visible_BHTS, soft / race, -1.0).argmax(-1)
+        weights = _one_hot(chosen, soft) * some_BHT.unsqueeze(-1)
+        safe = torch.where(visible_BHTS, scores_BHTS, 0.0)
+        lse_safe = torch.where(some_BHT, lse, 0.0)
+        drawn = safe.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - lse_safe
+        entropy = lse_safe - (soft * safe).sum(-1)
+        return Selection(
+            weights.to(soft.dtype),
+            lse,
+            torch.where(some_BHT, chosen, -1),
+            torch.where(some_BHT, drawn, 0.0),
+            torch.where(some_BHT, entropy, 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class Best(Select):
+    """Read the one best key. No gradient reaches query or key: choosing has none.
+
+    output = value_s with s = argmax score_s, the first of equals
+
+    >>> import regard, torch
+    >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Best()).output
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        if not scores_BHTS.shape[-1]:
+            return Selection(scores_BHTS.detach(), chosen=visible_BHTS.sum(-1) - 1)
+        some_BHT = visible_BHTS.any(-1)
+        best = torch.where(visible_BHTS, scores_BHTS.detach(), -torch.inf).argmax(-1)
+        weights = _one_hot(best, scores_BHTS) * some_BHT.unsqueeze(-1)
+        return Selection(weights.to(scores_BHTS.dtype), chosen=torch.where(some_BHT, best, -1))
+
+
+@dataclass(frozen=True)
+class StraightThrough(Select):
+    """Read the one best key, and pretend in the backward pass that it was Soft (Bengio et al. 2013).
+
+    forward: Best; backward: the gradient of Soft. Biased, and said by its name.
+
+    >>> import regard, torch
+    >>> q = torch.eye(2).requires_grad_()
+    >>> regard.attention(q, torch.eye(2), select=regard.StraightThrough()).output[0, 0].backward()
+    >>> bool(q.grad.abs().sum() > 0)
+    True
+    """
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        hard = Best().choose(scores_BHTS, visible_BHTS)
+        soft, lse = softmax(scores_BHTS, visible_BHTS)
+        return Selection(hard.weights + (soft - soft.detach()).to(hard.weights.dtype), lse, hard.chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalP(Select):
+    """Look around a predicted place: softmax within a window, times a Gaussian, not renormalised.
+
+    weight_s = softmax(score)_s * exp(-(s - p)^2 / (2 sigma^2)), sigma = width / 2, over |s - p| <= width
+    (Luong et al. 2015, eq. 10). The weights sum to less than 1, as in the paper.
+
+    centre: p, real positions of the query's shape without its last size, (..., T). width: the paper's D.
+
+    >>> import regard, torch
+    >>> q, k = torch.ones(1, 2), torch.ones(5, 2)
+    >>> select = regard.LocalP(centre=torch.tensor([2.0]), width=2)
+    >>> regard.attention(q, k, select=select, look=regard.Look(weights=True)).weights
+    tensor([[0.0271, 0.1213, 0.2000, 0.1213, 0.0271]])
+    """
+
+    centre: Tensor
+    width: int
+    looks: ClassVar[tuple[str, ...]] = Gate.looks
+    why_not: ClassVar[str] = Gate.why_not
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        offset = torch.arange(scores_BHTS.shape[-1], device=scores_BHTS.device) - self.centre.unsqueeze(-1)
+        near = visible_BHTS & (offset.detach().abs() <= self.width)
+        weights, lse = softmax(scores_BHTS, near)
+        gaussian = torch.exp(-offset.square() / (2 * (self.width / 2) ** 2))
+        return Selection(weights * gaussian.to(weights.dtype), lse)
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
+        return replace(self, centre=lift(self.centre.unsqueeze(-1)).squeeze(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Select):
+    """Weights that were made elsewhere, whatever the scores: what read() reads by."""
+
+    weights: Tensor
+
+    def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
+        return Selection(torch.where(visible_BHTS, self.weights, 0.0))
+
+    def lifted(self, lift: Callable[[Tensor], Tensor]) -> Given:
+        return replace(self, weights=lift(self.weights))
+
+
+def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights over the visible keys and the log-sum-exp of each row; a row of none gives zeros and -inf."""
+    some = visible_BHTS.any(-1, keepdim=True)
+    # A row of -inf alone would give NaN, and so would its gradient: it is put at 0 and taken out again.
+    filled = torch.where(some, torch.where(visible_BHTS, scores_BHTS, -torch.inf), 0.0)
+    weights = torch.where(visible_BHTS, torch.softmax(filled, -1), 0.0)
+    if not scores_BHTS.shape[-1]:
+        return weights, torch.full_like(scores_BHTS.sum(-1), -torch.inf)
+    return weights, torch.where(some.squeeze(-1), torch.logsumexp(filled, -1), -torch.inf)
+
+
+def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
+    positions = torch.arange(like_BHTS.shape[-1], device=like_BHTS.device)
+    return positions == index_BHT.unsqueeze(-1)
+
+
+def _lowest(scores: Tensor) -> float:
+    return torch.finfo(scores.dtype).min
+
+
+def _sparsemax(scores: Tensor) -> Tensor:
+    """[s - tau]_+ with tau = (sum of the support - 1) / its size; autograd through it is exact."""
+    if not scores.shape[-1]:
+        return scores
+    ranked = scores.sort(-1, descending=True).values
+    k = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
+    total = ranked.cumsum(-1)
+    size = (1 + k * ranked.detach() > total.detach()).sum(-1, keepdim=True)
+    tau = (total.gather(-1, size - 1) - 1) / size
+    return (scores - tau).clamp_min(0)
+
+
+def _entmax(halved: Tensor) -> Tensor:
+    """[s/2 - tau]_+^2 with tau found over the sorted support; autograd through it is exact."""
+    if not halved.shape[-1]:
+        return halved
+    ranked = halved.sort(-1, descending=True).values
+    k = torch.arange(1, halved.shape[-1] + 1, dtype=halved.dtype, device=halved.device)
+    mean, square = ranked.cumsum(-1) / k, ranked.square().cumsum(-1) / k
+    spread = k * (square - mean.square())
+    candidate = mean - ((1 - spread) / k).clamp_min(0).sqrt()
+    size = (candidate <= ranked).detach().sum(-1, keepdim=True)
+    # tau again for the support alone: the root of what lies outside would have no finite gradient.
+    mean, spread = mean.gather(-1, size - 1), spread.gather(-1, size - 1)
+    tau = mean - ((1 - spread) / size).clamp_min(0).sqrt()
+    return (halved - tau).clamp_min(0).square()
