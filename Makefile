@@ -30,6 +30,7 @@ test-gpu:  ## the tests on a CUDA device, with any Python that has torch and pyt
 	    $(GPU_PYTHON) -m pytest -m "gpu or not slow" $(ARGS)
 
 docs: .venv/dev  ## the documentation, into site/
+	.venv/bin/python docs/make.py
 	.venv/bin/mkdocs build --strict
 
 bench: .venv/dev  ## the benchmarks

@@ -61,13 +61,14 @@ class Attended(NamedTuple):
 
     def only(self, look: Look | None, everything: Look | None) -> Attended:
         """Of what was seen for everybody who asked, what this look asked for."""
-        asked = () if look is None else look.asked
+        look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top
-        if look is not None and everything is not None and rows is not None and look.rows != everything.rows:
+        if rows is not None and look.rows != everything.rows:
             rows = rows[..., [(everything.rows or ()).index(row) for row in look.rows or ()], :]
-        if look is not None and top is not None:
+        if top is not None:
             top = Top(top.weights[..., : look.top], top.keys[..., : look.top])
-        return self._replace(
+        asked = look.asked
+        found = self._replace(
             weights=self.weights if "weights" in asked else None,
             rows=rows if "rows" in asked else None,
             top=top if "top" in asked else None,
@@ -75,4 +76,12 @@ class Attended(NamedTuple):
             # Hard gives its entropy unasked, beside the log-probability that needs it.
             entropy=self.entropy if "entropy" in asked or self.log_probability is not None else None,
             mass=self.mass if "mass" in asked else None,
+        )
+        if look.gradient or not everything.gradient:
+            return found
+        quiet = found.map(Tensor.detach)
+        return quiet._replace(
+            output=self.output,
+            log_probability=self.log_probability,
+            entropy=quiet.entropy if self.log_probability is None else self.entropy,
         )

@@ -80,7 +80,7 @@ def attention(
             )
         )
     call = check(query, key, value, score, mask, bias, select, start, dropout, look)
-    return _attend(call, backend, look, site, query.dim())
+    return _attend(call, backend, site, query.dim())
 
 
 def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str = "read") -> Attended:
@@ -101,14 +101,19 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
         raise ArgumentError(
             message("read()", "the sizes do not fit", shown, "S of weights = S of value, B and H alike")
         )
+    if weights.dtype != value.dtype or weights.device != value.device or not value.is_floating_point():
+        shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}
+        raise ArgumentError(
+            message("read()", "the dtypes or devices differ", shown, "one floating dtype and one device")
+        )
     given, nothing = Given(weights), value[..., :0]
     call = check(weights[..., :0], nothing, value, Dot(), None, None, given, 0, 0.0, look)
-    return _attend(call, "reference", look, site, weights.dim())
+    return _attend(call, "reference", site, weights.dim())
 
 
-def _attend(call: Call, backend: str, look: Look | None, site: str, dims: int) -> Attended:
+def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
     """Let the open scopes edit the call, choose a backend, read, look, and tell the scopes."""
-    scopes = sites.scopes_at(site)
+    own, scopes = call.look, sites.scopes_at(site)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):
@@ -117,7 +122,7 @@ def _attend(call: Call, backend: str, look: Look | None, site: str, dims: int) -
     to_user = lower(dims)
     for scope in scopes:
         scope.keep(site, attended, call, to_user)
-    return (attended.only(look, call.look) if scopes else attended).map(to_user)
+    return (attended.only(own, call.look) if scopes else attended).map(to_user)
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:

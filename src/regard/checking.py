@@ -11,7 +11,7 @@ from regard.look import Look
 from regard.masks import Mask
 from regard.memory import Memory, cleaned
 from regard.positions import Bias
-from regard.scores import Score, check_widths
+from regard.scores import Score, check_score
 from regard.select import Select
 from regard.shapes import lift, lifted_mask
 
@@ -34,6 +34,7 @@ def check(
     look: Look | None,
 ) -> Call:
     """Check that everything fits, project, clean, and bring all to (B, H, T, D)."""
+    _check_tensors(query, key, value, look)
     memory, raw_key, raw_value = None, key, key if value is None else value
     if isinstance(key, Memory):
         memory, raw_key, raw_value = key, key.key, key.value
@@ -45,22 +46,30 @@ def check(
     dims = query.dim()
     found = lifted_mask(mask, dims).to(query.device)
     if memory:
-        found, score = memory.mask & found, memory.score
-        _check_memory(memory, query, shown)
+        found, score = memory.mask.to(query.device) & found, memory.score
+        check_score(score, query, memory.key[..., :1].expand(*memory.key.shape[:-1], memory.key_size), shown)
     else:
-        check_widths(score, query, raw_key, shown)
+        check_score(score, query, raw_key, shown)
 
     batch, heads, queries = lift(query).shape[:3]
     keys = raw_key.shape[-2]
     problem = found.problem(batch, heads, queries, keys, start)
     if problem:
         raise ArgumentError(message("attention()", problem, shown, "a mask that broadcasts to (B, H, T, S)"))
+    problem = select.problem(tuple(query.shape[:-1]))
+    if problem:
+        raise ArgumentError(
+            message(
+                "attention()", problem, shown, "one for each query", "the query's shape without its last size"
+            )
+        )
     found = found.simplified(queries, keys, start)
     raw_key, raw_value = cleaned(raw_key, raw_value, found, queries, start, heads)
     projected_query, projected_key = (
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
+    projected_query, projected_key = score.narrowed(projected_query, projected_key)
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
@@ -70,7 +79,7 @@ def check(
         scale=score.scale(query.shape[-1]),
         vector=None if vector is None else vector.to(projected_query.dtype),
         mask=found,
-        bias=_lifted_bias(bias, dims, (batch, heads, queries, keys), shown),
+        bias=_lifted_bias(bias, dims, (batch, heads, queries, keys), projected_query, raw_value, shown),
         select=select.lifted(lift),
         start=start,
         dropout=dropout,
@@ -131,8 +140,8 @@ def _check_kinds(
         refuse("the devices differ", "one device", "move them with .to(query.device)")
     if not isinstance(start, int | torch.SymInt) or start < 0:
         refuse(f"start is {start!r}", "the position of the first query: a whole number, 0 or more")
-    if not 0.0 <= dropout < 1.0:
-        refuse(f"dropout is {dropout}", "a probability, at least 0 and less than 1")
+    if not isinstance(dropout, float | int) or not 0.0 <= dropout < 1.0:
+        refuse(f"dropout is {dropout!r}", "a probability, at least 0 and less than 1")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
@@ -166,20 +175,39 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
             )
 
 
-def _check_memory(memory: Memory, query: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
-    wrong = memory.score.mismatch(query.shape[-1], memory.key_size, memory.length)
-    if wrong:
-        problem, expected, hint = wrong
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+def _check_tensors(query: object, key: object, value: object, look: object) -> None:
+    for name, given in {"query": query, "key": key, "value": value}.items():
+        allowed = (Tensor, Memory) if name == "key" else (Tensor,)
+        if not isinstance(given, allowed) and not (name == "value" and given is None):
+            problem = f"{name} is of type {type(given).__name__}"
+            raise ArgumentError(
+                message("attention()", problem, expected="a tensor", hint="torch.as_tensor(...)")
+            )
+    if look is not None and not isinstance(look, Look):
+        problem = f"look is {look!r}"
+        raise ArgumentError(
+            message("attention()", problem, expected="a Look", hint="look=Look(weights=True)")
+        )
 
 
 def _lifted_bias(
     bias: Tensor | Bias | None,
     dims: int,
     wanted: tuple[int, int, int, int],
+    query: Tensor,
+    value: Tensor,
     shown: dict[str, tuple[Tensor, str]],
 ) -> Tensor | Bias | None:
-    if not isinstance(bias, Tensor):
+    if bias is None:
+        return None
+    own = [bias] if isinstance(bias, Tensor) else [*bias.parameters(), *bias.buffers()]
+    if any(tensor.device != query.device for tensor in own):
+        problem, hint = f"the bias is on {own[0].device}", "move it with bias.to(query.device)"
+        raise ArgumentError(message("attention()", problem, shown, "one device", hint))
+    if isinstance(bias, Bias):
+        wrong = bias.mismatch(wanted[1], query.shape[-1], value.shape[-1])
+        if wrong:
+            raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
         return bias
     lifted = bias
     if bias.dim() == 2:
@@ -189,17 +217,20 @@ def _lifted_bias(
     fits = lifted.dim() == 4 and all(
         size in (1, want) for size, want in zip(lifted.shape, wanted, strict=True)
     )
-    if not fits or not bias.is_floating_point():
-        is_mask = bias.dtype == torch.bool
-        raise ArgumentError(
-            message(
-                "attention()",
-                "the bias is bool" if is_mask else "the bias does not fit the scores",
-                {**shown, "bias": (bias, "BTS" if dims == 3 else "BHTS")},
-                f"real numbers, (T, S) or (B, H, T, S), here {wanted}, where a size of 1 stands for all",
-                "True and False are a mask: mask=..."
-                if is_mask
-                else "one bias a head: bias[None]; one a sequence: bias[:, None]",
-            )
+    if fits and bias.is_floating_point():
+        return lifted
+    problem, hint = (
+        "the bias does not fit the scores",
+        "one bias a head: bias[None]; one a sequence: bias[:, None]",
+    )
+    if bias.dtype == torch.bool:
+        problem, hint = "the bias is bool", "True and False are a mask: mask=..."
+    raise ArgumentError(
+        message(
+            "attention()",
+            problem,
+            {**shown, "bias": (bias, "BTS" if dims == 3 else "BHTS")},
+            f"real numbers, (T, S) or (B, H, T, S), here {wanted}, where a size of 1 stands for all",
+            hint,
         )
-    return lifted
+    )

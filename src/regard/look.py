@@ -39,7 +39,11 @@ class Look:
     gradient: bool = False
 
     def __post_init__(self) -> None:
-        if self.rows is not None and not isinstance(self.rows, tuple):
+        if self.rows is not None:
+            if isinstance(self.rows, int) or not all(isinstance(row, int) for row in self.rows):
+                raise LookError(
+                    message("Look()", f"rows is {self.rows!r}", expected="whole numbers: rows=(0, -1)")
+                )
             object.__setattr__(self, "rows", tuple(self.rows))
         if self.top < 0:
             raise LookError(
@@ -66,10 +70,14 @@ class Look:
             gradient=self.gradient or other.gradient,
         )
 
-    def possible(self, select: Select) -> Look:
-        """As much of this look as the selection can give."""
+    def possible(self, select: Select, queries: int) -> Look:
+        """As much of this look as the selection can give, of the rows that there are."""
         cannot: dict[str, Any] = {name: None if name == "rows" else False for name in self.asked}
-        return replace(self, **{name: none for name, none in cannot.items() if name not in select.looks})
+        found = replace(self, **{name: none for name, none in cannot.items() if name not in select.looks})
+        if found.rows is None:
+            return found
+        there = [row % queries for row in found.rows if -queries <= row < queries]
+        return replace(found, rows=tuple(dict.fromkeys(there)) or None)
 
     def checked(self, select: Select, queries: int) -> Look:
         """This look with rows counted from 0; raises where the selection or the call cannot give it."""

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
+from regard.questions import All, Asked, Either, Not, Question
 from regard.tiles import Tile, whole_tile
 
 __all__ = ["Mask", "as_mask", "causal", "dense", "documents", "padding", "where", "window"]
@@ -30,7 +31,6 @@ PAIRS_AT_ONCE = 1 << 22
 """How many (row, key) pairs are asked about at once where a mask has to be asked rather than known."""
 
 Window = tuple[int | None, int | None]
-Question = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 X = TypeVar("X")
 
 
@@ -56,22 +56,23 @@ class Mask:
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
         if self.documents is not None and other.documents is not None:
-            other = Mask(question=other.sees)
+            other = Mask(question=All((other,)))
         return Mask(
             causal=self.causal or other.causal,
             lengths=_merge(self.lengths, other.lengths, torch.minimum),
             window=_merge(self.window, other.window, _narrower),
             documents=self.documents if self.documents is not None else other.documents,
             table=_merge(self.table, other.table, torch.logical_and),
-            question=_merge(self.question, other.question, lambda a, b: lambda *at: a(*at) & b(*at)),
+            question=_merge(
+                self.question, other.question, lambda a, b: All((Mask(question=a), Mask(question=b)))
+            ),
         )
 
     def __or__(self, other: Mask | Tensor) -> Mask:
-        second = as_mask(other)
-        return Mask(question=lambda *at: self.sees(*at) | second.sees(*at))
+        return Mask(question=Either((self, as_mask(other))))
 
     def __invert__(self) -> Mask:
-        return Mask(question=lambda *at: ~self.sees(*at))
+        return Mask(question=Not((self,)))
 
     __rand__ = __and__
     __ror__ = __or__
@@ -103,18 +104,20 @@ class Mask:
             seen = seen if left is None else seen & (j >= i - left)
             seen = seen if right is None else seen & (j <= i + right)
         if self.lengths is not None:
-            seen = seen & (j < (self.lengths[batch] if self.lengths.shape[0] > 1 else self.lengths[0]))
+            seen = seen & (j < (self.lengths[0] if self.lengths.shape[0] == 1 else self.lengths[batch]))
         if self.documents is not None:
             of_query, of_key = self.documents
-            some = batch if of_query.shape[0] > 1 else torch.zeros_like(batch)
-            seen = seen & (of_query[some, i] == of_key[some, j])
+            one = torch.zeros_like(batch)
+            of_i = of_query[one if of_query.shape[0] == 1 else batch, i]
+            seen = seen & (of_i == of_key[one if of_key.shape[0] == 1 else batch, j])
         if self.table is not None:
             at = zip(self.table.shape, (batch, head, row, j), strict=True)
             seen = (
-                seen & self.table[tuple(index if size > 1 else torch.zeros_like(index) for size, index in at)]
+                seen
+                & self.table[tuple(torch.zeros_like(index) if size == 1 else index for size, index in at)]
             )
         if self.question is not None:
-            seen = seen & self.question(batch, head, i, j, row)
+            seen = seen & self.question.sees(batch, head, i, j, row)
         return seen
 
     def tile(self, tile: Tile) -> Tensor:
@@ -127,20 +130,34 @@ class Mask:
 
     def to(self, device: torch.device) -> Mask:
         """The same mask with its tensors on this device."""
-        return self._mapped(lambda tensor: tensor.to(device))
+        return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
         """The mask of a batch taken in another order."""
-        return self._mapped(lambda tensor: tensor if tensor.shape[0] == 1 else tensor.index_select(0, index))
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Mask:
+        def take(tensor: Tensor) -> Tensor:
+            return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)
+
+        return self._moved(take, lambda mask: mask.reordered(index), index)
+
+    def _moved(
+        self, change: Callable[[Tensor], Tensor], move: Callable[[Mask], Mask], order: Tensor | None
+    ) -> Mask:
         documents = self.documents
         return replace(
             self,
             lengths=None if self.lengths is None else change(self.lengths),
             documents=None if documents is None else (change(documents[0]), change(documents[1])),
             table=None if self.table is None else change(self.table),
+            question=None if self.question is None else self.question.moved(move, order),
         )
+
+    @property
+    def batch(self) -> int:
+        """For how many sequences it was made: 1 where it is the same for all."""
+        tensors = [t for t in (self.lengths, self.table, *(self.documents or ())) if t is not None]
+        inside = [mask.batch for mask in self.question.parts()] if self.question is not None else []
+        return max([1, *(tensor.shape[0] for tensor in tensors), *inside])
 
     def dense(
         self,
@@ -152,8 +169,7 @@ class Mask:
         device: torch.device | str | None = None,
     ) -> Tensor:
         """The whole mask as a bool tensor broadcastable to (B, H, T, S)."""
-        known = [t.shape[0] for t in (self.lengths, *(self.documents or ())) if t is not None]
-        batch = max(known, default=1) if batch is None else batch
+        batch = self.batch if batch is None else batch
         return self.tile(whole_tile(queries, keys, start, batch, heads, device))
 
     def simplified(self, queries: int, keys: int, start: int) -> Mask:
@@ -216,8 +232,9 @@ class Mask:
             return f"padding has {self.lengths.shape[0]} lengths for a batch of {batch}"
         if self.documents is not None:
             of_query, of_key = self.documents
-            if of_query.shape[0] not in (1, batch) or of_key.shape[0] not in (1, batch):
-                return f"documents is for a batch of {of_query.shape[0]}, the call has {batch}"
+            for ids in self.documents:
+                if ids.shape[0] not in (1, batch):
+                    return f"documents is for a batch of {ids.shape[0]}, the call has {batch}"
             if of_query.shape[1] < start + queries or of_key.shape[1] < keys:
                 return (
                     f"documents names {of_query.shape[1]} queries and {of_key.shape[1]} keys, "
@@ -229,6 +246,10 @@ class Mask:
                 return (
                     f"a mask of shape {tuple(self.table.shape)} does not broadcast to (B, H, T, S) = {wanted}"
                 )
+        for mask in self.question.parts() if self.question is not None else ():
+            problem = mask.problem(batch, heads, queries, keys, start)
+            if problem:
+                return problem
         return None
 
 
@@ -253,6 +274,7 @@ def padding(lengths: Tensor) -> Mask:
     tensor([[1, 0, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
+    _must_be_tensor("padding()", "lengths", lengths)
     if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ArgumentError(
             message(
@@ -277,10 +299,9 @@ def window(left: int | None = None, right: int | None = None) -> Mask:
             [0, 1, 1]], dtype=torch.int32)
     """
     for name, bound in (("left", left), ("right", right)):
-        if bound is not None and bound < 0:
-            raise ArgumentError(
-                message("window()", f"{name} is {bound}", expected="0 or more, or None for no bound")
-            )
+        if bound is not None and (not isinstance(bound, int) or bound < 0):
+            expected = "a whole number, 0 or more, or None for no bound"
+            raise ArgumentError(message("window()", f"{name} is {bound!r}", expected=expected))
     return Mask() if left is None and right is None else Mask(window=(left, right))
 
 
@@ -296,6 +317,8 @@ def documents(queries: Tensor, keys: Tensor | None = None) -> Mask:
             [0, 0, 1]], dtype=torch.int32)
     """
     keys = queries if keys is None else keys
+    _must_be_tensor("documents()", "queries", queries)
+    _must_be_tensor("documents()", "keys", keys)
     if queries.dim() != 2 or keys.dim() != 2:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
         raise ArgumentError(message("documents()", "ids are (B, N)", shown, "two sizes each"))
@@ -313,7 +336,7 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
     tensor([[1, 0, 1, 0],
             [0, 1, 0, 1]], dtype=torch.int32)
     """
-    return Mask(question=lambda batch, head, i, j, row: may_see(batch, head, i, j))
+    return Mask(question=Asked(may_see))
 
 
 def dense(seen: Tensor) -> Mask:
@@ -364,6 +387,12 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
             )
         )
     return mask
+
+
+def _must_be_tensor(call: str, name: str, given: object) -> None:
+    if not isinstance(given, Tensor):
+        problem = f"{name} is of type {type(given).__name__}"
+        raise ArgumentError(message(call, problem, expected="a tensor", hint=f"torch.tensor({name})"))
 
 
 def _any(mask: Mask, tile: Tile, over: int) -> Tensor:

@@ -13,7 +13,7 @@ from regard.scores import ScaledDot, Score
 from regard.shapes import lift, lifted_mask
 from regard.tiles import whole_tile
 
-__all__ = ["Memory", "cleaned", "prepare"]
+__all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,18 @@ class Memory:
                     f"sizes {tuple(self.key.shape[:-2])} before S, and width {self.key_size}",
                 )
             )
+        if not self.mask.only("causal", "window", "question"):
+            raise ArgumentError(
+                message(
+                    "Memory.append()",
+                    f"the mask of this memory ({', '.join(self.mask.parts)}) says how many keys there are",
+                    expected="a memory prepared without lengths, documents or a tensor as mask",
+                    hint="give such a mask to attention() at each step instead",
+                )
+            )
         return replace(
             self,
-            key=torch.cat((self.key, self.score.project_key(key).to(self.key.dtype)), -2),
+            key=torch.cat((self.key, projected(self.score, key, self.length).to(self.key.dtype)), -2),
             value=torch.cat((self.value, value), -2),
         )
 
@@ -89,9 +98,17 @@ def prepare(
     score = ScaledDot() if score is None else score
     value = key if value is None else value
     found = lifted_mask(mask, key.dim()).to(key.device)
-    if found.lengths is not None:
-        key, value = cleaned(key, value, Mask(lengths=found.lengths), queries=1, start=0, heads=1)
-    return Memory(score.project_key(key), value, score, found, key.shape[-1])
+    _check_prepared(key, value, score, found)
+    return Memory(projected(score, key), value, score, found, key.shape[-1])
+
+
+def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
+    """Keys as the score projects them. One that is not finite is NaN, and no gradient passes it: whether a
+    query may see it is not known yet, and 0 times NaN would reach the score's parameters."""
+    if type(score).project_key is Score.project_key:
+        return key
+    finite = key.isfinite().all(-1, keepdim=True)
+    return torch.where(finite, score.project_key(torch.where(finite, key, 0.0), start), torch.nan)
 
 
 def cleaned(
@@ -112,3 +129,23 @@ def cleaned(
         seen = (seen_BHS[:, 0] if key.dim() == 3 else seen_BHS[0, 0]).unsqueeze(-1)
     clean_key = torch.where(seen, key, 0.0)
     return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
+
+
+def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:
+    shown = {
+        "key": (key, "BSD" if key.dim() == 3 else "BHSD"),
+        "value": (value, "BSE" if key.dim() == 3 else "BHSE"),
+    }
+    width = getattr(score, "key_size", key.shape[-1])
+    problem, expected = "", ""
+    if key.dim() not in (2, 3, 4) or key.shape[:-1] != value.shape[:-1]:
+        problem, expected = (
+            "keys and values do not fit each other",
+            "(B, H, S, D) and (B, H, S, E), or fewer sizes",
+        )
+    elif width != key.shape[-1]:
+        problem, expected = f"this {type(score).__name__} was made for other widths", f"D of key = {width}"
+    elif mask.batch not in (1, key.shape[0]) and key.dim() > 2:
+        problem, expected = f"the mask is for {mask.batch} sequences", f"B = {key.shape[0]}"
+    if problem:
+        raise ArgumentError(message("prepare()", problem, shown, expected))

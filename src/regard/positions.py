@@ -61,7 +61,17 @@ class Embedded(Position):
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
         """Add to each embedding the vector of its position, counted from `start`."""
-        return embeddings + self.rows(start, start + embeddings.shape[-2], embeddings).to(embeddings.dtype)
+        rows = self.rows(start, start + embeddings.shape[-2], embeddings)
+        if start < 0 or rows.shape[-1] != embeddings.shape[-1]:
+            raise ArgumentError(
+                message(
+                    f"{type(self).__name__}()",
+                    f"start is {start}, positions are {rows.shape[-1]} wide",
+                    {"embeddings": (embeddings, "BTM")},
+                    f"start >= 0 and M = {rows.shape[-1]}",
+                )
+            )
+        return embeddings + rows.to(embeddings.dtype)
 
 
 class Table(Embedded):
@@ -71,14 +81,14 @@ class Table(Embedded):
 
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
         length, width = self.table.shape
-        if last > length or like.shape[-1] != width:
+        if last > length:
             raise ArgumentError(
                 message(
                     f"{type(self).__name__}()",
                     f"positions {first} to {last - 1} were asked for; the table has {length}, {width} wide",
                     {"embeddings": (like, "BTM")},
-                    f"start + T <= {length} and M = {width}",
-                    f"{type(self).__name__}({like.shape[-1]}, length={last}); Sinusoidal has no end",
+                    f"start + T <= {length}",
+                    f"{type(self).__name__}({width}, length={last}); Sinusoidal has no end",
                 )
             )
         return self.table[first:last]
@@ -141,7 +151,7 @@ class Sinusoidal(Embedded):
         self.width, self.base = width, base
 
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
-        angle = _angles(first, last, self.width + self.width % 2, self.base, like.device)
+        angle = _angles(first, last, self.width, self.base, like.device)
         return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[:, : self.width]
 
     @classmethod
@@ -202,6 +212,7 @@ class Bias(Position):
     """
 
     acts: ClassVar[str] = "scores"
+    heads: int | None = None  # for how many heads it was made, where each has its own
     reads: bool = False  # whether it also adds to what is read
     asks_query: ClassVar[bool] = False  # whether the bias depends on the query
 
@@ -213,6 +224,12 @@ class Bias(Position):
         """What to add to the scores of this tile, broadcastable to (B, H, T, S)."""
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         return self.at(head, tile.i_T1, tile.j_S)[None]
+
+    def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
+        """(problem, expected) where it does not fit a call with these sizes, or None."""
+        if self.heads in (None, heads):
+            return None
+        return f"this {type(self).__name__} was made for {self.heads} heads", f"H = {self.heads}"
 
     def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
         """What to add to the output, (B, H, T, E), linear in the weights; only where `reads`."""
@@ -232,6 +249,7 @@ class ALiBi(Bias):
 
     def __init__(self, heads: int):
         super().__init__()
+        self.heads = heads
         self.register_buffer("slope_H", torch.tensor(_slopes(heads)), persistent=False)
         self.slope_H: Tensor
 
@@ -258,6 +276,12 @@ class T5Bias(Bias):
 
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, bidirectional: bool = True):
         super().__init__()
+        if furthest <= buckets // (4 if bidirectional else 2):
+            expected = "more than the distances that have a bucket of their own"
+            raise ArgumentError(
+                message("T5Bias()", f"furthest is {furthest} for {buckets} buckets", expected=expected)
+            )
+        self.heads = heads
         self.buckets, self.furthest, self.bidirectional = buckets, furthest, bidirectional
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
@@ -301,6 +325,15 @@ class Relative(Bias):
         self.key_table = nn.Parameter(torch.randn(2 * furthest + 1, size) / math.sqrt(size))
         self.value_table = (
             nn.Parameter(torch.randn(2 * furthest + 1, values) / math.sqrt(values)) if values else None
+        )
+
+    def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
+        size, values = self.key_table.shape[1], 0 if self.value_table is None else self.value_table.shape[1]
+        if size == query_size and values in (0, value_size):
+            return None
+        problem = f"this Relative is not for queries of width {query_size} and values of {value_size}"
+        return problem, f"queries of {size}, as the score projects them" + (
+            f", values of {values}" if values else ""
         )
 
     def _bucket(self, tile: Tile) -> Tensor:

@@ -62,13 +62,15 @@ class Score:
 
     combine: ClassVar[str] = "inner"
     equation: ClassVar[str] = "q . k"
+    heads: int | None = None  # for how many heads it was made, where each has parameters of its own
 
     def project_query(self, query: Tensor) -> Tensor:
         """Turn queries (..., T, Dq) into what is combined (..., T, D)."""
         return query
 
-    def project_key(self, key: Tensor) -> Tensor:
-        """Turn keys (..., S, Dk) into what is combined (..., S, D). Done once by `prepare`."""
+    def project_key(self, key: Tensor, start: int = 0) -> Tensor:
+        """Turn keys (..., S, Dk) into what is combined (..., S, D); the first stands at position `start`.
+        Done once by `prepare`."""
         return key
 
     def scale(self, query_size: int) -> float:
@@ -78,6 +80,10 @@ class Score:
     def mixing_vector(self) -> Tensor | None:
         """The vector v of an additive score, of shape (heads or 1, A); None for an inner one."""
         return None
+
+    def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Both without columns that cannot matter, once both are projected."""
+        return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         """(problem, expected, hint) where these sizes cannot be compared, or None."""
@@ -100,7 +106,7 @@ class Score:
 class Dot(Score):
     """Compare by the plain inner product.
 
-    score(q, k) = q . k   (Luong et al. 2015, eq. 8, "dot")
+    score(q, k) = q . k   (Luong et al. 2015, section 3.1, "dot")
     Reduces to inner with nothing projected and scale 1.
 
     >>> import regard, torch
@@ -155,16 +161,26 @@ class Cosine(Score):
 
     def project_query(self, query: Tensor) -> Tensor:
         beta = self.sharpness
-        return _unit(query) * (beta.unsqueeze(-1) if isinstance(beta, Tensor) else beta)
+        if isinstance(beta, Tensor) and beta.dim() and beta.shape != query.shape[:-1]:
+            raise ArgumentError(
+                message(
+                    "attention()",
+                    "the sharpness of Cosine does not fit the queries",
+                    {"sharpness": (beta, "BHT"), "query": (query, "BHTD")},
+                    "one number, or one for each query",
+                    "sharpness has the shape of the query without its last size",
+                )
+            )
+        return _unit(query) * (beta.unsqueeze(-1).to(query.dtype) if isinstance(beta, Tensor) else beta)
 
-    def project_key(self, key: Tensor) -> Tensor:
+    def project_key(self, key: Tensor, start: int = 0) -> Tensor:
         return _unit(key)
 
 
 class General(nn.Module, Score):
     """Compare through a learned matrix, so that query and key may have different widths.
 
-    score(q, k) = q W k   (Luong et al. 2015, eq. 8, "general")
+    score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
     Reduces to inner with the query projected by W.
 
     weight: (query_size, key_size), or (heads, query_size, key_size) with one matrix a head.
@@ -179,11 +195,14 @@ class General(nn.Module, Score):
 
     def __init__(self, query_size: int, key_size: int, heads: int | None = None):
         super().__init__()
-        self.query_size, self.key_size = query_size, key_size
+        self.query_size, self.key_size, self.heads = query_size, key_size, heads
         self.weight = _matrix(query_size, key_size, heads)
 
     def project_query(self, query: Tensor) -> Tensor:
         return query @ self.weight
+
+    def extra_repr(self) -> str:
+        return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         return _differs(self, (self.query_size, self.key_size), (query_size, key_size))
@@ -215,7 +234,7 @@ class Additive(nn.Module, Score):
     def __init__(self, query_size: int, key_size: int, hidden: int | None = None, heads: int | None = None):
         super().__init__()
         hidden = hidden or query_size
-        self.query_size, self.key_size = query_size, key_size
+        self.query_size, self.key_size, self.heads = query_size, key_size, heads
         self.query_weight = _matrix(query_size, hidden, heads)
         self.key_weight = _matrix(key_size, hidden, heads)
         self.vector = _vector(hidden, heads)
@@ -223,11 +242,14 @@ class Additive(nn.Module, Score):
     def project_query(self, query: Tensor) -> Tensor:
         return query @ self.query_weight
 
-    def project_key(self, key: Tensor) -> Tensor:
+    def project_key(self, key: Tensor, start: int = 0) -> Tensor:
         return key @ self.key_weight
 
     def mixing_vector(self) -> Tensor:
         return self.vector if self.vector.dim() == 2 else self.vector[None]
+
+    def extra_repr(self) -> str:
+        return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         return _differs(self, (self.query_size, self.key_size), (query_size, key_size))
@@ -240,7 +262,7 @@ class Additive(nn.Module, Score):
 class Concat(nn.Module, Score):
     """Compare through one layer over query and key laid end to end.
 
-    score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, eq. 8, "concat")
+    score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, section 3.1, "concat")
     Reduces to additive: W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
 
     weight W: (query_size + key_size, hidden), vector v: (hidden,), with a leading `heads` where given.
@@ -257,18 +279,21 @@ class Concat(nn.Module, Score):
     def __init__(self, query_size: int, key_size: int, hidden: int | None = None, heads: int | None = None):
         super().__init__()
         hidden = hidden or query_size
-        self.query_size, self.key_size = query_size, key_size
+        self.query_size, self.key_size, self.heads = query_size, key_size, heads
         self.weight = _matrix(query_size + key_size, hidden, heads)
         self.vector = _vector(hidden, heads)
 
     def project_query(self, query: Tensor) -> Tensor:
         return query @ self.weight[..., : self.query_size, :]
 
-    def project_key(self, key: Tensor) -> Tensor:
+    def project_key(self, key: Tensor, start: int = 0) -> Tensor:
         return key @ self.weight[..., self.query_size :, :]
 
     def mixing_vector(self) -> Tensor:
         return self.vector if self.vector.dim() == 2 else self.vector[None]
+
+    def extra_repr(self) -> str:
+        return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         return _differs(self, (self.query_size, self.key_size), (query_size, key_size))
@@ -281,10 +306,11 @@ class Concat(nn.Module, Score):
 class Location(nn.Module, Score):
     """Score positions from the query alone: where to look does not depend on what is there.
 
-    score(q, s) = (W q)_s   (Luong et al. 2015, eq. 9, "location")
+    score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
     Reduces to inner with the query projected by W and the key of position s the s-th unit vector.
 
-    weight W: (query_size, max_length); a memory longer than max_length is refused.
+    weight W: (query_size, max_length). Differs from the paper: the softmax is over the keys that there are,
+    and a memory longer than max_length is refused, where the paper leaves its last words unseen.
 
     >>> import regard, torch
     >>> score = regard.Location(query_size=3, max_length=10)
@@ -300,15 +326,23 @@ class Location(nn.Module, Score):
 
     def __init__(self, query_size: int, max_length: int, heads: int | None = None):
         super().__init__()
-        self.query_size, self.max_length = query_size, max_length
+        self.query_size, self.max_length, self.heads = query_size, max_length, heads
         self.weight = _matrix(query_size, max_length, heads)
 
     def project_query(self, query: Tensor) -> Tensor:
         return query @ self.weight
 
-    def project_key(self, key: Tensor) -> Tensor:
-        unit = torch.eye(key.shape[-2], self.max_length, dtype=self.weight.dtype, device=key.device)
+    def project_key(self, key: Tensor, start: int = 0) -> Tensor:
+        position = torch.arange(start, start + key.shape[-2], device=key.device)
+        unit = (position[:, None] == torch.arange(self.max_length, device=key.device)).to(key.dtype)
         return unit.expand(*key.shape[:-2], *unit.shape)
+
+    def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        keys = key.shape[-2]
+        return query[..., :keys], key[..., :keys]
+
+    def extra_repr(self) -> str:
+        return f"query_size={self.query_size}, max_length={self.max_length}, heads={self.heads}"
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         if keys > self.max_length:
@@ -376,9 +410,27 @@ def _differs(score: Score, own: tuple[int, int], given: tuple[int, int]) -> tupl
     )
 
 
-def check_widths(score: Score, query: Tensor, key: Tensor, tensors: dict[str, tuple[Tensor, str]]) -> None:
-    """Raise where this score cannot compare tensors of these widths."""
+def check_score(score: Score, query: Tensor, key: Tensor, tensors: dict[str, tuple[Tensor, str]]) -> None:
+    """Raise where this score cannot compare these tensors."""
     wrong = score.mismatch(query.shape[-1], key.shape[-1], key.shape[-2])
+    heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
+    name = type(score).__name__
+    if score.heads is not None and heads != (score.heads, score.heads):
+        wrong = (
+            f"this {name} has parameters for {score.heads} heads",
+            f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
+            "without heads=... its parameters serve every head",
+        )
+    parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
+    if parameter is not None and parameter.device != query.device:
+        wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
+    elif (
+        parameter is not None
+        and parameter.dtype != query.dtype
+        and not torch.is_autocast_enabled(query.device.type)
+    ):
+        dtype = str(parameter.dtype).removeprefix("torch.")
+        wrong = (f"{name} has parameters in {dtype}", "one dtype", "score.to(query.dtype), or torch.autocast")
     if wrong:
         problem, expected, hint = wrong
         raise ArgumentError(message("attention()", problem, tensors, expected, hint))

@@ -61,6 +61,10 @@ class Select:
         """Weights from scores; keys that are not visible get exactly 0."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
+    def problem(self, rows: tuple[int, ...]) -> str | None:
+        """What does not fit queries of this shape without their width, (..., T), or None."""
+        return None
+
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
         """The same with its own tensors of shape (..., T, x) brought to (B, H, T, x)."""
         return self
@@ -185,7 +189,7 @@ class Hard(Select):
             # argmax of p / Exp(1) draws from p (the exponential race), on any device and any shape.
             race = torch.empty_like(soft).exponential_(generator=self.generator)
             chosen = torch.where(visible_BHTS, soft / race, -1.0).argmax(-1)
-        weights = _one_hot(chosen, soft) * some_BHT.unsqueeze(-1)
+        weights = _one_hot(chosen, soft) * some_BHT.unsqueeze(-1) + _spoiled(scores_BHTS, visible_BHTS)
         safe = torch.where(visible_BHTS, scores_BHTS, 0.0)
         lse_safe = torch.where(some_BHT, lse, 0.0)
         drawn = safe.gather(-1, chosen.unsqueeze(-1)).squeeze(-1) - lse_safe
@@ -216,7 +220,7 @@ class Best(Select):
             return Selection(scores_BHTS.detach(), chosen=visible_BHTS.sum(-1) - 1)
         some_BHT = visible_BHTS.any(-1)
         best = torch.where(visible_BHTS, scores_BHTS.detach(), -torch.inf).argmax(-1)
-        weights = _one_hot(best, scores_BHTS) * some_BHT.unsqueeze(-1)
+        weights = _one_hot(best, scores_BHTS) * some_BHT.unsqueeze(-1) + _spoiled(scores_BHTS, visible_BHTS)
         return Selection(weights.to(scores_BHTS.dtype), chosen=torch.where(some_BHT, best, -1))
 
 
@@ -260,12 +264,25 @@ class LocalP(Select):
     looks: ClassVar[tuple[str, ...]] = Gate.looks
     why_not: ClassVar[str] = Gate.why_not
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.centre, Tensor):
+            kind = type(self.centre).__name__
+            raise ArgumentError(
+                message("LocalP()", f"centre is of type {kind}", expected="a tensor (..., T)")
+            )
+        if self.width < 1:
+            raise ArgumentError(message("LocalP()", f"width is {self.width}", expected="1 or more"))
+
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         offset = torch.arange(scores_BHTS.shape[-1], device=scores_BHTS.device) - self.centre.unsqueeze(-1)
         near = visible_BHTS & (offset.detach().abs() <= self.width)
         weights, lse = softmax(scores_BHTS, near)
         gaussian = torch.exp(-offset.square() / (2 * (self.width / 2) ** 2))
         return Selection(weights * gaussian.to(weights.dtype), lse)
+
+    def problem(self, rows: tuple[int, ...]) -> str | None:
+        shape = tuple(self.centre.shape)
+        return None if shape == rows else f"LocalP has centres {shape} for queries {rows}"
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
         return replace(self, centre=lift(self.centre.unsqueeze(-1)).squeeze(-1))
@@ -300,6 +317,11 @@ def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
     return positions == index_BHT.unsqueeze(-1)
 
 
+def _spoiled(scores: Tensor, visible: Tensor) -> Tensor:
+    """NaN for a row that may see a NaN, which a choice would otherwise hide; 0 for the others."""
+    return torch.where((visible & scores.isnan()).any(-1, keepdim=True), torch.nan, 0.0)
+
+
 def _lowest(scores: Tensor) -> float:
     return torch.finfo(scores.dtype).min
 
@@ -311,9 +333,10 @@ def _sparsemax(scores: Tensor) -> Tensor:
     ranked = scores.sort(-1, descending=True).values
     k = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
     total = ranked.cumsum(-1)
-    size = (1 + k * ranked.detach() > total.detach()).sum(-1, keepdim=True)
+    size = (1 + k * ranked.detach() > total.detach()).sum(-1, keepdim=True).clamp_min(1)
     tau = (total.gather(-1, size - 1) - 1) / size
-    return (scores - tau).clamp_min(0)
+    rounding = ((scores - tau).detach().clamp_min(0).sum(-1, keepdim=True) - 1) / size
+    return (scores - tau - rounding).clamp_min(0)
 
 
 def _entmax(halved: Tensor) -> Tensor:
@@ -325,8 +348,10 @@ def _entmax(halved: Tensor) -> Tensor:
     mean, square = ranked.cumsum(-1) / k, ranked.square().cumsum(-1) / k
     spread = k * (square - mean.square())
     candidate = mean - ((1 - spread) / k).clamp_min(0).sqrt()
-    size = (candidate <= ranked).detach().sum(-1, keepdim=True)
+    size = (candidate <= ranked).detach().sum(-1, keepdim=True).clamp_min(1)
     # tau again for the support alone: the root of what lies outside would have no finite gradient.
     mean, spread = mean.gather(-1, size - 1), spread.gather(-1, size - 1)
     tau = mean - ((1 - spread) / size).clamp_min(0).sqrt()
-    return (halved - tau).clamp_min(0).square()
+    roots = (halved - tau).detach().clamp_min(0)  # one step of Newton's takes out what the sums rounded off
+    rounding = (roots.square().sum(-1, keepdim=True) - 1) / (2 * roots.sum(-1, keepdim=True))
+    return (halved - tau - rounding).clamp_min(0).square()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.call import Call
-from regard.errors import RegardError, UnknownName, message
+from regard.errors import ArgumentError, RegardError, UnknownName, message
 from regard.look import Look
 
 __all__ = ["Record", "Scope", "name_sites", "record", "scope"]
@@ -75,15 +75,14 @@ class Scope:
     def _look_at(self, call: Call) -> Look:
         """As much of this scope's look as the site can give."""
         assert self.look is not None
-        return self.look.possible(call.select).checked(call.select, call.sizes[2])
+        return self.look.possible(call.select, call.sizes[2])
 
 
 def scopes_at(site: str) -> list[Scope]:
     """The open scopes that watch or edit this site, the outermost first."""
     if not _scopes:
         return []
-    found = [each for each in tuple(_scopes) if fnmatch.fnmatchcase(site, each.at)]
-    if found and torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         raise RegardError(
             message(
                 "record()",
@@ -91,7 +90,7 @@ def scopes_at(site: str) -> list[Scope]:
                 hint="under record(), run the model uncompiled: torch.compiler.set_stance('force_eager')",
             )
         )
-    return found
+    return [each for each in tuple(_scopes) if fnmatch.fnmatchcase(site, each.at)]
 
 
 @contextmanager
@@ -124,6 +123,10 @@ def record(look: Look | None = None, at: str = "*") -> AbstractContextManager[Re
     >>> seen["multihead"][0].entropy.shape
     torch.Size([1, 2, 5])
     """
+    if look is not None and not isinstance(look, Look):
+        raise ArgumentError(
+            message("record()", f"look is {look!r}", expected="a Look", hint="Look(weights=True)")
+        )
     return scope(Look(weights=True) if look is None else look, at=at)
 
 

@@ -7,6 +7,7 @@ A NaN that one row may see can spread to other rows of its block.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -49,9 +50,10 @@ class _Blocked(torch.autograd.Function):
         batch, heads, queries, _ = call.sizes
         output = wide.query.new_zeros(batch, heads, queries, call.value.shape[-1])
         lse = wide.query.new_full((batch, heads, queries), -torch.inf)
+        held: list[Tensor] | None = [] if any(ctx.needs_input_grad) and _worth_holding(call) else None
         for rows in row_blocks(wide):
-            output[:, :, rows], lse[:, :, rows] = _read_rows(wide, rows, seed)
-        ctx.call, ctx.seed = call, seed
+            output[:, :, rows], lse[:, :, rows] = _read_rows(wide, rows, seed, held)
+        ctx.call, ctx.seed, ctx.held = _detached(call), seed, held
         ctx.save_for_backward(*tensors, output, lse)
         ctx.mark_non_differentiable(lse)
         return output.to(call.value.dtype), lse
@@ -64,33 +66,44 @@ class _Blocked(torch.autograd.Function):
         doutput = doutput.to(output.dtype)
         delta_BHT1 = (doutput * output).sum(-1, keepdim=True)
         totals = _Totals(wide)
+        held = None if ctx.held is None else iter(ctx.held)
         for rows in row_blocks(wide):
-            _return_rows(
-                wide,
-                rows,
-                ctx.seed,
-                doutput[:, :, rows],
-                lse[:, :, rows, None],
-                delta_BHT1[:, :, rows],
-                totals,
-            )
+            of_rows = doutput[:, :, rows], lse[:, :, rows, None], delta_BHT1[:, :, rows]
+            _return_rows(wide, rows, ctx.seed, *of_rows, held, totals)
         return None, *totals.shaped_like(tensors, ctx.call.groups)
 
 
-def _widened(call: Call) -> Call:
-    """The call with a key head for each query head, in float32 at least, cut from the graph."""
-    dtype = torch.promote_types(call.query.dtype, torch.float32)
+def _worth_holding(call: Call) -> bool:
+    """Whether to hold the scores for the backward pass: where a tanh made them, and they are fewer than what
+    they were made from, so that memory stays linear."""
+    _, _, queries, keys = call.sizes
+    return call.combine == "additive" and queries * keys <= (queries + keys) * call.query.shape[-1]
+
+
+def _detached(call: Call) -> Call:
     return replace(
         call,
-        query=call.query.detach().to(dtype),
-        key=call.spread(call.key.detach().to(dtype)),
-        value=call.spread(call.value.detach().to(dtype)),
-        vector=None if call.vector is None else call.vector.detach().to(dtype),
+        query=call.query.detach(),
+        key=call.key.detach(),
+        value=call.value.detach(),
+        vector=None if call.vector is None else call.vector.detach(),
         bias=call.bias.detach() if isinstance(call.bias, Tensor) else call.bias,
     )
 
 
-def _read_rows(call: Call, rows: slice, seed: int) -> tuple[Tensor, Tensor]:
+def _widened(call: Call) -> Call:
+    """The call with a key head for each query head, in float32 at least, cut from the graph."""
+    call, dtype = _detached(call), torch.promote_types(call.query.dtype, torch.float32)
+    return replace(
+        call,
+        query=call.query.to(dtype),
+        key=call.spread(call.key.to(dtype)),
+        value=call.spread(call.value.to(dtype)),
+        vector=None if call.vector is None else call.vector.to(dtype),
+    )
+
+
+def _read_rows(call: Call, rows: slice, seed: int, held: list[Tensor] | None) -> tuple[Tensor, Tensor]:
     """Output and lse of some rows: over the keys, keep the best score, the sum and the sum of values."""
     query = call.query[:, :, rows]
     best = query.new_full((*query.shape[:3], 1), -torch.inf)
@@ -100,18 +113,20 @@ def _read_rows(call: Call, rows: slice, seed: int) -> tuple[Tensor, Tensor]:
         scores = tile_scores(call, query, call.key[:, :, columns], tile)
         new_best = torch.maximum(best, scores.amax(-1, keepdim=True))
         level = _finite(new_best)
-        weights = scores.sub_(level).exp_()
+        if held is not None:
+            held.append(scores)
+        weights = (scores - level).exp_()
         shrink = (best - level).exp_()
         total = total * shrink + weights.sum(-1, keepdim=True)
         if call.dropout:
-            weights *= _kept(call, weights, tile, seed)
+            weights *= _dropout(call, weights, tile, seed)
         output = output * shrink + weights @ call.value[:, :, columns]
         if isinstance(call.bias, Bias) and call.bias.reads:
             output += call.bias.read(weights, tile).detach()
         best = new_best
     empty = total == 0
     lse = torch.where(empty, -torch.inf, _finite(best) + total.log())
-    return output / torch.where(empty, 1.0, total), lse.squeeze(-1)
+    return output / _nonzero(total), lse.squeeze(-1)
 
 
 class _Totals:
@@ -137,15 +152,23 @@ class _Totals:
 
 
 def _return_rows(
-    call: Call, rows: slice, seed: int, doutput: Tensor, lse: Tensor, delta: Tensor, totals: _Totals
+    call: Call,
+    rows: slice,
+    seed: int,
+    doutput: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    held: Iterator[Tensor] | None,
+    totals: _Totals,
 ) -> None:
     """Send the gradient of some rows back to everything that made them."""
     query = call.query[:, :, rows]
-    level = _finite(lse)
-    for columns, tile in column_blocks(call, rows):
+    level, blocks = _finite(lse), list(column_blocks(call, rows))
+    for columns, tile in blocks:
         key, value = call.key[:, :, columns], call.value[:, :, columns]
-        weights = tile_scores(call, query, key, tile).sub_(level).exp_()
-        kept = _kept(call, weights, tile, seed) if call.dropout else None
+        scores = tile_scores(call, query, key, tile) if held is None else next(held)
+        weights = (scores - level).exp_()
+        kept = _dropout(call, weights, tile, seed) if call.dropout else None
         dropped = weights if kept is None else weights * kept
         totals.value[:, :, columns] += dropped.transpose(-2, -1) @ doutput
         dweights = doutput @ value.transpose(-2, -1)
@@ -153,6 +176,9 @@ def _return_rows(
             dweights += _through_read(call.bias, dropped, tile, doutput, totals)
         if kept is not None:
             dweights *= kept
+        if len(blocks) == 1:  # whole rows are here: what cancels can cancel exactly
+            weights /= _nonzero(weights.sum(-1, keepdim=True))
+            delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
         _through_bias(call, query, tile, dscores, rows, columns, totals)
         if call.combine == "inner":
@@ -210,7 +236,7 @@ def _collect(
             total += found[id(parameter)]
 
 
-def _kept(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
+def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
     """The dropout of one tile, the same whenever it is asked for: 0, or 1 / (1 - dropout)."""
     place = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
     source = torch.Generator(weights.device).manual_seed(seed + place)
@@ -221,3 +247,8 @@ def _kept(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
 def _finite(level: Tensor) -> Tensor:
     """-inf, the level of a row that has seen nothing yet, as 0."""
     return torch.where(level == -torch.inf, 0.0, level)
+
+
+def _nonzero(total: Tensor) -> Tensor:
+    """0, the sum of a row that sees nothing, as 1."""
+    return torch.where(total == 0, 1.0, total)

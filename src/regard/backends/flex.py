@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.backends import blocked
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -57,7 +59,7 @@ def unasked(call: Call) -> list[str]:
 
 def run(call: Call) -> Forward:
     """Compile the mask and the bias into the kernel, and run it."""
-    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
+    from torch.nn.attention.flex_attention import AuxRequest
 
     batch, heads, queries, keys = call.sizes
     device = call.query.device
@@ -66,28 +68,42 @@ def run(call: Call) -> Forward:
         needs_batch = not call.mask.only("causal", "window")
         needs_heads = not call.mask.only("causal", "window", "lengths", "documents")
         size = (batch if needs_batch else None, heads if needs_heads else None)
-        blocks = create_block_mask(_may_see(call), *size, queries, keys, device=str(device))
-    output, aux = _compiled()(
-        call.query,
-        call.key,
-        call.value,
-        score_mod=_bias(call),
-        block_mask=blocks,
-        scale=call.scale / call.temperature,
-        enable_gqa=call.groups > 1,
-        return_aux=AuxRequest(lse=True),
-    )
+        blocks = _block_mask(device.type)(_may_see(call), *size, queries, keys, device=str(device))
+    options = {
+        "score_mod": _bias(call),
+        "block_mask": blocks,
+        "scale": call.scale / call.temperature,
+        "enable_gqa": call.groups > 1,
+    }
+    if device.type == "cpu":  # where it does not give the lse
+        output = _compiled()(call.query, call.key, call.value, **options)
+        lse = blocked.run(replace(call, value=call.value[..., :0])).lse
+    else:
+        output, aux = _compiled()(
+            call.query, call.key, call.value, **options, return_aux=AuxRequest(lse=True)
+        )
+        lse = aux.lse
+    assert lse is not None
     seeing = call.mask.seeing_rows(call.whole)
     if seeing is None:
-        return Forward(output, aux.lse)
-    return Forward(torch.where(seeing.unsqueeze(-1), output, 0.0), torch.where(seeing, aux.lse, -torch.inf))
+        return Forward(output, lse)
+    return Forward(torch.where(seeing.unsqueeze(-1), output, 0.0), torch.where(seeing, lse, -torch.inf))
+
+
+@functools.cache
+def _block_mask(device: str) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    # Uncompiled it holds the whole mask and takes milliseconds; on CPU, where flex only checks, so be it.
+    return create_block_mask if device == "cpu" else torch.compile(create_block_mask)
 
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    # fullgraph: at the limit of recompilations PyTorch must raise, not fall back to a materialising path.
+    return torch.compile(flex_attention, fullgraph=True)
 
 
 def _may_see(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:

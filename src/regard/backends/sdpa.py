@@ -62,7 +62,7 @@ class Kernel:
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
             key, value = call.spread(key), call.spread(value)
-        query, key, value = self._padded(query, key, value)
+        query, key, value = self._padded(*map(_last_dense, (query, key, value)))
         is_causal = _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
         bias, seeing_BHT = _bias(call, without_causal=is_causal)
         if bias is not None and self.device == "cuda":
@@ -70,6 +70,9 @@ class Kernel:
         scale = call.scale / call.temperature
         output, lse = self.operator(query, key, value, bias, call.dropout, is_causal, scale)
         output, lse = output[..., :width], lse[..., :queries]
+        if self.device == "cpu" and (torch.compiler.is_compiling() or key.shape[2] < _VECTOR):
+            lost = _lost_nan(call)
+            output, lse = output + lost.unsqueeze(-1).to(output.dtype), lse + lost.to(lse.dtype)
         if seeing_BHT is not None:
             output = torch.where(seeing_BHT.unsqueeze(-1), output, 0.0)
             lse = torch.where(seeing_BHT, lse, -torch.inf)
@@ -146,6 +149,21 @@ def _strided(bias: Tensor, call: Call) -> Tensor:
     """The bias in its full size with rows 16 elements apart, as the kernels on CUDA load it."""
     batch, heads, queries, keys = call.sizes
     return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
+
+
+def _last_dense(tensor: Tensor) -> Tensor:
+    """The kernels take the numbers of a vector to lie side by side, and read others without a word."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+_VECTOR = 16
+
+
+def _lost_nan(call: Call) -> Tensor:
+    """NaN for each row whose scores are all NaN, 0 for the others, (B, H, T). With fewer keys than fill one
+    of its vectors, the CPU kernel takes such a row for one that sees nothing."""
+    no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
+    return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)
 
 
 def _pad(tensor: Tensor, width: int) -> Tensor:

@@ -21,9 +21,8 @@ def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> 
     """v . tanh(q + k), of shape (B, H, T, S)."""
     scores_BHTS = query_BHTA.new_empty(*query_BHTA.shape[:3], key_BHSA.shape[2])
     for query_NTA, key_NSA, vector_A, scores_NTS in _by_vector(query_BHTA, key_BHSA, vector_HA, scores_BHTS):
-        for some, rows in _pieces(query_NTA, key_NSA):
-            hidden = _hidden(query_NTA[some, rows], key_NSA[some])
-            torch.matmul(hidden, vector_A, out=scores_NTS[some, rows])
+        for some, rows, hidden in _pieces(query_NTA, key_NSA):
+            scores_NTS[some, rows] = hidden @ vector_A
     return scores_BHTS
 
 
@@ -38,21 +37,16 @@ def additive_gradients(
         strict=True,
     )
     for (query_NTA, key_NSA, _, gradient_NTS), (dquery_NTA, dkey_NSA, dvector_A, _) in pairs:
-        for some, rows in _pieces(query_NTA, key_NSA):
+        for some, rows, hidden in _pieces(query_NTA, key_NSA):
             gradient = gradient_NTS[some, rows]
-            hidden = _hidden(query_NTA[some, rows], key_NSA[some])
             dvector_A += gradient.reshape(-1) @ hidden.flatten(0, -2)
-            # d tanh = 1 - tanh^2, times the gradient of its score; v is the same everywhere and comes last.
-            slope = hidden.square_().neg_().add_(1).mul_(gradient.unsqueeze(-1))
-            dquery_NTA[some, rows] += slope.sum(-2)
-            dkey_NSA[some] += slope.sum(-3)
+            # d tanh = 1 - tanh^2: the 1 sums to the gradient itself, and v, the same everywhere, comes last.
+            bent = hidden.mul_(hidden).mul_(gradient.unsqueeze(-1))
+            dquery_NTA[some, rows] += gradient.sum(-1, keepdim=True) - bent.sum(-2)
+            dkey_NSA[some] += gradient.sum(-2).unsqueeze(-1) - bent.sum(-3)
     dquery *= vector_HA[:, None, :]
     dkey *= vector_HA[:, None, :]
     return dquery, dkey, dvector
-
-
-def _hidden(query_ntA: Tensor, key_nSA: Tensor) -> Tensor:
-    return (query_ntA.unsqueeze(-2) + key_nSA.unsqueeze(-3)).tanh_()
 
 
 def _by_vector(
@@ -66,12 +60,16 @@ def _by_vector(
         yield query_BHTA[:, head], key_BHSA[:, head], vector_A, scores_BHTS[:, head]
 
 
-def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Sequences and rows to take together so that the workspace fits in cache."""
+def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """tanh(q + k) for some sequences and rows at a time, in one workspace that is used again and again."""
     count, queries, width = query_NTA.shape
-    a_row = max(1, key_NSA.shape[1] * width)
-    rows = max(1, min(queries, IN_CACHE // a_row))
-    some = max(1, IN_CACHE // (a_row * rows)) if rows == queries else 1
+    keys = key_NSA.shape[1]
+    rows = max(1, min(queries, IN_CACHE // max(1, keys * width)))
+    some = max(1, min(count, IN_CACHE // max(1, keys * width * rows))) if rows == queries else 1
+    workspace = query_NTA.new_empty(some, rows, keys, width)
     for first in range(0, count, some):
         for row in range(0, queries, rows):
-            yield slice(first, first + some), slice(row, row + rows)
+            chosen = slice(first, first + some), slice(row, row + rows)
+            query_nt1A, key_n1SA = query_NTA[chosen].unsqueeze(-2), key_NSA[chosen[0]].unsqueeze(-3)
+            place = workspace[: query_nt1A.shape[0], : query_nt1A.shape[1]]
+            yield *chosen, torch.add(query_nt1A, key_n1SA, out=place).tanh_()

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attended import Attended
+from regard.attended import Attended, Top
 from regard.attention import attention
 from regard.scores import Score, build_score
 
@@ -51,4 +51,18 @@ class AttentionLayer(nn.Module):
         attended = attention(
             query, self.key(inputs), self.value(inputs), score=self.score, site=self.site, **options
         )
-        return attended._replace(output=attended.output.squeeze(-2)) if one else attended
+        return _without_queries(attended) if one else attended
+
+
+def _without_queries(attended: Attended) -> Attended:
+    """What one query saw, without the size T = 1 that attention() needs."""
+    top = attended.top and Top(attended.top.weights.squeeze(-2), attended.top.keys.squeeze(-2))
+    rows = {
+        name: getattr(attended, name) for name in ("lse", "alignment", "entropy", "chosen", "log_probability")
+    }
+    return attended._replace(
+        output=attended.output.squeeze(-2),
+        weights=None if attended.weights is None else attended.weights.squeeze(-2),
+        top=top,
+        **{name: None if row is None else row.squeeze(-1) for name, row in rows.items()},
+    )

@@ -97,19 +97,42 @@ class MultiHead(nn.Module):
         """Attend. query: (B, T, width). key, value: (B, S, ...), the query itself and the key unless given;
         or a Memory from remember(). options: those of attention(), such as look and backend.
         """
-        memory = (
-            key
-            if isinstance(key, Memory)
-            else self.remember(query if key is None else key, value, start=start if key is None else 0)
-        )
+        if query.dim() == 2:
+            inputs: list[Any] = [x[None] if isinstance(x, Tensor) else x for x in (query, key, value)]
+            return self.forward(*inputs, mask=mask, start=start, **options).map(lambda tensor: tensor[0])
+        self._check(query, key, value, start, options)
+        memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
         query_BHTD = self._turned(self._split(self.query(query), self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
             options.setdefault("dropout", self.dropout)
         attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
-        joined = attended.output.transpose(-3, -2).flatten(-2)
-        return attended._replace(output=self.output(joined))
+        joined_BTM = attended.output.transpose(1, 2).flatten(-2)
+        return attended._replace(output=self.output(joined_BTM))
+
+    def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
+        problem, hint = "", ""
+        inputs = {"query": (query, self.query), "key": (query if key is None else key, self.key)}
+        inputs["value"] = (inputs["key"][0] if value is None else value, self.value)
+        for name, (given, linear) in inputs.items():
+            if isinstance(given, Tensor) and (given.dim() != 3 or given.shape[-1] != linear.in_features):
+                expected = f"(B, length, {linear.in_features})"
+                raise ArgumentError(
+                    message("MultiHead()", f"{name} does not fit", {name: (given, "BTM")}, expected)
+                )
+        if key is None and start:
+            problem, hint = (
+                f"start is {start}, and nothing came before",
+                "remember() what came before: layer(x, memory, start=t)",
+            )
+        elif isinstance(key, Memory) and value is not None:
+            problem, hint = "a Memory already holds its values", "remember(key, value)"
+        elif isinstance(self.position, Bias) and options.get("bias") is not None:
+            problem = f"this layer adds the bias of {type(self.position).__name__} already"
+            hint = "make the layer with position=None, and give one bias that is their sum"
+        if problem:
+            raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
     def remember(
         self,
@@ -123,6 +146,8 @@ class MultiHead(nn.Module):
 
         start: the position of the first key; after the past unless given.
         """
+        if key.dim() == 2:
+            key, value = key[None], None if value is None else value[None]
         start = (past.length if past is not None else 0) if start is None else start
         key_BKSD = self._turned(self._split(self.key(key), self.key_heads), start)
         value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
@@ -161,7 +186,7 @@ class MultiHead(nn.Module):
             value_width=layer.vdim,
             dropout=layer.dropout,
             bias=layer.in_proj_bias is not None,
-        )
+        ).to(layer.out_proj.weight)
         weights = (
             layer.in_proj_weight.chunk(3)
             if layer.in_proj_weight is not None
@@ -177,4 +202,4 @@ class MultiHead(nn.Module):
                 ):
                     linear.bias.copy_(bias)
                 own.output.bias.copy_(layer.out_proj.bias)
-        return own.to(layer.out_proj.weight).train(layer.training)
+        return own.train(layer.training)

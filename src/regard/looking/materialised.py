@@ -24,14 +24,15 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Find the weights again, or take those that the forward kept, and look at them."""
     scores, visible = reference.compare(call)
-    selection = reference.select(call, scores, visible)
-    weights = selection.weights
-    # What Hard drew cannot be drawn again.
-    if not isinstance(call.select, Soft) and forward.weights is not None:
-        weights = forward.weights
-    rank = torch.where(visible, (scores if isinstance(call.select, Soft) else weights).detach(), -torch.inf)
+    if isinstance(call.select, Soft):
+        selection = reference.select(call, scores, visible)
+        weights, lse, rank = selection.weights, selection.lse, scores
+    else:  # what Hard drew cannot be drawn again
+        assert forward.weights is not None
+        weights, lse, rank = forward.weights, forward.lse, forward.weights
+    rank = torch.where(visible, rank.detach(), -torch.inf)
     return Seen(
-        lse=selection.lse,
+        lse=lse,
         weights=weights if look.weights else None,
         rows=weights[:, :, list(look.rows)] if look.rows is not None else None,
         top=_top(weights, rank, look.top) if look.top else None,
@@ -57,4 +58,4 @@ def _alignment(rank: Tensor) -> Tensor:
 
 
 def _entropy(weights: Tensor) -> Tensor:
-    return -(weights * torch.where(weights > 0, weights, 1.0).log()).sum(-1)
+    return 0.0 - (weights * torch.where(weights > 0, weights, 1.0).log()).sum(-1)

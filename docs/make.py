@@ -1,0 +1,173 @@
+"""Make every picture and every made part of the pages, by running the code that the pages show.
+
+    python docs/make.py           write what is missing or stale
+    python docs/make.py --check   write nothing; exit 1 where a page's code fails or something is stale
+
+A page is Markdown. Its ```python blocks run from top to bottom in one namespace, every page with one seed.
+The ```text block right after a python block is what that block printed. A block that sets `picture` has it
+drawn to pictures/PAGE-N.svg, which the page must show. What stands between `<!-- made: NAME -->` and
+`<!-- end -->` is written by the function of that name in page_tables.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PICTURES = DOCS / "pictures"
+sys.path[:0] = [str(DOCS), str(ROOT / "src")]
+
+from page_tables import TABLES  # noqa: E402
+
+from regard.viewing import to_svg  # noqa: E402
+
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<said>\n```text\n(?P<output>.*?)^```\n)?", re.M | re.S)
+MADE = re.compile(r"(?P<open><!-- made: (?P<name>\w+) -->\n).*?(?P<close><!-- end -->)", re.S)
+SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
+COLOUR = re.compile(r"#[0-9a-f]{6}")
+NEAR = 6
+"""How far a shade may be from the one on file: the last digit of a weight differs between machines."""
+
+
+@dataclass
+class Made:
+    """One page as it should be, the pictures it asked for, and what went wrong."""
+
+    path: Path
+    text: str = ""
+    pictures: dict[Path, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def pages() -> list[Path]:
+    """Every page with something to run, the README first; the design is prose."""
+    found = sorted(path for path in DOCS.rglob("*.md") if path != DOCS / "design.md")
+    return [ROOT / "README.md", *found]
+
+
+def make(path: Path) -> Made:
+    """Run a page: its blocks, then its tables."""
+    made = Made(path)
+    source = path.read_text(encoding="utf-8")
+    words = {(path.parent / shown["path"]).resolve(): shown["words"] for shown in SHOWN.finditer(source)}
+    namespace: dict[str, Any] = {"__name__": f"page:{path.name}"}
+    pieces, end = [], 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in BLOCK.finditer(source):
+            line = source[: block.start("code")].count("\n")
+            printed = _run(block["code"], path, line, namespace, made)
+            pieces += [source[end : block.end("code")], "```\n"]
+            if printed:
+                pieces.append(f"\n```text\n{printed}```\n")
+            end = block.end()
+            if "picture" in namespace:
+                name = PICTURES / f"{page_name(path)}-{len(made.pictures) + 1}.svg"
+                if name not in words:
+                    made.problems.append(
+                        f"{_short(path)}:{line}: pictures/{name.name} is drawn but not shown"
+                    )
+                made.pictures[name] = to_svg(namespace.pop("picture"), title=words.get(name, ""))
+    pieces.append(source[end:])
+    made.problems += [
+        f"{_short(path)}: shows {_short(name)}, which no block draws"
+        for name in words
+        if name not in made.pictures and name.name.startswith(f"{page_name(path)}-")
+    ]
+    made.text = MADE.sub(lambda span: span["open"] + TABLES[span["name"]]() + span["close"], "".join(pieces))
+    return made
+
+
+def page_name(path: Path) -> str:
+    """The name that a page's pictures begin with."""
+    place = path.relative_to(DOCS) if path.is_relative_to(DOCS) else Path(path.name.lower())
+    return "-".join(place.with_suffix("").parts)
+
+
+def stale(made: Made) -> Iterator[tuple[Path, str]]:
+    """What of a page is not on file as it should be, and what should be there."""
+    if made.path.read_text(encoding="utf-8") != made.text:
+        yield made.path, made.text
+    for path, svg in made.pictures.items():
+        if not path.exists() or not same_picture(path.read_text(encoding="utf-8"), svg):
+            yield path, svg
+
+
+def same_picture(one: str, other: str) -> bool:
+    """Whether two pictures show the same words in the same places in nearly the same shades."""
+    if COLOUR.sub("#", one) != COLOUR.sub("#", other):
+        return False
+    pairs = zip(COLOUR.findall(one), COLOUR.findall(other), strict=True)
+    return all(abs(x - y) <= NEAR for a, b in pairs for x, y in zip(_rgb(a), _rgb(b), strict=True))
+
+
+def orphans(made: list[Made]) -> list[Path]:
+    """Pictures on file that no page asks for."""
+    wanted = {name for each in made for name in each.pictures}
+    return sorted(path for path in PICTURES.glob("*.svg") if path not in wanted)
+
+
+def _run(code: str, path: Path, line: int, namespace: dict[str, Any], made: Made) -> str:
+    """Run one block and give what it printed; what goes wrong is told with the line of the page."""
+    printed = io.StringIO()
+    try:
+        compiled = compile("\n" * line + code, str(path), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(compiled, namespace)
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        place = frames[-1].lineno if frames else line
+        made.problems.append(f"{_short(path)}:{place}: {type(error).__name__}: {error}")
+    return "".join(f"{text.rstrip()}\n" for text in printed.getvalue().splitlines())
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def main() -> int:
+    """Make everything, or check it."""
+    parser = argparse.ArgumentParser(description="Make the pictures and tables of the pages by running them.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
+    check = parser.parse_args().check
+    made = [make(path) for path in pages()]
+    problems = [problem for each in made for problem in each.problems]
+    for each in made:
+        if each.problems:
+            continue  # what a page that fails would show is not written
+        for path, text in stale(each):
+            if check:
+                problems.append(f"{_short(path)} is stale: run python docs/make.py")
+            else:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+                print(f"wrote {_short(path)}")
+    for path in orphans(made):
+        if check:
+            problems.append(f"{_short(path)} is shown nowhere: run python docs/make.py")
+        else:
+            path.unlink()
+            print(f"removed {_short(path)}")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

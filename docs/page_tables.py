@@ -1,0 +1,196 @@
+"""The made parts of the pages: tables asked of the code itself, so that they cannot be wrong for long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from regard.backends import BACKENDS, choose_backend
+from regard.call import Call
+from regard.checking import check
+from regard.looking import PASSES
+from regard.select import LOOKS
+
+HERE = Path(__file__).parent
+SHARED_PAGES = {"scaled_dot": "dot"}
+"""Scores that are told on the page of another."""
+
+SELECTIONS = (
+    regard.Soft,
+    regard.Sparse,
+    regard.Gate,
+    regard.Hard,
+    regard.Best,
+    regard.StraightThrough,
+    regard.LocalP,
+)
+
+PLACES = {
+    "cpu, float32": ("cpu", torch.float32),
+    "cuda, float32": ("cuda", torch.float32),
+    "cuda, bfloat16": ("cuda", torch.bfloat16),
+    "mps, float32": ("mps", torch.float32),
+}
+
+LENGTH = 128
+ASKED: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "causal": {"mask": regard.causal()},
+    "padding": {"mask": regard.padding(torch.tensor([LENGTH, LENGTH // 2]))},
+    "causal & padding": {"mask": regard.causal() & regard.padding(torch.tensor([LENGTH, LENGTH // 2]))},
+    "window": {"mask": regard.causal() & regard.window(left=16)},
+    "documents": {"mask": regard.documents(torch.zeros(2, LENGTH, dtype=torch.long))},
+    "where": {"mask": regard.where(lambda batch, head, query, key: (query - key) % 2 == 0)},
+    "ALiBi": {"bias": regard.ALiBi(4)},
+    "Relative": {"bias": regard.Relative(size=64, values=64)},
+    "dropout": {"dropout": 0.1},
+    "Sparse": {"select": regard.Sparse()},
+}
+"""What can be asked of a call besides its score."""
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on another device: reasons() can be asked about machines that are not here."""
+
+    said: torch.device
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.said
+
+
+def call_on(device: str, dtype: torch.dtype, name: str, **asked: Any) -> Call | None:
+    """A training call of 2 sequences, 4 heads of 64 and 128 positions, with the score of this name, as if on
+    this device; None where the two do not go together."""
+    defaults = regard.attention.__kwdefaults__ or {}
+    names = ("mask", "bias", "select", "start", "dropout", "look")
+    given = [asked.get(name, defaults[name]) for name in names]
+    score = regard.build_score(name, 64, 64)
+    score = score.to(dtype) if isinstance(score, torch.nn.Module) else score
+    query, key, value = (torch.zeros(2, 4, LENGTH, 64, dtype=dtype, requires_grad=True) for _ in range(3))
+    try:
+        call = check(query, key, value, score, *given)
+    except regard.ArgumentError:
+        return None
+    told = call.query.as_subclass(Elsewhere)
+    told.said = torch.device(device)
+    return replace(call, query=told)
+
+
+def now() -> str:
+    """What there is, by name."""
+    masks = ("causal", "padding", "window", "documents", "where", "dense")
+    rows = [
+        ("scores", _names(kind.__name__ for kind in regard.SCORES.values())),
+        ("masks", f"{_names(masks)}, joined with `&` `\\|` `~`"),
+        ("selections", _names(kind.__name__ for kind in SELECTIONS)),
+        ("positions", _names(kind.__name__ for kind in regard.POSITIONS.values())),
+        ("looks", f"{_names(LOOKS)}, with gradients where asked"),
+        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to watch a model"),
+        ("backends", _names(BACKENDS)),
+    ]
+    return _table(("place", "names"), rows)
+
+
+def scores() -> str:
+    """Every score, with its equation and its page."""
+    rows = []
+    for name, score in regard.SCORES.items():
+        page = SHARED_PAGES.get(name, name)
+        linked = f"[`{name}`]({page}.md)" if (HERE / "mechanisms" / f"{page}.md").exists() else f"`{name}`"
+        equation = score.equation.replace("|", "\\|")
+        rows.append((linked, f"`{score.__name__}`", f"`{equation}`", score.combine, _paper(score)))
+    return _table(("name", "class", "score(q, k)", "combine", "paper"), rows)
+
+
+def positions() -> str:
+    """Every position scheme and where it acts."""
+    rows = [
+        (f"`{name}`", f"`{kind.__name__}`", kind.acts, _paper(kind))
+        for name, kind in regard.POSITIONS.items()
+    ]
+    return _table(("name", "class", "acts on", "paper"), rows)
+
+
+def selections() -> str:
+    """Every selection and the looks it can give."""
+    rows = [
+        (f"`{kind.__name__}`", *("yes" if look in kind.looks else "" for look in LOOKS))
+        for kind in SELECTIONS
+    ]
+    return _table(("selection", *LOOKS), rows)
+
+
+def backends() -> str:
+    """The backends and the looking passes, in the order they are tried."""
+    read = _table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
+    looked = _table(
+        ("looking pass", "what it is"), [(f"`{name}`", each.about) for name, each in PASSES.items()]
+    )
+    return f"{read}\n{looked}"
+
+
+def choices() -> str:
+    """What auto takes: a table a device, with a column for the scores that are treated alike."""
+    parts = []
+    for place, (device, dtype) in PLACES.items():
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for name in regard.SCORES:
+            calls = (call_on(device, dtype, name, **options) for options in ASKED.values())
+            chosen = tuple(f"`{choose_backend(call)}`" if call else "refused" for call in calls)
+            alike.setdefault(chosen, []).append(name)
+        headings = ("besides the score", *(", ".join(names) for names in alike.values()))
+        rows = zip(ASKED, *alike, strict=True)
+        parts.append(f"### {place}\n\n{_table(headings, rows)}")
+    return "\n".join(parts)
+
+
+def reasons() -> str:
+    """Everything that a backend says against a call in the tables above."""
+    parts = []
+    for name, backend in BACKENDS.items():
+        said: dict[str, None] = {}
+        for device, dtype in PLACES.values():
+            for score in regard.SCORES:
+                for options in ASKED.values():
+                    call = call_on(device, dtype, score, **options)
+                    if call is not None:
+                        said.update(dict.fromkeys(backend.reasons(call) + backend.unasked(call)))
+        # Whether there is a compiler depends on the machine that makes this page.
+        told = [reason for reason in said if "compiler" not in reason]
+        lines = "".join(f"- {reason}\n" for reason in told) or "- nothing: it takes every call\n"
+        parts.append(f"**{name}**\n\n{lines}")
+    return "\n".join(parts)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "now": now,
+    "scores": scores,
+    "positions": positions,
+    "selections": selections,
+    "backends": backends,
+    "choices": choices,
+    "reasons": reasons,
+}
+
+
+def _paper(kind: type[Any]) -> str:
+    cited = re.search(r"\(([A-Z][^()]*?\b(?:19|20)\d\d)", kind.__doc__ or "")
+    return cited[1] if cited else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    return " ".join(f"`{name}`" for name in names)
+
+
+def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(headings), *map(list, rows)]
+    drawn = [f"| {' | '.join(line)} |\n" for line in lines]
+    rule = f"|{' --- |' * len(lines[0])}\n"
+    return drawn[0] + rule + "".join(drawn[1:])

@@ -1,0 +1,83 @@
+"""The command line: one file a command, and one place where whatever goes wrong is said in words."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from regard.cli import backends, demo
+from regard.errors import RegardError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="regard",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (demo.demo, backends.backends):
+    app.command()(command)
+
+
+def _say_version(asked: bool) -> None:
+    if not asked:
+        return
+    try:
+        typer.echo(f"regard {importlib.metadata.version('regard')}")
+    except importlib.metadata.PackageNotFoundError:
+        typer.echo("regard, run from its source without being installed")
+    raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and stop."),
+    ] = False,
+) -> None:
+    """Attention you can see.
+
+    Examples:
+
+    * `regard demo` shows every mechanism in the terminal
+
+    * `regard backends --why` says which kernel runs what on this machine, and why not another
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 for done, 2 for what cannot be done as asked, 1 for all else."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Korean shows ? rather than an error
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: list[str] | None) -> int:
+    try:
+        found = app(arguments, prog_name="regard", standalone_mode=False)
+        return found if isinstance(found, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except RegardError as error:
+        return _say(str(error), 2)
+    except Exception as error:
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own: a wrong option, say
+            error.show()
+            return int(error.exit_code)
+        if os.environ.get("REGARD_TRACEBACK"):
+            raise
+        shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _say(f"{shown}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
+
+
+def _say(text: str, status: int) -> int:
+    print(f"regard: {text}", file=sys.stderr)
+    return status

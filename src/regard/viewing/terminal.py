@@ -1,0 +1,248 @@
+"""Drawing weights in the terminal: queries down the side, keys across, a shade for how much was read.
+
+What `draw` and `bars` give can be printed with rich in colour (`rich.print(draw(...))`), with print() in
+characters, or saved with `to_svg`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.cells import cell_len, set_cell_size
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.style import Style
+from rich.text import Text
+
+from regard.viewing.arrays import check_words, checked_weights
+from regard.viewing.shades import Shades, clean, cropped, ramp
+
+__all__ = ["Bars", "Matrix", "bars", "beside", "draw"]
+
+LEGEND = 20
+"""The legend is no wider than this."""
+
+LONGEST, LONGEST_SIDE = 18, 24
+"""Wider words than these are cut, above the matrix and beside it."""
+
+
+class Drawing:
+    """Something rich can print; str() of it is the same in characters."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for line in self.lines(Shades(console, options), options.max_width):
+            if line.no_wrap is None:  # what is not told to wrap would lose its columns by it
+                line.no_wrap, line.overflow = True, "crop"
+            yield line
+
+    def __str__(self) -> str:
+        page = io.StringIO()
+        Console(file=page, width=100, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        """The drawing, line by line, for a console of this width."""
+        raise TypeError(f"{type(self).__name__} does not say how it is drawn")
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix(Drawing):
+    """A drawn matrix of weights: see `draw`."""
+
+    weights: NDArray[numpy.float64]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    title: tuple[str, ...]
+    numbers: bool
+    legend: bool
+    most: float
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        below = self._side + LEGEND if self.legend else 0
+        widest = max([self._side + sum(self._own), below, *map(cell_len, self.title)])
+        return Measurement(min(widest, 16), min(widest, options.max_width))
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        side = self._side
+        widths, stacked = self._fitted(width - side)
+        yield from _titles(self.title)
+        yield from self._header(side, widths, stacked)
+        for name, weights in zip(self.rows, self.weights, strict=True):
+            line = Text(" " * (side - 1 - cell_len(name)) + name + " ")
+            for weight, cell_width in zip(weights, widths, strict=False):
+                line.append(*shades.cell(self._level(weight), cell_width, self._number(weight)))
+            yield line
+        if self.legend:
+            yield _legend(shades, side, self.most)
+        left_out = len(self.columns) - len(widths)
+        if left_out:
+            noted = f"{len(widths)} of {len(self.columns)} keys fit, {left_out} are not drawn"
+            yield Text(noted, "dim", no_wrap=False)
+
+    def _level(self, weight: float) -> float:
+        return min(max(weight / self.most, 0.0), 1.0)
+
+    def _number(self, weight: float) -> str:
+        if not self.numbers:
+            return ""
+        return "0" if weight == 0 else f"{weight:.2f}".removeprefix("0")
+
+    @property
+    def _side(self) -> int:
+        return max([0, *map(cell_len, self.rows)]) + 1
+
+    @property
+    def _own(self) -> list[int]:
+        """The width of each column if it is no wider than its word needs."""
+        return [max(6 if self.numbers else 4, cell_len(column) + 2) for column in self.columns]
+
+    def _fitted(self, room: int) -> tuple[list[int], bool]:
+        """The width of each column that can be drawn, and whether words stand on end above them."""
+        own = self._own
+        for widths in ([max(own, default=0)] * len(own), own):
+            if sum(widths) <= room:
+                return widths, False
+        each = 5 if self.numbers else 2
+        return [each] * min(len(own), max(room // each, 1)), True
+
+    def _header(self, side: int, widths: list[int], stacked: bool) -> Iterator[Text]:
+        shown = self.columns[: len(widths)]
+        if not stacked:
+            names = (_centred(name, width) for name, width in zip(shown, widths, strict=True))
+            yield Text(" " * side + "".join(names))
+            return
+        words = [_characters(name) for name in shown]
+        height = max(map(len, words), default=0)
+        for line in range(height):
+            # Words end at the matrix.
+            letters = (word[line - height] if line >= height - len(word) else "" for word in words)
+            pairs = zip(letters, widths, strict=True)
+            yield Text(" " * side + "".join(_centred(letter, width) for letter, width in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class Bars(Drawing):
+    """One drawn row of weights: see `bars`."""
+
+    weights: NDArray[numpy.float64]
+    labels: tuple[str, ...]
+    title: tuple[str, ...]
+    most: float
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        side = max([0, *map(cell_len, self.labels)])
+        return Measurement(min(side + 12, options.max_width), min(side + 48, options.max_width))
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        side = max([0, *map(cell_len, self.labels)])
+        room = max(min(width - side - 8, 40), 1)
+        yield from _titles(self.title)
+        for name, weight in zip(self.labels, self.weights, strict=True):
+            line = Text(" " * (side - cell_len(name)) + name + " ")
+            line.append(*shades.bar(min(max(weight / self.most, 0.0), 1.0), room))
+            line.append(f" {weight:.3f}", Style(dim=True))
+            yield line
+
+
+def draw(
+    weights: Any,
+    rows: Sequence[object],
+    columns: Sequence[object],
+    title: str | None = None,
+    *,
+    numbers: bool = False,
+    legend: bool = True,
+    most: float | None = None,
+) -> Matrix:
+    """Draw a matrix of weights with the words of the queries down the side and of the keys across.
+
+    weights: (T, S), an array, a tensor or lists. rows: T words. columns: S words. title: its first line is
+    bold. numbers: whether to write each weight in its cell. legend: whether to show the scale below. most:
+    the weight that is drawn lightest, the largest one unless given.
+
+    >>> from regard.viewing import draw
+    >>> print(draw([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
+            나는    고양이
+      I   ███████    ·
+      cat    ·    ███████
+          0  ░▒▓█ 1
+    """
+    array, brightest = checked_weights("draw()", weights, "TS", most)
+    check_words("draw()", "rows", rows, array, axis=0)
+    check_words("draw()", "columns", columns, array, axis=1)
+    beside, above = _words(rows, LONGEST_SIDE), _words(columns, LONGEST)
+    return Matrix(array, beside, above, _cleaned_title(title), numbers, legend, brightest)
+
+
+def bars(
+    weights: Any, labels: Sequence[object], title: str | None = None, *, most: float | None = None
+) -> Bars:
+    """Draw one row of weights, a bar for each key.
+
+    weights: (S,), an array, a tensor or a list. labels: S words. most: the weight whose bar is full, 1 or the
+    largest unless given.
+
+    >>> from regard.viewing import bars
+    >>> print(bars([0.25, 0.75], ["주어", "어디에서"]))
+        주어 ━━━━━━━━━━ 0.250
+    어디에서 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0.750
+    """
+    array, brightest = checked_weights("bars()", weights, "S", most)
+    check_words("bars()", "labels", labels, array, axis=0)
+    beside, full = _words(labels, LONGEST_SIDE), brightest if most else max(brightest, 1.0)
+    return Bars(array, beside, _cleaned_title(title), full)
+
+
+def beside(*drawings: RenderableType) -> RenderableType:
+    """Put drawings side by side, as many as fit, and the rest below.
+
+    >>> from regard.viewing import beside, draw
+    >>> pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
+    """
+    return Columns([Group(drawing, "") for drawing in drawings], padding=(0, 3))
+
+
+def _words(given: Sequence[object], longest: int) -> tuple[str, ...]:
+    return tuple(cropped(clean(word), longest) for word in given)
+
+
+def _cleaned_title(title: str | None) -> tuple[str, ...]:
+    return tuple(clean(line) for line in (title or "").splitlines())
+
+
+def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
+    for number, line in enumerate(lines):
+        yield Text(line, "dim" if number else "bold", no_wrap=False)
+
+
+def _legend(shades: Shades, side: int, most: float) -> Text:
+    """From 0 to the largest weight, in the shades used."""
+    line = Text(" " * side).append("0 ", "dim")
+    if shades.colour:
+        for step in range(12):
+            line.append("▄", Style(color=ramp(step / 11)))
+    else:
+        line.append(shades.blocks)
+    return line.append(f" {most:.3g}", "dim")
+
+
+def _centred(text: str, width: int) -> str:
+    """The text in the middle of this many cells; wide characters are two cells each."""
+    return set_cell_size(" " * ((width - cell_len(text)) // 2) + text, width)
+
+
+def _characters(text: str) -> list[str]:
+    """What can stand one above the other: each character with the marks that belong to it."""
+    found: list[str] = []
+    for character in text:
+        if found and cell_len(character) == 0:
+            found[-1] += character
+        else:
+            found.append(character)
+    return found

@@ -1,0 +1,116 @@
+"""Every backend against the oracle in float64: output, lse and every gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.backends import BACKENDS
+from tests.agreement.cases import CASES, DTYPES, FACTORS, Case, Inputs, checked
+
+ON_CPU = ["sdpa-cpu", "blocked"]
+ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "blocked"]
+
+
+def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
+    """Output, lse and the gradients, in float64."""
+    arguments, tensors = inputs.call(dtype)
+    attended = regard.attention(**arguments, backend=backend)
+    found = [attended.output, attended.lse]
+    if inputs.gradients:
+        doutput = inputs.doutput.to(attended.output)
+        found += torch.autograd.grad(attended.output, tensors, doutput, allow_unused=True)
+    return [torch.zeros(()) if t is None else t.detach().double().cpu() for t in found]
+
+
+def assert_as_good(
+    ours: torch.Tensor, plain: torch.Tensor, oracle: torch.Tensor, dtype: torch.dtype, size: float
+) -> None:
+    """The error of ours is at most twice that of plain PyTorch in the same dtype, plus one rounding step."""
+    finite = oracle.isfinite()
+    assert torch.equal(ours[~finite], oracle[~finite])
+    ours, plain, oracle = ours[finite], plain[finite], oracle[finite]
+    if not oracle.numel():
+        return
+    error, plain_error = ((each - oracle).abs().max().item() for each in (ours, plain))
+    step = torch.finfo(dtype).eps * size
+    if dtype == torch.float64:  # the oracle's own dtype: only the order of sums differs
+        plain_error, step = 0.0, 1e-12 * max(size, 1.0)
+    assert error <= 2 * plain_error + step
+
+
+def largest(tensors: list[torch.Tensor]) -> float:
+    """The largest finite number."""
+    return max((t[t.isfinite()].abs().max().item() for t in tensors if t.isfinite().any()), default=0.0)
+
+
+def cancelled(inputs: Inputs) -> torch.Tensor:
+    """The gradient of the weights, dO . v. Where a row sees one key alone, query and key get exactly 0 of it,
+    and a kernel that finds the two sides of that difference apart leaves the rounding of either."""
+    value = inputs.value.repeat_interleave(inputs.case.heads[0] // inputs.case.heads[1], 1).double()
+    (batch, heads), start = (2, inputs.case.heads[0]), inputs.case.start
+    mask = checked(inputs.call(torch.float64)[0]).mask.to(torch.device("cpu"))
+    visible = mask.dense(*inputs.case.size, start, batch, heads)
+    return torch.where(visible, inputs.doutput.double() @ value.transpose(-2, -1), 0.0)
+
+
+def compare(case: Case, backend: str, device: str, gradients: bool = True) -> None:
+    inputs = Inputs(case, device, gradients)
+    dtype = DTYPES[case.dtype]
+    refused = BACKENDS[backend].reasons(checked(inputs.call(dtype)[0]))
+    if refused:
+        with pytest.raises(regard.BackendError) as error:
+            regard.attention(**inputs.call(dtype)[0], backend=backend)
+        assert refused[0] in str(error.value)
+        return
+    ours, plain = run(inputs, dtype, backend), run(inputs, dtype, "reference")
+    oracle = run(inputs, torch.float64, "reference")
+    # A parameter's gradient is a sum over all rows, whose rounding is a matter of luck in plain PyTorch too.
+    long_sum = 16.0
+    of_gradients = largest([cancelled(inputs), *oracle[2:]]) * (long_sum if case.size[1] == 1 else 1.0)
+    for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
+        size = largest([three[2]]) if place < 2 else of_gradients
+        assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_agrees_on_cpu(backend: str, case: Case):
+    compare(case, backend, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_agrees_on_gpu(backend: str, case: Case):
+    compare(case, backend, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch 2.11, inside
+@pytest.mark.parametrize("case", CASES[::4], ids=str)
+def test_flex_agrees_on_gpu(case: Case):
+    torch._dynamo.reset()  # each case is another kernel to compile
+    compare(case, "flex", "cuda")
+
+
+REFUSES = {
+    "sdpa-cpu": {
+        "score": {"additive", "concat"},
+        "bias": {"learned tensor", "t5", "relative"},
+    },
+    "blocked": {},
+}
+
+
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_every_factor_is_taken_or_pinned(backend: str):
+    taken: dict[str, set] = {name: set() for name in FACTORS}
+    for case in CASES:
+        inputs = Inputs(case)
+        if not BACKENDS[backend].reasons(checked(inputs.call(DTYPES[case.dtype])[0])):
+            for name in FACTORS:
+                taken[name].add(getattr(case, name))
+    missing = {name: set(FACTORS[name]) - taken[name] for name in FACTORS}
+    assert {name: values for name, values in missing.items() if values} == REFUSES[backend]

@@ -1,0 +1,23 @@
+"""What walks over blocks, with blocks so small that every case has many: the seams must not show."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.blocks import additive, walk
+from tests.agreement.cases import CASES, Case
+from tests.agreement.test_backends import compare
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(walk, "ROWS", 16)
+    monkeypatch.setattr(additive, "IN_CACHE", 1 << 10)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if min(case.size) > 1 and max(case.size) < 1000], ids=str
+)
+def test_seams_do_not_show(case: Case):
+    compare(case, "blocked", "cpu")

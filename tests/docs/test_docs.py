@@ -1,0 +1,130 @@
+"""The pages: their code runs, what they show is up to date, their links lead somewhere."""
+
+import importlib.util
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import regard
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(name: str):
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+tables, make = load("page_tables"), load("make")
+PAGES = make.pages()
+PICTURES = sorted(make.PICTURES.glob("*.svg"))
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_a_page_runs_and_is_up_to_date(page):
+    made = make.make(page)
+    assert made.problems == []
+    assert [short(path) for path, _ in make.stale(made)] == []
+
+
+def test_every_picture_is_shown():
+    shown = {
+        (page.parent / found["path"]).resolve()
+        for page in PAGES
+        for found in make.SHOWN.finditer(page.read_text(encoding="utf-8"))
+    }
+    assert shown == set(PICTURES)
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_a_picture_needs_nothing_from_elsewhere(path):
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"https?:[^\"' ]*", text) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"url\(|@import|@font-face|href|<script|<foreignObject", text)
+    assert ElementTree.fromstring(text).find("{http://www.w3.org/2000/svg}title").text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_links_and_named_files_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"`(src/regard/[\w/.]*)`", text))
+    linked = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert [link for link in linked if not (page.parent / link).exists()] == []
+    if page.parent.name == "mechanisms" and page.name != "index.md":
+        assert named and "```python" in text and "![" in text
+
+
+def test_the_navigation_has_every_page():
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^ +- .*: (\S+\.md)$", nav, re.M))
+    assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+
+def test_a_page_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
+    page = tmp_path / "broken.md"
+    page.write_text(
+        "# Broken\n\n```python\nx = 1\nprint(x / 0)\n```\n\n```text\nold\n```\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    made = make.make(page)
+    assert made.problems == ["broken.md:5: ZeroDivisionError: division by zero"]
+
+
+def test_what_a_block_prints_is_put_after_it(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint('new')\n```\n\n```text\nold\n```\n\nend\n", encoding="utf-8")
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    made = make.make(page)
+    assert made.text == "```python\nprint('new')\n```\n\n```text\nnew\n```\n\nend\n"
+    assert [path for path, _ in make.stale(made)] == [page]
+
+
+def test_a_picture_must_be_shown(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nfrom rich.text import Text\npicture = Text('x')\n```\n", encoding="utf-8")
+    monkeypatch.setattr(make, "ROOT", tmp_path)
+    made = make.make(page)
+    assert ["is drawn but not shown" in problem for problem in made.problems] == [True]
+
+
+def test_pictures_may_differ_by_a_shade_and_by_nothing_else():
+    one = '<rect fill="#102030"/><text>나</text>'
+    assert make.same_picture(one, one.replace("#102030", "#122e30")) is False
+    assert make.same_picture(one, one.replace("#102030", "#112133")) is True
+    assert make.same_picture(one, one.replace("나", "너")) is False
+
+
+def test_a_new_score_is_in_the_tables(monkeypatch):
+    class Negative(regard.Score):
+        equation = "-q . k"
+
+    monkeypatch.setitem(regard.SCORES, "negative", Negative)
+    assert "| `negative` | `Negative` | `-q . k` | inner |" in tables.scores()
+    assert tables.choices().count("negative") == len(tables.PLACES)
+
+
+def test_the_readme_is_short_and_begins_with_its_picture():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 150
+    picture = next(number for number, line in enumerate(lines) if line.startswith("!["))
+    assert picture < 6 and not any(line.startswith("## ") for line in lines[:picture])
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = re.findall(r"^ {4}( {2})?([\w./]+\.py|[\w./]+/) {2,}\S", text, re.M)
+    named = [ROOT / ("src/regard" if inside else "") / name for inside, name in tree]
+    assert len(named) > 15
+    assert [short(path) for path in named if not path.exists()] == []

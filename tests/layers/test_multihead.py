@@ -1,0 +1,186 @@
+"""MultiHead: equal to torch.nn.MultiheadAttention, and step by step equal to the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from tests.making import make_score, randn
+
+ON_SCORES_OR_KEYS = [None, *(name for name, kind in regard.POSITIONS.items() if kind.acts != "embeddings")]
+
+
+def twins(**options: Any) -> tuple[nn.MultiheadAttention, regard.MultiHead]:
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True, **options).double()
+    for parameter in theirs.parameters():  # torch starts its biases at 0, which would hide a lost one
+        nn.init.normal_(parameter, std=0.5)
+    return theirs, regard.MultiHead.from_torch(theirs)
+
+
+def matching(theirs: nn.MultiheadAttention, ours: regard.MultiHead) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients of all their parameters, and of ours, in one order."""
+    linears = (ours.query, ours.key, ours.value)
+    together = [torch.cat([linear.bias.grad for linear in linears])] if ours.query.bias is not None else []
+    weights = [linear.weight.grad for linear in linears]
+    if theirs.in_proj_weight is not None:
+        weights, split = [torch.cat(weights)], [theirs.in_proj_weight]
+    else:
+        split = [theirs.q_proj_weight, theirs.k_proj_weight, theirs.v_proj_weight]
+    biases = [theirs.in_proj_bias] if together else []
+    return [each.grad for each in (*split, *biases, theirs.out_proj.weight)], [
+        *weights,
+        *together,
+        ours.output.weight.grad,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "masked"),
+    [
+        ({}, "self", None),
+        ({}, "self", "causal"),
+        ({"bias": False}, "self", "padding"),
+        ({}, "cross", "both"),
+        ({"kdim": 5, "vdim": 7}, "cross", None),
+        ({"kdim": 5, "vdim": 7, "bias": False}, "cross", "padding"),
+        ({"vdim": 7}, "cross", "causal"),
+    ],
+)
+def test_equal_to_torch(options: dict[str, Any], kind: str, masked: str | None):
+    theirs, ours = twins(**options)
+    query = randn(2, 4, 8)
+    key = query if kind == "self" else randn(2, 6, options.get("kdim", 8))
+    value = query if kind == "self" else randn(2, 6, options.get("vdim", 8))
+    lengths, keys = torch.tensor([key.shape[1], 2]), key.shape[1]
+    their_masks: dict[str, Any] = {}
+    mask = regard.Mask()
+    if masked in ("causal", "both"):
+        mask, their_masks["attn_mask"] = mask & regard.causal(), torch.ones(4, keys).triu(1).bool()
+    if masked in ("padding", "both"):
+        their_masks["key_padding_mask"] = torch.arange(keys) >= lengths[:, None]
+        mask = mask & regard.padding(lengths)
+    expected, weights = theirs(query, key, value, average_attn_weights=False, **their_masks)
+    seen = ours(query, key, value, mask=mask, look=regard.Look(weights=True))
+    torch.testing.assert_close(seen.output, expected)
+    torch.testing.assert_close(seen.weights, weights.detach())
+    inputs = [query] if kind == "self" else [query, key, value]
+    slope = torch.randn_like(expected)
+    found = torch.autograd.grad(seen.output, [*inputs, *ours.parameters()], slope, retain_graph=True)
+    torch.testing.assert_close(
+        list(found[: len(inputs)]), list(torch.autograd.grad(expected, inputs, slope, retain_graph=True))
+    )
+    seen.output.backward(slope)
+    expected.backward(slope)
+    torch.testing.assert_close(*matching(theirs, ours))
+
+
+def test_torch_gives_nan_for_a_row_that_sees_nothing_and_we_give_zeros():
+    theirs, ours = twins()
+    x, mask = randn(1, 3, 8), torch.tensor([[True, False, False], [False] * 3, [True] * 3])
+    output, weights = theirs(x, x, x, attn_mask=~mask, need_weights=True)
+    assert weights[0, 1].isnan().all() and output[0, 1].isnan().all()
+    seen = ours(x, mask=mask, look=regard.Look(weights=True))
+    assert (seen.weights[0, :, 1] == 0).all() and torch.equal(seen.output[0, 1], ours.output.bias)
+    torch.testing.assert_close(seen.output[0, ::2], output[0, ::2])
+    (gradient,) = torch.autograd.grad(seen.output.sum(), x)
+    assert gradient.isfinite().all()
+
+
+def test_from_torch_keeps_mode_dtype_and_dropout_and_refuses_what_it_cannot_hold():
+    theirs = nn.MultiheadAttention(8, 2, dropout=0.3, dtype=torch.bfloat16).eval()
+    ours = regard.MultiHead.from_torch(theirs)
+    assert not ours.training and ours.dropout == 0.3 and ours.query.weight.dtype == torch.bfloat16
+    for options in ({"add_bias_kv": True}, {"add_zero_attn": True}):
+        with pytest.raises(regard.ArgumentError, match="adds keys of its own"):
+            regard.MultiHead.from_torch(nn.MultiheadAttention(8, 2, **options))
+
+
+def stepped(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:
+    """The same sequence with a cache, some tokens at a time."""
+    memory, outputs = None, []
+    for at in range(0, x.shape[1], size):
+        piece = x[:, at : at + size]
+        memory = layer.remember(piece, past=memory)
+        outputs.append(layer(piece, memory, mask=regard.causal(), start=at).output)
+    return torch.cat(outputs, 1)
+
+
+@pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
+@pytest.mark.parametrize(("heads", "key_heads", "size"), [(2, 2, 1), (4, 2, 1), (4, 1, 3)])
+def test_step_by_step_is_the_whole(position: str | None, heads: int, key_heads: int, size: int):
+    layer = regard.MultiHead(16, heads, key_heads=key_heads, position=position).double()
+    x = randn(2, 7, 16)
+    whole = layer(x, mask=regard.causal()).output
+    torch.testing.assert_close(stepped(layer, x, size), whole)
+
+
+@pytest.mark.parametrize("score", regard.SCORES)
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_any_score_step_by_step(score: str, key_heads: int):
+    layer = regard.MultiHead(16, 4, key_heads=key_heads, score=score).double()
+    x = randn(2, 5, 16)
+    torch.testing.assert_close(stepped(layer, x, 2), layer(x, mask=regard.causal()).output)
+    assert layer.score is not None and isinstance(layer.score, regard.SCORES[score])
+    made = make_score(score, 4, 4)
+    assert regard.MultiHead(16, 4, score=made).score is made
+
+
+@pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
+def test_positions_matter(position: str | None):
+    layer, x = regard.MultiHead(8, 2, position=position).double(), randn(1, 5, 8)
+    turned = torch.tensor([1, 0, 2, 3, 4])
+    same = torch.allclose(layer(x[:, turned]).output[:, 4], layer(x).output[:, 4], atol=1e-9)
+    assert same == (position is None)
+
+
+def test_cross_attention_reads_a_memory_made_once():
+    layer = regard.MultiHead(8, 2, key_width=6, value_width=5).double()
+    query, key, value = randn(2, 3, 8), randn(2, 4, 6), randn(2, 4, 5)
+    memory = layer.remember(key, value)
+    assert memory.key.shape == (2, 2, 4, 4)
+    whole = layer(query, key, value, mask=regard.padding(torch.tensor([4, 2]))).output
+    steps = [
+        layer(query[:, t : t + 1], memory, mask=regard.padding(torch.tensor([4, 2])), start=t).output
+        for t in range(3)
+    ]
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+def test_grouped_heads_are_repeated_heads():
+    grouped, plain = (regard.MultiHead(8, 4, key_heads=heads).double() for heads in (2, 4))
+    state, x = grouped.state_dict(), randn(2, 5, 8)
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        state[name] = state[name].unflatten(0, (2, 2)).repeat_interleave(2, 0).flatten(0, 1)
+    plain.load_state_dict(state)
+    torch.testing.assert_close(grouped(x).output, plain(x).output)
+
+
+def test_dropout_only_while_training():
+    layer, x = regard.MultiHead(8, 2, dropout=0.5), torch.randn(1, 5, 8)
+    assert not torch.equal(layer(x).output, layer(x).output)
+    layer.eval()
+    assert torch.equal(layer(x).output, layer(x).output)
+
+
+@pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
+def test_without_a_batch_answered_in_kind(position: str | None):
+    layer, x = regard.MultiHead(8, 2, position=position).double(), randn(1, 5, 8)
+    torch.testing.assert_close(layer(x[0]).output, layer(x).output[0])
+
+
+def test_a_bias_beside_a_position_on_scores_is_not_lost_in_silence():
+    layer, x, bias = regard.MultiHead(8, 2, position="alibi"), torch.randn(1, 5, 8), 9 * torch.randn(5, 5)
+    with pytest.raises(regard.ArgumentError, match="bias"):
+        layer(x, bias=bias)
+
+
+def test_options_reach_the_call():
+    layer, x = regard.MultiHead(8, 2).double(), randn(1, 5, 8)
+    seen = layer(x, select=regard.Best(), look=regard.Look(top=1), backend="reference")
+    assert torch.equal(seen.chosen, seen.top.keys.squeeze(-1)) and seen.chosen.shape == (1, 2, 5)
+    with pytest.raises(regard.BackendError):
+        layer(x, select=regard.Best(), backend="blocked")

@@ -1,0 +1,259 @@
+"""attention(): shapes, grouped heads, nothing to see, what must not be seen, autocast, and PyTorch's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import regard
+from regard.backends import BACKENDS
+from tests.making import MASKS, make_score, parameters, randn, takers
+
+EVERYTHING = regard.Look(weights=True, rows=(0,), top=2, alignment=True, entropy=True, mass=True)
+BFLOAT = {"atol": 0.02, "rtol": 0.02}
+
+
+def gradients(output: Tensor, *tensors: Tensor) -> list[Tensor | None]:
+    """Of a sum in which every number counts differently."""
+    weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
+    wanted = (output * weight).sum()
+    return list(torch.autograd.grad(wanted, tensors, allow_unused=True)) if wanted.requires_grad else []
+
+
+def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
+    """Bit for bit."""
+    return all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+def test_answered_in_kind(shape: tuple[int, ...], score: str):
+    query, key, value = (randn(*shape, *size) for size in ((4, 3), (5, 3), (5, 6)))
+    seen = regard.attention(query, key, value, score=make_score(score, 3, 3), look=EVERYTHING)
+    shapes = {
+        "output": (4, 6),
+        "lse": (4,),
+        "weights": (4, 5),
+        "rows": (1, 5),
+        "alignment": (4,),
+        "entropy": (4,),
+        "mass": (5,),
+    }
+    assert {name: getattr(seen, name).shape for name in shapes} == {
+        name: (*shape, *size) for name, size in shapes.items()
+    }
+    assert seen.top.weights.shape == seen.top.keys.shape == (*shape, 4, 2)
+    for backend in takers(query, key, value, score=make_score(score, 3, 3)):
+        lifted = (
+            regard.attention(query, key, value, backend=backend).output if score == "scaled_dot" else None
+        )
+        whole = (None,) * (2 - len(shape))
+        full = regard.attention(query[whole], key[whole], value[whole], backend=backend).output
+        assert lifted is None or torch.equal(lifted, full[(0,) * (2 - len(shape))])
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "reference"])
+@pytest.mark.parametrize("mask", [None, "table", "causal"])
+def test_grouped_heads_are_repeated_heads(backend: str, mask: str | None):
+    query, key, value = randn(2, 4, 3, 4), randn(2, 2, 7, 4), randn(2, 2, 7, 5)
+    seen = None if mask is None else regard.causal() if mask == "causal" else torch.rand(2, 4, 3, 7) < 0.6
+    grouped = regard.attention(query, key, value, mask=seen, backend=backend).output
+    repeated = [each.repeat_interleave(2, dim=1) for each in (key, value)]
+    plain = regard.attention(query, *repeated, mask=seen, backend=backend).output
+    torch.testing.assert_close(grouped, plain)
+    torch.testing.assert_close(gradients(grouped, query, key, value), gradients(plain, query, key, value))
+
+
+def test_the_key_is_its_own_value():
+    query, key = randn(2, 4, 3), randn(2, 5, 3)
+    assert torch.equal(regard.attention(query, key).output, regard.attention(query, key, key).output)
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "additive"])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 4), (0, 4), (3, 0), (0, 0)])
+@pytest.mark.parametrize("bias", [None, "-inf", "t5", "relative"])
+def test_nothing_to_see(score: str, queries: int, keys: int, bias: str | None):
+    query, key, value = randn(1, 2, queries, 3), randn(1, 2, keys, 3), randn(1, 2, keys, 2)
+    options: dict[str, Any] = {"score": make_score(score, 3, 3)}
+    mask = torch.ones(1, 2, queries, keys, dtype=torch.bool)
+    mask[:, :, 1:2] = False
+    if bias == "-inf":
+        options["bias"] = torch.where(mask, 0.0, -torch.inf).double().requires_grad_()
+    else:
+        options["mask"] = mask
+        schemes = {"t5": regard.T5Bias(2), "relative": regard.Relative(3, values=2), None: None}
+        options["bias"] = schemes[bias] if bias is None else schemes[bias].double()
+    learned = parameters(options["score"], options["bias"])
+    for backend in takers(query, key, value, **options):
+        seen = regard.attention(
+            query, key, value, look=EVERYTHING if queries else None, backend=backend, **options
+        )
+        empty = ~mask.any(-1)
+        assert (seen.output[empty] == 0).all() and (seen.lse[empty] == -torch.inf).all()
+        assert seen.output.isfinite().all() and seen.lse[~empty].isfinite().all()
+        if queries:
+            assert (seen.weights[empty] == 0).all() and (seen.entropy[empty] == 0).all()
+            assert (seen.alignment[empty] == -1).all() and (seen.top.keys[empty] == -1).all()
+        found = gradients(seen.output, query, key, value, *learned)
+        assert all(each is None or each.isfinite().all() for each in found)
+        if found and found[0] is not None:
+            assert (found[0][empty] == 0).all()
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive", "cosine"])
+@pytest.mark.parametrize("name", MASKS)
+def test_what_nobody_may_see_changes_nothing(score: str, name: str):
+    compare, mask = make_score(score, 4, 4), MASKS[name]()
+    query, key, value = randn(2, 2, 3, 4), randn(2, 2, 7, 4), randn(2, 2, 7, 5)
+    hidden = ~mask.dense(3, 7, batch=2, heads=2).expand(2, 2, 3, 7).any(-2)
+    assert hidden.flatten(1).any(-1).all()
+    for backend in takers(query, key, value, score=compare, mask=mask):
+        found = []
+        for content in (0.0, 3.0, torch.nan, torch.inf):
+            key.data[hidden], value.data[hidden] = content, -content
+            seen = regard.attention(
+                query, key, value, score=compare, mask=mask, look=EVERYTHING, backend=backend
+            )
+            looks = [seen.output, seen.lse, seen.weights, seen.entropy, seen.mass, seen.top.keys]
+            found.append(looks + gradients(seen.output, query, key, value, *parameters(compare)))
+        assert all(same(found[0], other) for other in found[1:]), backend
+        assert all(each is None or not each.isnan().any() for each in found[0]), backend
+
+
+@pytest.mark.parametrize("select", [regard.Soft(0.5), regard.Sparse(), regard.Gate(), regard.Best()], ids=str)
+def test_what_nobody_may_see_changes_nothing_for_other_selections(select: regard.Select):
+    query, key, found = randn(2, 2, 3, 4), randn(2, 2, 7, 4), []
+    for content in (0.0, torch.nan):
+        key.data[:, :, 5:] = content
+        output = regard.attention(query, key, select=select, mask=regard.padding(torch.tensor([5, 2]))).output
+        found.append([output, *gradients(output, query, key)])
+    assert same(*found) and not found[0][0].isnan().any()
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive", "cosine"])
+@pytest.mark.parametrize("poisoned", ["key", "value"])
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_reference_keeps_nan_to_the_rows_that_see_it(score: str, poisoned: str, poison: float):
+    """Rows 2 and 4 see the poisoned key 3; keys 0 to 2 are seen by rows 0, 1 and 3 alone."""
+    compare = make_score(score, 4, 4)
+    query, key, value = randn(2, 1, 5, 4), randn(2, 1, 5, 4), randn(2, 1, 5, 3)
+    guilty = torch.tensor([False, False, True, False, True])
+    mask = guilty[:, None] == torch.tensor([False, False, False, True, True])
+    found = []
+    for content in (0.5, poison):
+        (key if poisoned == "key" else value).data[0, 0, 3] = content
+        output = regard.attention(query, key, value, score=compare, mask=mask, backend="reference").output
+        dquery, dkey, dvalue = gradients(output, query, key, value)
+        innocent = [output[0, 0, ~guilty], dquery[0, 0, ~guilty], dkey[0, 0, :3], dvalue[0, 0, :3]]
+        found.append([*innocent, output[1], dquery[1], dkey[1], dvalue[1]])
+    assert same(*found)
+    assert all(each.isfinite().all() for each in found[1])
+    assert output[0, 0, guilty].isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "reference"])
+def test_a_nan_that_a_row_may_see_reaches_it(backend: str):
+    query, key, value = randn(2, 5, 4), randn(2, 6, 4), randn(2, 6, 3)
+    for tensor in (query, key, value):
+        before, tensor.data[1, 2, 1] = tensor.data[1, 2, 1].item(), torch.nan
+        output = regard.attention(query, key, value, backend=backend).output
+        assert output[1, 2].isnan().any() and output[0].isfinite().all()
+        tensor.data[1, 2, 1] = before
+
+
+@pytest.mark.parametrize("name", regard.SCORES)
+@pytest.mark.parametrize("prepared", [False, True])
+def test_autocast(name: str, prepared: bool):
+    score = make_score(name, 4, 4, dtype=torch.float32)
+    query, key = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 6, 4)
+    mask = regard.padding(torch.tensor([6, 3]))
+    plain = regard.attention(query, key, score=score, mask=mask).output
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory = regard.prepare(key, score=score, mask=mask)
+        for backend in takers(query, key, score=score, mask=mask):
+            if prepared:
+                seen = regard.attention(query, memory, look=EVERYTHING, backend=backend)
+            else:
+                seen = regard.attention(query, key, score=score, mask=mask, look=EVERYTHING, backend=backend)
+            assert seen.output.dtype == torch.bfloat16
+            torch.testing.assert_close(seen.output.float(), plain, atol=0.05, rtol=0.05)
+    assert regard.attention(query, key).output.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias"])
+def test_agrees_with_scaled_dot_product_attention(dtype: torch.dtype, kind: str):
+    query, key, value = (torch.randn(2, 3, 6, 8).to(dtype) for _ in range(3))
+    mask, bias = torch.rand(2, 1, 6, 6) < 0.8, torch.randn(1, 3, 6, 6).to(dtype)
+    mask[..., 0] = True
+    ours, theirs = {
+        "plain": ({}, {}),
+        "causal": ({"mask": regard.causal()}, {"is_causal": True}),
+        "mask": ({"mask": mask}, {"attn_mask": mask}),
+        "bias": ({"bias": bias}, {"attn_mask": bias}),
+    }[kind]
+    expected = functional.scaled_dot_product_attention(query, key, value, **theirs)
+    for backend in takers(query, key, value, **ours):
+        found = regard.attention(query, key, value, backend=backend, **ours).output
+        torch.testing.assert_close(found, expected, **(BFLOAT if dtype == torch.bfloat16 else {}))
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "reference"])
+@pytest.mark.parametrize("layout", ["turned", "every other", "expanded", "heads last"])
+def test_inputs_need_not_be_contiguous(backend: str, layout: str):
+    change = {
+        "turned": lambda tensor: tensor.mT.contiguous().mT,
+        "every other": lambda tensor: tensor.repeat_interleave(2, dim=-1)[..., ::2],
+        "expanded": lambda tensor: tensor[:, :, :1].expand_as(tensor),
+        "heads last": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+    }[layout]
+    tensors = [change(randn(2, 3, length, 4)) for length in (5, 6, 6)]
+    assert not any(tensor.is_contiguous() for tensor in tensors)
+    copies = [tensor.contiguous() for tensor in tensors]
+    found, plain = (regard.attention(*each, backend=backend).output for each in (tensors, copies))
+    torch.testing.assert_close(found, plain)
+    torch.testing.assert_close(gradients(found, *tensors), gradients(plain, *copies))
+
+
+@pytest.mark.parametrize("backend", ["blocked", "reference"])
+def test_dropout_drops_weights_and_keeps_their_mean(backend: str):
+    query, value = torch.zeros(1, 2000, 2), torch.eye(4)[None]
+    key = torch.zeros(1, 4, 2)
+    output = regard.attention(query, key, value, dropout=0.25, backend=backend).output
+    assert output.unique().tolist() == [0.0, pytest.approx(1 / 3)]
+    torch.testing.assert_close(output.mean((0, 1)), torch.full((4,), 0.25), atol=0.02, rtol=0)
+
+
+def test_read_is_the_fourth_verb_alone():
+    for shape in ((), (2,), (2, 3)):
+        weights, value = torch.rand(*shape, 4, 5).double().requires_grad_(), randn(*shape, 5, 6)
+        seen = regard.read(weights, value, look=regard.Look(weights=True, mass=True, alignment=True))
+        torch.testing.assert_close(seen.output, weights @ value)
+        assert seen.lse is None and torch.equal(seen.weights, weights.detach())
+        assert torch.equal(seen.alignment, weights.argmax(-1))
+        torch.testing.assert_close(
+            gradients(seen.output, weights, value), gradients(weights @ value, weights, value)
+        )
+
+
+def test_explain_is_what_happens():
+    x = torch.randn(2, 5, 4)
+    found = regard.explain(x, x, mask=regard.causal(), look=regard.Look(entropy=True))
+    assert (found.backend, found.looking) == ("sdpa-cpu", "materialised")
+    assert regard.explain(x, x).looking is None
+    assert set(found.refused) <= set(BACKENDS) and "sdpa-cpu" not in found.refused
+    text = str(found)
+    assert text.startswith("backend: sdpa-cpu (") and text.split("\n")[-1].startswith("looking: materialised")
+    for name in BACKENDS:
+        assert sum(line[3:].startswith(f"{name} ") for line in text.split("\n")) == 1
+    assert regard.explain(x, x, score=regard.Additive(4, 4)).backend == "blocked"
+    assert regard.explain(x, x, select=regard.Best()).backend == "reference"
+    assert regard.explain(x, regard.prepare(x), backend="reference", site="here").backend == "reference"
+    with pytest.raises(regard.BackendError):
+        regard.explain(x, x, select=regard.Best(), backend="blocked")
+    long = torch.zeros(1, 1100, 4)
+    assert regard.explain(long, long, look=regard.Look(entropy=True)).looking == "blocked"

@@ -1,0 +1,42 @@
+"""The seed decides every number, and a test is skipped only for a reason written here."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+from hypothesis import settings
+
+from tests import conftest
+
+
+def test_one_seed_for_all_sources(request: pytest.FixtureRequest):
+    drawn = torch.randn(3), numpy.random.rand(3), random.random()
+    torch.manual_seed(conftest.seed())
+    numpy.random.seed(conftest.seed() % 2**32)
+    random.seed(conftest.seed())
+    assert torch.equal(drawn[0], torch.randn(3))
+    assert (drawn[1] == numpy.random.rand(3)).all() and drawn[2] == random.random()
+    assert request.config.option.hypothesis_seed is not None
+    assert settings().database is None
+
+
+def test_random_draws_a_seed_and_shows_it(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
+    monkeypatch.setenv("REGARD_SEED", "random")
+    conftest.pytest_configure(request.config)
+    assert 0 <= conftest.seed() < 2**31
+    assert f"REGARD_SEED={conftest.seed()} " in conftest.pytest_report_header()
+
+
+def test_reasons_to_skip_are_pinned():
+    assert conftest.SKIPS == {
+        "gpu": "needs a CUDA device (make test-gpu)",
+        "transformers": "transformers is not installed (pip install regard[huggingface])",
+    }
+
+
+@pytest.mark.gpu
+def test_gpu_tests_run_where_there_is_one():
+    assert torch.cuda.is_available()

@@ -1,0 +1,79 @@
+"""A newcomer adds a score: what CONTRIBUTING says, followed to the letter in a copy of the project."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.reading import ROOT
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SECTION = TEXT[TEXT.index("## Add a score") : TEXT.index("## Add something else")]
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.M | re.S)
+
+
+def put(path: Path, text: str, mark: str) -> None:
+    """Write text into a file before what the mark finds there."""
+    source = path.read_text(encoding="utf-8")
+    at = re.search(mark, source, re.M)
+    assert at, f"{path.name} has no {mark}"
+    path.write_text(source[: at.start()] + text + source[at.start() :], encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the score of CONTRIBUTING added: its class, its line, and its equation by hand."""
+    written, line, by_hand = BLOCKS
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("src", "tests", "docs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    scores = copy / "src" / "regard" / "scores.py"
+    put(scores, f"{written}\n\n", r"^SCORES: ")
+    put(scores, line, r"(?<=,\n)^\}\n\n\ndef build_score")
+    put(copy / "tests" / "test_scores.py", by_hand, r"(?<=,\n)^\}\nPROJECT = ")
+    return copy
+
+
+def run(copy: Path, *arguments: str) -> str:
+    """What this Python prints when it is run in the copy."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_the_tests_pick_it_up_and_pass(copy: Path):
+    places = ["src/regard/scores.py", "tests/test_scores.py", "tests/agreement"]
+    said = run(copy, "-m", "pytest", "-rA", "-k", "distance", "-m", "not slow and not gpu", *places)
+    passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", said, re.M)
+    files = [name for name, _ in passed]
+    assert files.count("test_backends.py") > 20 and files.count("test_looking.py") > 10
+    assert ("test_scores.py", "test_score_is_its_equation[distance]") in passed
+    assert ("scores.py", "regard.scores.Distance") in passed
+
+
+@pytest.mark.parametrize("command", ["backends", "demo"])
+def test_the_command_line_picks_it_up(copy: Path, command: str):
+    shown = run(copy, "-m", "regard.cli", command)
+    assert "distance" in shown and "-|q - k|^2 / 2D" in shown
+
+
+def test_the_docs_table_picks_it_up(copy: Path):
+    code = "import sys; sys.path.append('docs'); import page_tables; print(page_tables.scores())"
+    row = r"| `distance` | `Distance` | `-\|q - k\|^2 / 2D` | inner | Nadaraya 1964 |"
+    assert row in run(copy, "-c", code).splitlines()

@@ -1,0 +1,213 @@
+"""Bad input: the message shows the call, the problem, lettered shapes in rows, what was expected, a hint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.errors import lettered, message
+
+ROW = re.compile(
+    r"  (\S+) +((?:[A-Z?]=\d+ ?)+|a single number) +((?:b?float|int|bool)\d* (?:cpu|meta|cuda\S*))$"
+)
+
+
+def shown(error: regard.RegardError, call: str, hint: bool = True) -> list[str]:
+    """The names of the tensors shown, after the parts and the alignment of the message have been checked."""
+    first, *rest = str(error).split("\n")
+    assert first.startswith(f"{call}: ")
+    kinds = [line.split(":")[0] for line in rest if not line.startswith("  ")]
+    assert kinds == ["expected", "hint"] or (not hint and kinds == ["expected"])
+    rows = [ROW.match(line) for line in rest if line.startswith("  ")]
+    assert rows and all(rows)
+    assert len({row.start(2) for row in rows}) == len({row.start(3) for row in rows}) == 1
+    return [row[1] for row in rows]
+
+
+def f(*shape: int, **options: Any) -> torch.Tensor:
+    return torch.zeros(shape, **options)
+
+
+ATTENTION: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "widths": ((f(2, 8), f(3, 4)), {}, "query and key have different widths"),
+    "widths of a score": ((f(2, 8), f(3, 4)), {"score": regard.General(8, 5)}, "was made for other widths"),
+    "widths of an additive score": ((f(2, 8), f(3, 4)), {"score": regard.Additive(7, 4)}, "other widths"),
+    "too many positions": ((f(2, 8), f(9, 4)), {"score": regard.Location(8, 6)}, "there are 9 keys"),
+    "values": ((f(2, 3, 4), f(2, 5, 4), f(2, 6, 4)), {}, "there are not as many keys as values"),
+    "batches": ((f(2, 3, 4), f(3, 5, 4)), {}, "the batches differ"),
+    "heads": ((f(2, 3, 1, 4), f(2, 2, 5, 4)), {}, "the heads cannot be shared"),
+    "heads of value": ((f(1, 4, 1, 4), f(1, 2, 5, 4), f(1, 4, 5, 4)), {}, "different numbers of heads"),
+    "numbers of sizes": ((f(2, 4), f(2, 5, 4)), {}, "the numbers of sizes do not fit"),
+    "one size": ((f(4), f(4)), {}, "the numbers of sizes do not fit"),
+    "dtypes": ((f(2, 4), f(5, 4).double()), {}, "the dtypes differ"),
+    "dtype of a score": ((f(2, 4), f(5, 4)), {"score": regard.General(4, 4).double()}, "dtype"),
+    "devices": ((f(2, 4), f(5, 4, device="meta")), {}, "the devices differ"),
+    "device of a score": ((f(2, 4), f(5, 4)), {"score": regard.Additive(4, 4).to("meta")}, "device"),
+    "whole numbers": ((f(2, 4).long(), f(5, 4).long()), {}, "these are not all real numbers"),
+    "score by name": ((f(2, 4), f(5, 4)), {"score": "dot"}, "score is 'dot'"),
+    "select by name": ((f(2, 4), f(5, 4)), {"select": "soft"}, "select is 'soft'"),
+    "a bias that is none": ((f(2, 4), f(5, 4)), {"bias": regard.Rotary(4)}, "bias is Rotary"),
+    "bias sizes": ((f(2, 3, 4), f(2, 5, 4)), {"bias": f(3, 3, 5)}, "the bias does not fit the scores"),
+    "bias of bool": ((f(2, 4), f(5, 4)), {"bias": f(2, 5).bool()}, "the bias is bool"),
+    "bias device": ((f(2, 4), f(5, 4)), {"bias": f(2, 5, device="meta")}, "device"),
+    "negative start": ((f(2, 4), f(5, 4)), {"start": -1}, "start is -1"),
+    "fractional start": ((f(2, 4), f(5, 4)), {"start": 1.5}, "start is 1.5"),
+    "dropout of 1": ((f(2, 4), f(5, 4)), {"dropout": 1.0}, "dropout is 1.0"),
+    "negative dropout": ((f(2, 4), f(5, 4)), {"dropout": -0.1}, "dropout is -0.1"),
+    "float mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5)}, "the mask is not bool"),
+    "whole mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5).int()}, "the mask is not bool"),
+    "3-D mask, 4-D query": ((f(2, 3, 4, 4), f(2, 3, 5, 4)), {"mask": f(2, 4, 5).bool()}, "not clear"),
+    "1-D mask": ((f(2, 4), f(5, 4)), {"mask": f(5).bool()}, "not clear"),
+    "mask sizes": ((f(2, 4), f(5, 4)), {"mask": f(3, 5).bool()}, "does not broadcast to"),
+    "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "3 lengths"),
+    "lengths in a question": (
+        (f(2, 3, 4), f(2, 5, 4)),
+        {"mask": ~regard.padding(torch.ones(3).long())},
+        "3 lengths",
+    ),
+    "documents": ((f(1, 3, 4), f(1, 5, 4)), {"mask": regard.documents(f(1, 3).long())}, "documents names 3"),
+    "documents past start": (
+        (f(1, 3, 4), f(1, 3, 4)),
+        {"mask": regard.documents(f(1, 3).long()), "start": 1},
+        "documents names 3 queries",
+    ),
+    "heads of ALiBi": ((f(1, 2, 3, 4), f(1, 2, 5, 4)), {"bias": regard.ALiBi(heads=4)}, "heads"),
+    "heads of T5": ((f(1, 4, 3, 4), f(1, 4, 5, 4)), {"bias": regard.T5Bias(heads=2)}, "heads"),
+    "width of Relative": ((f(2, 4), f(5, 4)), {"bias": regard.Relative(size=3)}, "width"),
+    "width of Relative values": ((f(2, 4), f(5, 4)), {"bias": regard.Relative(4, values=3)}, "width"),
+    "heads of a score": ((f(2, 3, 4), f(2, 5, 4)), {"score": regard.General(4, 4, heads=2)}, "heads"),
+    "other heads of a score": (
+        (f(1, 3, 2, 4), f(1, 3, 5, 4)),
+        {"score": regard.Additive(4, 4, heads=2)},
+        "heads",
+    ),
+    "centres": ((f(2, 3, 4), f(2, 5, 4)), {"select": regard.LocalP(f(2, 2), width=1)}, "centre"),
+    "sharpness": ((f(2, 3, 4), f(2, 5, 4)), {"score": regard.Cosine(f(2, 2))}, "sharpness"),
+}
+BY_NAME = {"score by name", "select by name", "a bias that is none", "negative start", "fractional start"}
+WITHOUT_HINT = BY_NAME | {"values", "heads of value", "dropout of 1", "negative dropout"}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_says_what_is_wrong(name: str):
+    arguments, options, says = ATTENTION[name]
+    with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
+        regard.attention(*arguments, **options)
+    hint = not (name in WITHOUT_HINT or "mask" in options or "bias" in options)
+    tensors = shown(error.value, "attention()", hint=hint)
+    assert {"mask", "query", "lengths"} & set(tensors)
+
+
+def test_a_message_in_full():
+    with pytest.raises(regard.ArgumentError) as error:
+        regard.attention(f(2, 10, 8), f(2, 3, 4), f(2, 3, 16).half())
+    assert str(error.value) == (
+        "attention(): the dtypes differ\n"
+        "  query  B=2 T=10 D=8  float32 cpu\n"
+        "  key    B=2 S=3 D=4   float32 cpu\n"
+        "  value  B=2 S=3 E=16  float16 cpu\n"
+        "expected: one dtype\n"
+        "hint: cast with .to(query.dtype), or use torch.autocast"
+    )
+
+
+ELSEWHERE: dict[str, tuple[Callable[[], object], str, str]] = {
+    "padding": (lambda: regard.padding(f(2, 3).bool()), "padding()", "whole numbers"),
+    "padding of floats": (lambda: regard.padding(f(2)), "padding()", "whole numbers"),
+    "documents": (lambda: regard.documents(f(3).long()), "documents()", "ids are (B, N)"),
+    "read": (lambda: regard.read(f(2, 5), f(4, 3)), "read()", "the sizes do not fit"),
+    "read dtypes": (lambda: regard.read(f(2, 5), f(5, 3).double()), "read()", "the dtypes or devices differ"),
+    "prepare": (
+        lambda: regard.prepare(f(2, 5, 4), score=regard.Additive(4, 6)),
+        "prepare()",
+        "made for other widths",
+    ),
+    "prepare mask": (
+        lambda: regard.prepare(f(2, 5, 4), mask=regard.padding(torch.ones(3).long())),
+        "prepare()",
+        "3 sequences",
+    ),
+    "append": (lambda: regard.prepare(f(5, 4)).append(f(1, 3)), "Memory.append()", "not like those"),
+    "rotary": (lambda: regard.Rotary(4)(f(2, 6)), "Rotary()", "the width is another"),
+    "learned": (lambda: regard.Learned(4, 8)(f(2, 6)), "Learned()", "positions are 4 wide"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_call_that_failed_is_named(name: str):
+    make, call, says = ELSEWHERE[name]
+    with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
+        make()
+    assert shown(error.value, call, hint=False) or shown(error.value, call)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: regard.window(-1, 2), "window(): left is -1"),
+        (lambda: regard.Rotary(5), "Rotary(): size is 5"),
+        (lambda: regard.MultiHead(8, 3), "MultiHead(): width 8, heads 3 and key_heads 3 do not divide"),
+        (lambda: regard.MultiHead(8, 4, key_heads=3), "key_heads 3 do not divide"),
+        (lambda: regard.MultiHead(8, 2, position="learned"), "Learned acts on embeddings, before any layer"),
+        (lambda: regard.Sparse(3.0), "Sparse(): alpha is 3.0"),
+        (lambda: regard.Soft(-1.0), "Soft(): temperature is -1.0"),
+        (lambda: regard.LocalP(f(2), width=0), "LocalP(): width is 0"),
+        (lambda: regard.attention(f(2, 4), f(5, 4), mask="causal"), "attention(): mask is of type str"),
+    ],
+)
+def test_numbers_and_kinds_that_cannot_be(make: Callable[[], object], says: str):
+    with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
+        make()
+    assert "\nexpected: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "known"),
+    [
+        (lambda: regard.attention(f(2, 4), f(5, 4), backend="spda"), "unknown backend 'spda'", "sdpa"),
+        (lambda: regard.build_score("adititive", 4, 4), "unknown score 'adititive'", "additive"),
+        (lambda: regard.build_position("rotory", 4, 2), "unknown position scheme 'rotory'", "rotary"),
+        (lambda: regard.Rotary(4, pairs="half"), "unknown pairing of Rotary 'half'", "halves"),
+        (lambda: regard.MultiHead(4, 2, score="dots"), "unknown score 'dots'", "dot"),
+        (lambda: regard.AttentionLayer(4, 4, score="genral"), "unknown score 'genral'", "general"),
+    ],
+)
+def test_unknown_names_list_the_known_and_guess(make: Callable[[], object], says: str, known: str):
+    with pytest.raises(regard.UnknownName) as error:
+        make()
+    first, second = str(error.value).split("\n")
+    assert first == f"{says}; did you mean '{known}'?"
+    assert second.startswith("known: ") and known in second
+
+
+def test_a_backend_by_name_that_cannot_says_why():
+    x = f(2, 3, 4)
+    with pytest.raises(regard.BackendError) as error:
+        regard.attention(x, x, score=regard.Additive(4, 4), backend="sdpa")
+    lines = str(error.value).split("\n")
+    assert lines[0] == "attention(): backend 'sdpa' cannot run this call"
+    assert any(line.startswith("  sdpa-cpu: ") and "combines additively" in line for line in lines)
+    assert lines[-1] == "hint: backend=\"auto\" takes 'blocked' here"
+
+
+def test_one_family():
+    for kind, base in (
+        (regard.ArgumentError, ValueError),
+        (regard.BackendError, ValueError),
+        (regard.LookError, ValueError),
+        (regard.UnknownName, KeyError),
+    ):
+        assert issubclass(kind, regard.RegardError) and issubclass(kind, base)
+
+
+def test_letters_and_layout():
+    assert lettered(f(2, 5, 64), "BTD") == "B=2 T=5 D=64  float32 cpu"
+    assert lettered(f(7, 2, 5, 64).half(), "BTD") == "?=7 B=2 T=5 D=64  float16 cpu"
+    assert lettered(f(5, 64), "BTD") == "T=5 D=64  float32 cpu"
+    assert lettered(torch.tensor(1), "BTD") == "a single number  int64 cpu"
+    assert message("call()", "wrong", {}, "right", "try") == "call(): wrong\nexpected: right\nhint: try"

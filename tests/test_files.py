@@ -1,0 +1,135 @@
+"""The files themselves: their names, what they may not hold, the versions they pin, and tests that test."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+
+from tests import conftest
+from tests.reading import ROOT, files, parsed, python, settings, short, texts
+
+SKIPS = (
+    "FlexAttention on CPU needs a C++ compiler",
+    "needs a CUDA device (make test-gpu)",
+    "torch.compile needs a C++ compiler",
+    "transformers is not installed (pip install regard[huggingface])",
+)
+"""Every reason for which a test of ours is ever skipped."""
+
+ASSERTING = ("compare",)
+"""Functions of the tests that assert in a test's place."""
+
+
+def test_files_are_named_for_what_they_hold():
+    empty_words = {"common", "helper", "helpers", "misc", "util", "utils"}
+    assert [
+        short(path) for path in files() if empty_words & set(re.split(r"[/_.-]", short(path).lower()))
+    ] == []
+
+
+def test_nothing_is_put_off_without_a_reason_and_a_place():
+    """Allowed: the word, a place in brackets, a colon and a reason."""
+    wrong = []
+    for path, text in texts().items():
+        if path.suffix == ".py":
+            tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+            comments = [(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT]
+        else:
+            comments = list(enumerate(text.splitlines(), 1))
+        for line, comment in comments:
+            if re.search(r"\b(?:TODO|FIXME|XXX)\b(?!\([^)]+\): \w+ \w+)", comment):
+                wrong.append(f"{short(path)}:{line}: {comment.strip()}")
+    assert wrong == []
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    machine = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|Users|mnt)/\w|\b[A-Z]:\\\w")
+    registry = re.compile(r"https?://\S*(?:pypi|pythonhosted|/whl|/simple\b)|--(?:extra-)?index-url\b")
+    wrong = [
+        f"{short(path)}: {found[0]}"
+        for path, text in texts().items()
+        for pattern in (machine, registry)
+        for found in pattern.finditer(text)
+    ]
+    assert wrong == []
+
+
+def requirements() -> dict[str, list[Requirement]]:
+    """What each extra asks for, the base install under an empty name, and what builds the package."""
+    project = settings()["project"]
+    asked = {"": project["dependencies"], "build": settings()["build-system"]["requires"]}
+    asked |= project["optional-dependencies"]
+    return {extra: [Requirement(line) for line in lines] for extra, lines in asked.items()}
+
+
+def test_the_extras_are_there():
+    extras = settings()["project"]["optional-dependencies"]
+    assert set(extras) == {"view", "serve", "export", "huggingface", "kernels", "dev", "all"}
+    (everything,) = requirements()["all"]
+    assert everything.name == "regard" and everything.extras == set(extras) - {"all", "dev"}
+    base = {each.name for each in requirements()[""]}
+    assert base >= {"torch", "numpy", "safetensors", "sentencepiece", "pydantic", "typer", "rich"}
+
+
+def test_every_version_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    assert (pins["torch"], pins["triton"]) == ("2.13.0", "3.7.1")
+    for each in (each for asked in requirements().values() for each in asked if each.name != "regard"):
+        assert each.specifier and each.specifier.contains(pins[each.name.lower()]), each
+
+
+def reason(call: ast.Call) -> str:
+    """Why this call skips; nothing where it does not say."""
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+    if not given and ast.unparse(call.func) in ("pytest.skip", "pytest.xfail"):
+        given = call.args[:1]
+    if not given:
+        return ""
+    if isinstance(given[0], ast.Subscript) and ast.unparse(given[0].value).endswith("SKIPS"):
+        return conftest.SKIPS[ast.literal_eval(given[0].slice)]
+    return given[0].value if isinstance(given[0], ast.Constant) else ast.unparse(given[0])
+
+
+def test_every_skip_has_a_reason_that_is_pinned():
+    found = {}
+    for path in python("tests"):
+        calls = {node.func: node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
+        for node in ast.walk(parsed(path)):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            if name in ("skip", "skipif", "skipIf", "skipUnless", "importorskip", "xfail"):
+                found[f"{short(path)}:{node.lineno}"] = reason(calls[node]) if node in calls else ""
+    assert {place: why for place, why in found.items() if why not in SKIPS} == {}
+    assert set(found.values()) == set(SKIPS)
+
+
+def asserts(node: ast.AST) -> bool:
+    """Whether a function can fail by more than an accident."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assert):
+            return True
+        if isinstance(inner, ast.Call):
+            *_, name = ast.unparse(inner.func).split(".")
+            if name.startswith("assert_") or name in ("raises", "warns", *ASSERTING):
+                return True
+    return False
+
+
+def functions(*folders: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for path in python(*folders):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{short(path)}:{node.lineno}", node
+
+
+def test_every_test_asserts():
+    tests = {place: node for place, node in functions("tests") if node.name.startswith("test_")}
+    assert len(tests) > 100
+    assert [f"{place}: {node.name}" for place, node in tests.items() if not asserts(node)] == []
+    trusted = [node for _, node in functions("tests") if node.name in ASSERTING]
+    assert {node.name for node in trusted} == set(ASSERTING) and all(map(asserts, trusted))

@@ -1,0 +1,106 @@
+"""The README's commands are run and its tree is whole; its Python is run by tests/docs/test_docs.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.reading import PACKAGE, ROOT, short, texts
+
+COMMAND = r"(?:make|regard|pip3?|python3?|git|cd|sudo|\./[^\s`]+|\.venv/bin/[^\s`]+)(?: [^\s`]+)"
+SHORTER = {"make demo": "make demo ARGS=--quick", "regard demo": "regard demo --quick"}
+LEFT_OUT = {"make test"}
+"""What runs these tests cannot be run by them."""
+
+
+def commands(text: str) -> Iterator[str]:
+    """The commands in shell blocks, in indented blocks and in the running text of a page."""
+    blocks = "".join(re.findall(r"^```(?:sh|bash|shell|console)\n(.*?)^```", text, re.M | re.S))
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    for line in blocks.splitlines():
+        yield re.split(r" {2,}| #", line.removeprefix("$ ").strip())[0]
+    yield from re.findall(rf"^ {{4}}({COMMAND}*)(?: {{2,}}|$)", prose, re.M)
+    yield from re.findall(rf"`({COMMAND}+)`", prose)
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+COMMANDS = [each for each in dict.fromkeys(commands(README)) if each]
+
+
+def recipe(target: str) -> str:
+    """What make runs for a target."""
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert found, f"the Makefile has no recipe for {target}"
+    return found[1].replace("\t", "").strip()
+
+
+def here(command: str) -> list[str]:
+    """A command as it can be run here: where make has not made .venv, what it would run, with this Python."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        fresh = shutil.which("make") and not call(["make", "--question", ".venv/base"]).returncode
+        if fresh:
+            return words
+        given = [word.removeprefix("ARGS=") for word in words[2:]]
+        words = shlex.split(recipe(words[1]).replace("$(ARGS)", shlex.join(given)))
+    name = words[0].removeprefix(".venv/bin/")
+    ways = {"regard": ["-m", "regard.cli"], "python": [], "python3": []}
+    assert name in ways, f"how is {command!r} run in a test? say it here"
+    return [sys.executable, *ways[name], *words[1:]]
+
+
+def call(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run it as a reader would, not as a part of the `make test` that runs this."""
+    ours = ("MAKE", "MFLAGS", "ARGS", "PYTEST_", "COV_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment |= {"PYTHONPATH": str(PACKAGE.parent), "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=300
+    )
+
+
+def test_the_two_commands_are_there():
+    assert COMMANDS[:2] == ["make demo", "make test"]
+    assert {*LEFT_OUT} < {*COMMANDS}
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in LEFT_OUT])
+def test_a_command_of_the_readme_runs(command: str):
+    ran = call(here(SHORTER.get(command, command)))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() and "Traceback" not in ran.stderr
+
+
+def test_make_test_is_lint_types_and_tests_and_ci_runs_it():
+    lines = [line.split(" -")[0] for line in recipe("test").splitlines()]
+    assert [line.split(".venv/bin/")[1] for line in lines] == ["ruff check", "ruff format", "mypy", "pytest"]
+    ci = ROOT / ".ci" / "run"
+    assert ci.read_text().splitlines()[-1] == "make test" and os.access(ci, os.X_OK)
+
+
+def test_every_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
+    named = {
+        (short(path), found.split()[1])
+        for path, text in texts().items()
+        if path.suffix == ".md"
+        for found in commands(text)
+        if re.match(r"make [a-z]", found)
+    }
+    assert named and [(page, target) for page, target in named if target not in targets] == []
+
+
+def test_the_tree_names_every_part():
+    tree = re.search(r"^ {4}src/regard/\n((?: {4}.*\n)+)", README, re.M)
+    assert tree
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    folders = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    assert {name for name in modules | folders if not re.search(rf"\b{re.escape(name)}", tree[1])} == set()

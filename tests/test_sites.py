@@ -1,0 +1,180 @@
+"""Sites: what is recorded, where, by whom; and edits through the same mechanism."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard import sites
+from regard.call import Call
+from tests.making import randn
+
+
+def two_layers() -> nn.Module:
+    model = nn.ModuleDict(
+        {"encoder": nn.ModuleDict({"self": regard.MultiHead(8, 2)}), "cross": regard.MultiHead(8, 2)}
+    )
+    assert regard.name_sites(model) == ["encoder.self", "cross"]
+    return model.double()
+
+
+def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    inner = model["encoder"]["self"](x, mask=regard.causal()).output
+    return model["cross"](x, inner).output
+
+
+@pytest.mark.parametrize(
+    ("at", "sites_seen"),
+    [
+        ("*", ["encoder.self", "cross"]),
+        ("encoder.*", ["encoder.self"]),
+        ("cros?", ["cross"]),
+        ("decoder*", []),
+    ],
+)
+def test_record_by_wildcard(at: str, sites_seen: list[str]):
+    model, x = two_layers(), randn(1, 5, 8)
+    plain = run(model, x)
+    with regard.record(at=at) as seen:
+        assert torch.equal(run(model, x), plain)
+    assert list(seen) == sites_seen
+    for calls in seen.values():
+        assert calls[0].weights.shape == (1, 2, 5, 5) and not calls[0].weights.requires_grad
+    run(model, x)
+    assert all(len(calls) == 1 for calls in seen.values())
+
+
+def test_calls_come_in_order_and_an_unknown_site_names_the_known():
+    queries = [randn(length, 4) for length in (1, 2, 3)]
+    with regard.record(regard.Look(mass=True)) as seen:
+        for query in queries:
+            regard.attention(query, query, site="decoder.0.cross")
+        regard.read(torch.ones(1, 4).double(), randn(4, 4), site="tape")
+    assert [each.mass.shape[-1] for each in seen["decoder.0.cross"]] == [1, 2, 3]
+    assert torch.equal(seen["tape"][0].mass, torch.ones(4).double())
+    with pytest.raises(regard.UnknownName, match=r"did you mean 'decoder\.0\.cross'") as error:
+        seen["decoder.1.cross"]
+    assert "known: decoder.0.cross, tape" in str(error.value)
+
+
+def test_scopes_nest_and_each_sees_what_it_asked_for():
+    query, key = randn(2, 5, 4), randn(2, 6, 4)
+    with regard.record(regard.Look(top=4, rows=(0, -1))) as outer:
+        with regard.record(regard.Look(entropy=True, top=2)) as inner:
+            seen = regard.attention(query, key, look=regard.Look(rows=(1, 0)), site="here")
+        regard.attention(query, key, site="here")
+    plain = regard.attention(query, key, look=regard.Look(weights=True, entropy=True, top=4))
+    assert (len(outer["here"]), len(inner["here"])) == (2, 1)
+    assert seen.top is None and seen.entropy is None and torch.equal(seen.rows, plain.weights[:, [1, 0]])
+    first = outer["here"][0]
+    assert torch.equal(first.rows, plain.weights[:, [0, -1]]) and torch.equal(first.top.keys, plain.top.keys)
+    assert first.entropy is None and inner["here"][0].rows is None
+    assert torch.equal(inner["here"][0].top.keys, plain.top.keys[..., :2])
+    assert torch.equal(inner["here"][0].entropy, plain.entropy)
+
+
+@pytest.mark.parametrize("look", [regard.Look(rows=(-1, 0)), regard.Look(rows=(2,), top=1), None])
+def test_being_recorded_does_not_change_what_the_caller_gets(look: regard.Look | None):
+    query, key = randn(2, 5, 4), randn(2, 6, 4)
+    plain = regard.attention(query, key, look=look)
+    with regard.record(regard.Look(weights=True, rows=(3,), top=3, gradient=True)):
+        watched = regard.attention(query, key, look=look)
+    for a, b in zip(plain, watched, strict=True):
+        assert (a is None) == (b is None)
+    assert torch.equal(plain.output, watched.output) and not watched.lse.requires_grad
+    if look is not None:
+        assert torch.equal(plain.rows, watched.rows) and not watched.rows.requires_grad
+
+
+def test_gradients_are_kept_when_the_scope_asks_for_them():
+    query, key = randn(2, 5, 4), randn(2, 6, 4)
+    with regard.record(regard.Look(entropy=True, gradient=True)) as seen:
+        regard.attention(query, key, site="here")
+    seen["here"][0].entropy.sum().backward()
+    assert query.grad.abs().sum() > 0
+
+
+def test_a_site_gives_as_much_as_its_selection_can():
+    x = randn(2, 5, 4)
+    with regard.record(regard.Look(entropy=True, mass=True)) as seen:
+        regard.attention(x, x, select=regard.Gate(), site="gate")
+    assert seen["gate"][0].entropy is None and seen["gate"][0].mass.shape == (2, 5)
+
+
+def test_threads_are_seen_too():
+    x = randn(3, 4)
+    with regard.record() as seen:
+        workers = [
+            threading.Thread(target=regard.attention, args=(x, x), kwargs={"site": "t"}) for _ in range(4)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert len(seen["t"]) == 4
+    assert not sites._scopes
+
+
+def test_a_scope_closes_when_what_it_watches_fails():
+    with pytest.raises(regard.ArgumentError), regard.record():
+        regard.attention(torch.ones(2, 3), torch.ones(2, 4))
+    assert not sites._scopes
+
+
+@pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
+def test_an_edit_cuts_a_link(backend: str):
+    query, key, value = randn(2, 4, 5), randn(2, 6, 5), randn(2, 6, 3)
+    link = regard.where(lambda batch, head, query, key: (query != 1) | (key != 2))
+
+    def cut(call: Call) -> Call:
+        return replace(call, mask=call.mask & link)
+
+    options = {"mask": regard.padding(torch.tensor([6, 4])), "backend": backend}
+    by_hand = regard.attention(query, key, value, **(options | {"mask": options["mask"] & link})).output
+    with sites.scope(look=regard.Look(weights=True), edit=cut, at="decoder.*") as seen:
+        edited = regard.attention(query, key, value, site="decoder.1", **options).output
+        elsewhere = regard.attention(query, key, value, site="encoder.1", **options).output
+    plain = regard.attention(query, key, value, **options).output
+    torch.testing.assert_close(edited, by_hand)
+    assert torch.equal(elsewhere, plain) and not torch.allclose(edited, plain)
+    assert (seen["decoder.1"][0].weights[:, 1, 2] == 0).all() and list(seen) == ["decoder.1"]
+
+
+def test_edits_apply_from_the_outside_in():
+    x, order = randn(3, 4), []
+    with (
+        sites.scope(edit=lambda call: order.append("outer") or replace(call, scale=0.0)),
+        sites.scope(
+            edit=lambda call: order.append(call.scale) or call, look=regard.Look(weights=True)
+        ) as seen,
+    ):
+        regard.attention(x, x, site="here")
+    assert order == ["outer", 0.0]
+    torch.testing.assert_close(seen["here"][0].weights, torch.full((3, 3), 1 / 3).double())
+
+
+def test_names_follow_the_model():
+    layer = regard.MultiHead(8, 2)
+    assert layer.site == "multihead" and regard.name_sites(layer) == []
+    model = nn.Sequential(layer, nn.Linear(8, 8), regard.AttentionLayer(8, 8))
+    assert regard.name_sites(model) == ["0", "2"] and layer.site == "0"
+
+
+def test_inside_a_compiled_region_record_says_so():
+    x = torch.randn(3, 4)
+    compiled = torch.compile(
+        lambda x: regard.attention(x, x, site="deep").output, backend="eager", fullgraph=True
+    )
+    torch.testing.assert_close(compiled(x), regard.attention(x, x).output)
+    with pytest.raises(Exception, match="site 'deep' is inside a compiled region") as error, regard.record():
+        compiled(x)
+    assert "force_eager" in str(error.value)
+    with regard.record() as seen, torch.compiler.set_stance("force_eager"):
+        compiled(x)
+    assert seen["deep"][0].weights.shape == (3, 3)
+    torch.testing.assert_close(compiled(x), regard.attention(x, x).output)
