@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.reading import ROOT
+from tests.test_house import LINES
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTION = TEXT[TEXT.index("## Add a score") : TEXT.index("## Add something else")]
@@ -58,7 +59,8 @@ def run(copy: Path, *arguments: str) -> str:
 
 
 def test_the_tests_pick_it_up_and_pass(copy: Path):
-    places = ["src/regard/scores.py", "tests/test_scores.py", "tests/agreement"]
+    agreement = ["tests/agreement/test_backends.py", "tests/agreement/test_looking.py"]
+    places = ["src/regard/scores.py", "tests/test_scores.py", *agreement]
     said = run(copy, "-m", "pytest", "-rA", "-k", "distance", "-m", "not slow and not gpu", *places)
     passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", said, re.M)
     files = [name for name, _ in passed]
@@ -67,9 +69,13 @@ def test_the_tests_pick_it_up_and_pass(copy: Path):
     assert ("scores.py", "regard.scores.Distance") in passed
 
 
-@pytest.mark.parametrize("command", ["backends", "demo"])
-def test_the_command_line_picks_it_up(copy: Path, command: str):
-    shown = run(copy, "-m", "regard.cli", command)
+def test_there_is_room_for_it(copy: Path):
+    text = (copy / "src" / "regard" / "scores.py").read_text(encoding="utf-8")
+    assert "class Distance(Score):" in text and len(text.splitlines()) <= LINES
+
+
+def test_the_command_line_picks_it_up(copy: Path):
+    shown = run(copy, "-m", "regard.cli", "backends")
     assert "distance" in shown and "-|q - k|^2 / 2D" in shown
 
 

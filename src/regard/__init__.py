@@ -42,8 +42,6 @@ from regard.select import Best, Gate, Hard, LocalP, Select, Selection, Soft, Spa
 from regard.sites import Record, name_sites, record
 
 __all__ = [
-    "POSITIONS",
-    "SCORES",
     "ALiBi",
     "Additive",
     "ArgumentError",
@@ -68,11 +66,13 @@ __all__ = [
     "Memory",
     "MultiHead",
     "Noise",
+    "POSITIONS",
     "Position",
     "Record",
     "RegardError",
     "Relative",
     "Rotary",
+    "SCORES",
     "ScaledDot",
     "Score",
     "Select",

@@ -28,7 +28,7 @@ class Top(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The result of every attention. A field that was not asked for, or that does not exist, is None.
+    """The result of every attention; a field that was not asked for, or that does not exist, is None.
 
     output: (B, H, T, E), what was read. lse: (B, H, T), the log-sum-exp of each row of scores, -inf for a row
     that sees nothing; None for selections without one. weights, rows, top, alignment, entropy, mass: see

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -44,9 +46,10 @@ def check(
     _check_kinds(shown, score, select, bias, start, dropout)
     _check_shapes(query, raw_key, raw_value, shown)
     dims = query.dim()
-    found = lifted_mask(mask, dims).to(query.device)
+    found = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
         found, score = memory.mask.to(query.device) & found, memory.score
+        hiding = replace(found, lengths=hiding.lengths)  # prepare() cleaned by the memory's own lengths
         check_score(score, query, memory.key[..., :1].expand(*memory.key.shape[:-1], memory.key_size), shown)
     else:
         check_score(score, query, raw_key, shown)
@@ -64,7 +67,7 @@ def check(
             )
         )
     found = found.simplified(queries, keys, start)
-    raw_key, raw_value = cleaned(raw_key, raw_value, found, queries, start, heads)
+    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads)
     projected_query, projected_key = (
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),

@@ -13,7 +13,7 @@ __all__ = ["Look"]
 
 @dataclass(frozen=True)
 class Look:
-    """What to see. Each field asked for comes back under the same name in Attended; the others are None.
+    """What to see: each field asked for comes back under the same name in Attended, the others are None.
 
     weights: the whole (B, H, T, S); rows: the weights of these queries, (B, H, R, S); top: the k largest
     weights of each query and their keys; alignment: the key of the largest weight, (B, H, T), -1 where there

@@ -36,7 +36,7 @@ X = TypeVar("X")
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Who may see whom: parts that must all hold. Make one with `causal()`, `padding()` and the rest.
+    """Who may see whom: parts that must all hold, made with `causal()`, `padding()` and the rest.
 
     >>> import regard
     >>> mask = regard.causal() & regard.window(left=1)
@@ -55,6 +55,8 @@ class Mask:
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
+        if not self.parts or not other.parts:
+            return other if other.parts else self
         if self.documents is not None and other.documents is not None:
             other = Mask(question=All((other,)))
         return Mask(
@@ -130,6 +132,8 @@ class Mask:
 
     def to(self, device: torch.device) -> Mask:
         """The same mask with its tensors on this device."""
+        if self.only("causal", "window"):
+            return self
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:

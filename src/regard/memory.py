@@ -18,7 +18,7 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Keys as the score projects them, values, and who may see them. Make one with `prepare`.
+    """Keys as the score projects them, values, and who may see them: what `prepare` makes.
 
     key: (B, H, S, D), value: (B, H, S, E), with fewer sizes where they were prepared with fewer. Passed and
     returned, never changed: `append` and `reorder` give a new one.
@@ -99,6 +99,8 @@ def prepare(
     value = key if value is None else value
     found = lifted_mask(mask, key.dim()).to(key.device)
     _check_prepared(key, value, score, found)
+    if found.lengths is not None:
+        key, value = cleaned(key, value, Mask(lengths=found.lengths), queries=1, start=0, heads=1)
     return Memory(projected(score, key), value, score, found, key.shape[-1])
 
 

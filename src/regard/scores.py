@@ -48,7 +48,7 @@ def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
 
 
 class Score:
-    """How to compare: combine(project_query(q), project_key(k)). Subclass to make a new one.
+    """How to compare: combine(project_query(q), project_key(k)); subclass it to make a new one.
 
     The default is the plain inner product of query and key as they are; override what differs.
 

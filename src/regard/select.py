@@ -33,7 +33,13 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
-    """What a selection made of the scores: weights (B, H, T, S), and what else it knows of each row."""
+    """What a selection made of the scores: weights (B, H, T, S), and what else it knows of each row.
+
+    >>> import regard, torch
+    >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    >>> regard.Soft().choose(scores, visible).lse.exp()
+    tensor([[[4.]]])
+    """
 
     weights: Tensor
     lse: Tensor | None = None
@@ -43,7 +49,7 @@ class Selection(NamedTuple):
 
 
 class Select:
-    """How scores become weights. Subclass to make a new one: `choose` is all it needs.
+    """How scores become weights; a subclass needs only `choose`.
 
     >>> import regard, torch
     >>> class Even(regard.Select):
@@ -205,7 +211,7 @@ class Hard(Select):
 
 @dataclass(frozen=True)
 class Best(Select):
-    """Read the one best key. No gradient reaches query or key: choosing has none.
+    """Read the one best key; no gradient reaches query or key, since choosing has none.
 
     output = value_s with s = argmax score_s, the first of equals
 

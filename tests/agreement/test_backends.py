@@ -25,16 +25,22 @@ def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
 
 
 def assert_as_good(
-    ours: torch.Tensor, plain: torch.Tensor, oracle: torch.Tensor, dtype: torch.dtype, size: float
+    ours: torch.Tensor,
+    plain: torch.Tensor,
+    oracle: torch.Tensor,
+    dtype: torch.dtype,
+    size: float,
+    loudest: float,
 ) -> None:
-    """The error of ours is at most twice that of plain PyTorch in the same dtype, plus one rounding step."""
+    """The error of ours is at most twice that of plain PyTorch in the same dtype, plus one rounding step: of
+    the number itself, and, since a weight is exp(score - lse), of the scores in float32."""
     finite = oracle.isfinite()
     assert torch.equal(ours[~finite], oracle[~finite])
     ours, plain, oracle = ours[finite], plain[finite], oracle[finite]
     if not oracle.numel():
         return
     error, plain_error = ((each - oracle).abs().max().item() for each in (ours, plain))
-    step = torch.finfo(dtype).eps * size
+    step = (torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * loudest) * size
     if dtype == torch.float64:  # the oracle's own dtype: only the order of sums differs
         plain_error, step = 0.0, 1e-12 * max(size, 1.0)
     assert error <= 2 * plain_error + step
@@ -69,9 +75,10 @@ def compare(case: Case, backend: str, device: str, gradients: bool = True) -> No
     # A parameter's gradient is a sum over all rows, whose rounding is a matter of luck in plain PyTorch too.
     long_sum = 16.0
     of_gradients = largest([cancelled(inputs), *oracle[2:]]) * (long_sum if case.size[1] == 1 else 1.0)
+    loudest = largest([oracle[1]])
     for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
         size = largest([three[2]]) if place < 2 else of_gradients
-        assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0))
+        assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0), loudest)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -89,6 +96,7 @@ def test_agrees_on_gpu(backend: str, case: Case):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch 2.11, inside
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")
 @pytest.mark.parametrize("case", CASES[::4], ids=str)
 def test_flex_agrees_on_gpu(case: Case):
     torch._dynamo.reset()  # each case is another kernel to compile

@@ -20,8 +20,8 @@ _SDPA_ABOUT = {
 }
 
 LARGE_TABLE = 1 << 24
-"""From this many (query, key) pairs on, a kernel that skips what is hidden beats one that is given a table of it
-(measured on an H200 at 4,096 and 16,384 positions)."""
+"""From this many pairs on, a kernel that skips what is hidden beats one that reads a table of it:
+measured on an H200, at 4,096 and 16,384 positions."""
 
 
 def _unasked(call: Call) -> list[str]:
@@ -34,7 +34,7 @@ def _unasked(call: Call) -> list[str]:
 
 
 BACKENDS: dict[str, Backend] = {
-    **{name: Backend(k.reasons, k.run, _unasked, _SDPA_ABOUT[name]) for name, k in sdpa.KERNELS.items()},
+    **{n: Backend(k.reasons, k.run, _unasked, _SDPA_ABOUT[n], k.device) for n, k in sdpa.KERNELS.items()},
     "flex": Backend(
         flex.reasons, flex.run, flex.unasked, "FlexAttention: compiles masks and biases into the kernel"
     ),
@@ -51,7 +51,8 @@ def choose_backend(call: Call, name: str = "auto") -> str:
     """The name of the backend that will run this call; raises with the reasons where a named one cannot."""
     if name == "auto":
         for each, backend in BACKENDS.items():
-            if not backend.reasons(call) and not backend.unasked(call):
+            elsewhere = backend.device not in (None, call.query.device.type)
+            if not elsewhere and not backend.reasons(call) and not backend.unasked(call):
                 return each
     members = [each for each in BACKENDS if each == name or each.startswith(f"{name}-")]
     if not members:
