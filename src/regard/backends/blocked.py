@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.blocks import additive_gradients, column_blocks, row_blocks, tile_scores
+from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -96,8 +96,8 @@ def _widened(call: Call) -> Call:
     call, dtype = _detached(call), torch.promote_types(call.query.dtype, torch.float32)
     return replace(
         call,
-        query=call.query.to(dtype),
-        key=call.spread(call.key.to(dtype)),
+        query=call.query.to(dtype).contiguous(),
+        key=call.spread(call.key.to(dtype)).contiguous(),
         value=call.spread(call.value.to(dtype)),
         vector=None if call.vector is None else call.vector.to(dtype),
     )
@@ -133,8 +133,12 @@ class _Totals:
     """The gradients, summed block by block."""
 
     def __init__(self, call: Call):
-        self.query, self.key, self.value = (torch.zeros_like(t) for t in (call.query, call.key, call.value))
+        inputs = (call.query, call.key, call.value)
+        self.query, self.key, self.value = (tensor.new_zeros(tensor.shape) for tensor in inputs)
         self.vector = None if call.vector is None else torch.zeros_like(call.vector)
+        self.factor = None if call.vector is None else call.vector[:, None, :]
+        asks_query = isinstance(call.bias, Bias) and call.bias.asks_query
+        self.query_by_bias = call.query.new_zeros(call.query.shape) if asks_query else None
         dtype = call.query.dtype
         self.bias = [
             torch.zeros_like(t, dtype=torch.promote_types(t.dtype, dtype)) for t in call.bias_tensors
@@ -142,6 +146,11 @@ class _Totals:
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
         """In the shapes and dtypes of query, key, value, vector and the bias's tensors."""
+        if self.factor is not None:  # v, which add_additive_gradients leaves for the end
+            self.query *= self.factor
+            self.key *= self.factor
+        if self.query_by_bias is not None:
+            self.query += self.query_by_bias
         if groups > 1:
             self.key, self.value = (t.unflatten(1, (-1, groups)).sum(2) for t in (self.key, self.value))
         found = [self.query, self.key, self.value, self.vector, *self.bias]
@@ -185,11 +194,9 @@ def _return_rows(
             totals.query[:, :, rows] += (dscores @ key) * call.scale
             totals.key[:, :, columns] += (dscores.transpose(-2, -1) @ query) * call.scale
         else:
-            assert call.vector is not None and totals.vector is not None
-            dquery, dkey, dvector = additive_gradients(query, key, call.vector, dscores)
-            totals.query[:, :, rows] += dquery
-            totals.key[:, :, columns] += dkey
-            totals.vector += dvector
+            assert totals.vector is not None
+            places = totals.query[:, :, rows], totals.key[:, :, columns], totals.vector
+            add_additive_gradients(query, key, dscores, *places)
 
 
 def _through_bias(
@@ -230,7 +237,8 @@ def _collect(
     )
     query, *parameters = inputs
     if found.get(id(query)) is not None:
-        totals.query[:, :, rows] += found[id(query)]
+        assert totals.query_by_bias is not None
+        totals.query_by_bias[:, :, rows] += found[id(query)]
     for total, parameter in zip(totals.bias, parameters, strict=True):
         if found.get(id(parameter)) is not None:
             total += found[id(parameter)]

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["additive_gradients", "additive_scores"]
+__all__ = ["add_additive_gradients", "additive_scores"]
 
-IN_CACHE = 1 << 18
-"""How many numbers the workspace holds: a megabyte of float32."""
+IN_CACHE = 1 << 21
+"""How many numbers the workspace holds: eight megabytes of float32, few enough for a cache and enough to keep
+several threads from waiting for each other."""
 
 
 def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
@@ -26,27 +27,30 @@ def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> 
     return scores_BHTS
 
 
-def additive_gradients(
-    query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor, gradient_BHTS: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and vector, given that of the scores."""
-    dquery, dkey, dvector = (torch.zeros_like(t) for t in (query_BHTA, key_BHSA, vector_HA))
+def add_additive_gradients(
+    query_BHTA: Tensor,
+    key_BHSA: Tensor,
+    gradient_BHTS: Tensor,
+    dquery_BHTA: Tensor,
+    dkey_BHSA: Tensor,
+    dvector_HA: Tensor,
+) -> None:
+    """Add the gradients, given that of the scores, to what is there; those of query and key without the
+    factor v, which is the same for all of a head and is left to the caller for the end."""
+    tanh_backward = torch.ops.aten.tanh_backward.grad_input
     pairs = zip(
-        _by_vector(query_BHTA, key_BHSA, vector_HA, gradient_BHTS),
-        _by_vector(dquery, dkey, dvector, gradient_BHTS),
+        _by_vector(query_BHTA, key_BHSA, dvector_HA, gradient_BHTS),
+        _by_vector(dquery_BHTA, dkey_BHSA, dvector_HA, gradient_BHTS),
         strict=True,
     )
-    for (query_NTA, key_NSA, _, gradient_NTS), (dquery_NTA, dkey_NSA, dvector_A, _) in pairs:
+    for (query_NTA, key_NSA, dvector_A, gradient_NTS), (dquery_NTA, dkey_NSA, _, _) in pairs:
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
             gradient = gradient_NTS[some, rows]
             dvector_A += gradient.reshape(-1) @ hidden.flatten(0, -2)
-            # d tanh = 1 - tanh^2: the 1 sums to the gradient itself, and v, the same everywhere, comes last.
-            bent = hidden.mul_(hidden).mul_(gradient.unsqueeze(-1))
-            dquery_NTA[some, rows] += gradient.sum(-1, keepdim=True) - bent.sum(-2)
-            dkey_NSA[some] += gradient.sum(-2).unsqueeze(-1) - bent.sum(-3)
-    dquery *= vector_HA[:, None, :]
-    dkey *= vector_HA[:, None, :]
-    return dquery, dkey, dvector
+            # The gradient of each score times 1 - tanh^2, in one pass.
+            slope = tanh_backward(gradient.unsqueeze(-1).expand_as(hidden), hidden, grad_input=hidden)
+            dquery_NTA[some, rows] += slope.sum(-2)
+            dkey_NSA[some] += slope.sum(-3)
 
 
 def _by_vector(
@@ -54,10 +58,17 @@ def _by_vector(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Views in which one vector serves all: the heads one by one, or all together where they share it."""
     if vector_HA.shape[0] == 1:
-        yield query_BHTA.flatten(0, 1), key_BHSA.flatten(0, 1), vector_HA[0], scores_BHTS.flatten(0, 1)
+        query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))
+        yield query_NTA, key_NSA, vector_HA[0], scores_NTS
         return
     for head, vector_A in enumerate(vector_HA):
         yield query_BHTA[:, head], key_BHSA[:, head], vector_A, scores_BHTS[:, head]
+
+
+def _joined(tensor_BHXY: Tensor) -> Tensor:
+    """Batch and heads as one size, always as a view: what is added to it must arrive."""
+    batch, heads, *rest = tensor_BHXY.shape
+    return tensor_BHXY.view(batch * heads, *rest)
 
 
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:

@@ -43,7 +43,9 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Walk over blocks once, keeping a few numbers a row and one a key."""
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
-    call = replace(call, query=call.query.to(dtype), key=call.spread(call.key).to(dtype))
+    call = replace(
+        call, query=call.query.to(dtype).contiguous(), key=call.spread(call.key).to(dtype).contiguous()
+    )
     batch, heads, queries, keys = call.sizes
     new = call.query.new_zeros
     entropy = new(batch, heads, queries)
