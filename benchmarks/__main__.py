@@ -21,7 +21,7 @@ def main() -> None:
         "cases", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)}; all unless given"
     )
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "PEER"), help=argparse.SUPPRESS)
-    parser.add_argument("--dry-run", action="store_true", help="print the table, write nothing")
+    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
     given = parser.parse_args()
     if given.peak:
         case, peer = given.peak
@@ -43,7 +43,7 @@ def main() -> None:
             print(f"  {peer}: {timing.median:.0f} ms, {peak:.0f} MiB", flush=True)
     text = table(found)
     print("\n" + text)
-    if not given.dry_run:
+    if not given.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-cpu"
         RESULTS.mkdir(exist_ok=True)
         record = {"environment": environment(), "cases": found}

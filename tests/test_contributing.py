@@ -75,7 +75,7 @@ def test_there_is_room_for_it(copy: Path):
 
 
 def test_the_command_line_picks_it_up(copy: Path):
-    shown = run(copy, "-m", "regard.cli", "backends")
+    shown = run(copy, "-m", "regard", "backends")
     assert "distance" in shown and "-|q - k|^2 / 2D" in shown
 
 

@@ -22,6 +22,7 @@ import regard
 from tests.reading import PACKAGE, parsed, python, settings, short, texts
 
 LAYERS = (
+    ("__main__",),
     ("cli", "app"),
     ("tasks",),
     ("training", "decoding", "evaluation", "viewing"),

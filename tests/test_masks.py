@@ -39,7 +39,9 @@ class Drawn(NamedTuple):
 
     def dense(self, mask: Mask | None = None) -> Tensor:
         batch, heads, queries, keys, start = self.sizes.values()
-        found = (mask or self.mask).dense(queries, keys, start=start, batch=batch, heads=heads)
+        found = (self.mask if mask is None else mask).dense(
+            queries, keys, start=start, batch=batch, heads=heads
+        )
         return found.expand(batch, heads, queries, keys)
 
     @property

@@ -52,7 +52,7 @@ def here(command: str) -> list[str]:
         given = [word.removeprefix("ARGS=") for word in words[2:]]
         words = shlex.split(recipe(words[1]).replace("$(ARGS)", shlex.join(given)))
     name = words[0].removeprefix(".venv/bin/")
-    ways = {"regard": ["-m", "regard.cli"], "python": [], "python3": []}
+    ways = {"regard": ["-m", "regard"], "python": [], "python3": []}
     assert name in ways, f"how is {command!r} run in a test? say it here"
     return [sys.executable, *ways[name], *words[1:]]
 
@@ -101,6 +101,6 @@ def test_every_make_target_that_is_named_exists():
 def test_the_tree_names_every_part():
     tree = re.search(r"^ {4}src/regard/\n((?: {4}.*\n)+)", README, re.M)
     assert tree
-    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     folders = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
     assert {name for name in modules | folders if not re.search(rf"\b{re.escape(name)}", tree[1])} == set()

@@ -51,13 +51,21 @@ class Attended(NamedTuple):
     chosen: Tensor | None = None
     log_probability: Tensor | None = None
 
+    def __repr__(self) -> str:
+        there = [(name, field) for name, field in zip(self._fields, self, strict=True) if field is not None]
+        return f"Attended({', '.join(f'{name}={_short(field)}' for name, field in there)})"
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Attended:
         """The same with every tensor changed."""
         changed: list[Any] = [change(field) if isinstance(field, Tensor) else field for field in self]
-        found = Attended(*changed)
-        if found.top is None:
-            return found
-        return found._replace(top=Top(change(found.top.weights), change(found.top.keys)))
+        if self.top is not None:
+            changed[self._fields.index("top")] = Top(change(self.top.weights), change(self.top.keys))
+        return Attended(*changed)
+
+    def but(self, **fields: Any) -> Attended:
+        """The same with some fields given anew. (_replace does not pass torch.compile before torch 2.12.)"""
+        found: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
+        return Attended(*found)
 
     def only(self, look: Look | None, everything: Look | None) -> Attended:
         """Of what was seen for everybody who asked, what this look asked for."""
@@ -68,7 +76,7 @@ class Attended(NamedTuple):
         if top is not None:
             top = Top(top.weights[..., : look.top], top.keys[..., : look.top])
         asked = look.asked
-        found = self._replace(
+        found = self.but(
             weights=self.weights if "weights" in asked else None,
             rows=rows if "rows" in asked else None,
             top=top if "top" in asked else None,
@@ -80,8 +88,15 @@ class Attended(NamedTuple):
         if look.gradient or not everything.gradient:
             return found
         quiet = found.map(Tensor.detach)
-        return quiet._replace(
+        return quiet.but(
             output=self.output,
             log_probability=self.log_probability,
             entropy=quiet.entropy if self.log_probability is None else self.entropy,
         )
+
+
+def _short(field: Tensor | Top) -> str:
+    """A tensor by its shape and dtype: what a reader of a long result wants first."""
+    if isinstance(field, Top):
+        return f"Top(weights={_short(field.weights)}, keys={_short(field.keys)})"
+    return f"{tuple(field.shape)} {str(field.dtype).removeprefix('torch.')}"

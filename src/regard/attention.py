@@ -28,7 +28,7 @@ from regard.memory import Memory
 from regard.positions import Bias
 from regard.scores import Dot, ScaledDot, Score
 from regard.select import Given, Select, Soft
-from regard.shapes import lower
+from regard.shapes import autocast_on, lower
 
 __all__ = ["attention", "read"]
 
@@ -128,6 +128,6 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
     """The dtypes were settled by check(); autocast must not change them again inside a backend."""
     device = call.query.device.type
-    if not torch.is_autocast_enabled(device):
+    if not autocast_on(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -85,6 +85,19 @@ class Call:
         if isinstance(self.bias, Tensor):
             return (self.bias,)
         return () if self.bias is None else tuple(self.bias.parameters())
+
+    def widened(self) -> Call:
+        """The same call in float32 at least: half precision is for storing numbers, not adding them up."""
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        if dtype == self.query.dtype:
+            return self
+        return replace(
+            self,
+            query=self.query.to(dtype),
+            key=self.key.to(dtype),
+            value=self.value.to(dtype),
+            vector=None if self.vector is None else self.vector.to(dtype),
+        )
 
     def spread(self, tensor_BKSX: Tensor) -> Tensor:
         """Keys or values with one head for each query head."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.call import Call
 from regard.errors import ArgumentError, message
@@ -13,9 +13,9 @@ from regard.look import Look
 from regard.masks import Mask
 from regard.memory import Memory, cleaned
 from regard.positions import Bias
-from regard.scores import Score, check_score
+from regard.scores import Score
 from regard.select import Select
-from regard.shapes import lift, lifted_mask
+from regard.shapes import autocast_on, lift, lifted_mask
 
 __all__ = ["check"]
 
@@ -50,15 +50,17 @@ def check(
     if memory:
         found, score = memory.mask.to(query.device) & found, memory.score
         hiding = replace(found, lengths=hiding.lengths)  # prepare() cleaned by the memory's own lengths
-        check_score(score, query, memory.key[..., :1].expand(*memory.key.shape[:-1], memory.key_size), shown)
+        _check_score(score, query, memory.key[..., :1].expand(*memory.key.shape[:-1], memory.key_size), shown)
     else:
-        check_score(score, query, raw_key, shown)
+        _check_score(score, query, raw_key, shown)
 
     batch, heads, queries = lift(query).shape[:3]
     keys = raw_key.shape[-2]
     problem = found.problem(batch, heads, queries, keys, start)
     if problem:
-        raise ArgumentError(message("attention()", problem, shown, "a mask that broadcasts to (B, H, T, S)"))
+        hint = "which keys are real, for each sequence: padding(lengths), or mask[:, None, None, :]"
+        expected = "a mask that broadcasts to (B, H, T, S)"
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
     problem = select.problem(tuple(query.shape[:-1]))
     if problem:
         raise ArgumentError(
@@ -93,7 +95,7 @@ def check(
 def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast, everything in its dtype, as matrix products are; the kernels themselves ignore it."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not autocast_on(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     cast = {torch.float32, torch.float16, torch.bfloat16}
@@ -237,3 +239,25 @@ def _lifted_bias(
             hint,
         )
     )
+
+
+def _check_score(score: Score, query: Tensor, key: Tensor, tensors: dict[str, tuple[Tensor, str]]) -> None:
+    """Raise where this score cannot compare these tensors."""
+    wrong = score.mismatch(query.shape[-1], key.shape[-1], key.shape[-2])
+    heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
+    name = type(score).__name__
+    if score.heads is not None and heads != (score.heads, score.heads):
+        wrong = (
+            f"this {name} has parameters for {score.heads} heads",
+            f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
+            "without heads=... its parameters serve every head",
+        )
+    parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
+    if parameter is not None and parameter.device != query.device:
+        wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
+    elif parameter is not None and parameter.dtype != query.dtype and not autocast_on(query.device.type):
+        dtype = str(parameter.dtype).removeprefix("torch.")
+        wrong = (f"{name} has parameters in {dtype}", "one dtype", "score.to(query.dtype), or torch.autocast")
+    if wrong:
+        problem, expected, hint = wrong
+        raise ArgumentError(message("attention()", problem, tensors, expected, hint))

@@ -18,7 +18,7 @@ from regard.memory import Memory
 __all__ = ["Explanation", "explain"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The choice made for a call: `backend` and `looking` by name, and the reasons of those passed over.
 
@@ -31,6 +31,9 @@ class Explanation:
     backend: str
     looking: str | None
     refused: dict[str, list[str]]
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"backend: {self.backend} ({BACKENDS[self.backend].about})"]

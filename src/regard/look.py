@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from regard.errors import LookError, message
 from regard.select import LOOKS, Select
 
@@ -40,14 +42,16 @@ class Look:
 
     def __post_init__(self) -> None:
         if self.rows is not None:
+            if isinstance(self.rows, Tensor):
+                object.__setattr__(self, "rows", tuple(self.rows.tolist()))
             if isinstance(self.rows, int) or not all(isinstance(row, int) for row in self.rows):
                 raise LookError(
                     message("Look()", f"rows is {self.rows!r}", expected="whole numbers: rows=(0, -1)")
                 )
             object.__setattr__(self, "rows", tuple(self.rows))
-        if self.top < 0:
+        if not isinstance(self.top, int) or isinstance(self.top, bool) or self.top < 0:
             raise LookError(
-                message("Look()", f"top is {self.top}", expected="how many keys to show: 0 or more")
+                message("Look()", f"top is {self.top!r}", expected="how many keys to show: 0 or more")
             )
 
     @property

@@ -14,7 +14,7 @@ Query positions i are absolute: row r of a call stands at i = r + start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -31,10 +31,11 @@ PAIRS_AT_ONCE = 1 << 22
 """How many (row, key) pairs are asked about at once where a mask has to be asked rather than known."""
 
 Window = tuple[int | None, int | None]
+Ids = Tensor | Sequence[Sequence[int]]
 X = TypeVar("X")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mask:
     """Who may see whom: parts that must all hold, made with `causal()`, `padding()` and the rest.
 
@@ -75,6 +76,23 @@ class Mask:
 
     def __invert__(self) -> Mask:
         return Mask(question=Not((self,)))
+
+    def __bool__(self) -> bool:
+        problem = "a mask is neither true nor false"
+        raise ArgumentError(
+            message("Mask", problem, hint="join masks with &, | and ~, not with and, or, not")
+        )
+
+    def __repr__(self) -> str:
+        said = {
+            "causal": "causal()",
+            "lengths": f"padding({'?' if self.lengths is None else self.lengths.shape[0]} lengths)",
+            "window": f"window{self.window}",
+            "documents": "documents(...)",
+            "table": f"dense{() if self.table is None else tuple(self.table.shape)}",
+            "question": repr(self.question),
+        }
+        return " & ".join(said[part] for part in self.parts) or "Mask()"
 
     __rand__ = __and__
     __ror__ = __or__
@@ -268,7 +286,7 @@ def causal() -> Mask:
     return Mask(causal=True)
 
 
-def padding(lengths: Tensor) -> Mask:
+def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Hide the keys past each sequence's length.
 
     lengths: (B,), whole numbers.
@@ -278,7 +296,7 @@ def padding(lengths: Tensor) -> Mask:
     tensor([[1, 0, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
-    _must_be_tensor("padding()", "lengths", lengths)
+    lengths = torch.as_tensor(lengths)
     if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ArgumentError(
             message(
@@ -286,7 +304,7 @@ def padding(lengths: Tensor) -> Mask:
                 "lengths are whole numbers, one a sequence",
                 {"lengths": (lengths, "BS")},
                 "an integer tensor of shape (B,)",
-                "from a bool tensor of real tokens: padding(real.sum(-1)), or pass mask=real[:, None, :]",
+                "from a bool tensor of real tokens: padding(real.sum(-1)), or mask=real[:, None, None, :]",
             )
         )
     return Mask(lengths=lengths)
@@ -309,7 +327,7 @@ def window(left: int | None = None, right: int | None = None) -> Mask:
     return Mask() if left is None and right is None else Mask(window=(left, right))
 
 
-def documents(queries: Tensor, keys: Tensor | None = None) -> Mask:
+def documents(queries: Ids, keys: Ids | None = None) -> Mask:
     """Keep packed sequences apart: a query sees the keys of its own document.
 
     queries: (B, N), the document of each query position; keys: (B, S), likewise (the same unless given).
@@ -321,8 +339,7 @@ def documents(queries: Tensor, keys: Tensor | None = None) -> Mask:
             [0, 0, 1]], dtype=torch.int32)
     """
     keys = queries if keys is None else keys
-    _must_be_tensor("documents()", "queries", queries)
-    _must_be_tensor("documents()", "keys", keys)
+    queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
     if queries.dim() != 2 or keys.dim() != 2:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
         raise ArgumentError(message("documents()", "ids are (B, N)", shown, "two sizes each"))
@@ -340,6 +357,12 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
     tensor([[1, 0, 1, 0],
             [0, 1, 0, 1]], dtype=torch.int32)
     """
+    if not callable(may_see):
+        problem = f"may_see is of type {type(may_see).__name__}"
+        hint = "a bool tensor is a mask as it is: mask=tensor"
+        raise ArgumentError(
+            message("where()", problem, expected="a function of four index tensors", hint=hint)
+        )
     return Mask(question=Asked(may_see))
 
 
@@ -391,12 +414,6 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
             )
         )
     return mask
-
-
-def _must_be_tensor(call: str, name: str, given: object) -> None:
-    if not isinstance(given, Tensor):
-        problem = f"{name} is of type {type(given).__name__}"
-        raise ArgumentError(message(call, problem, expected="a tensor", hint=f"torch.tensor({name})"))
 
 
 def _any(mask: Mask, tile: Tile, over: int) -> Tensor:

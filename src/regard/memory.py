@@ -16,7 +16,7 @@ from regard.tiles import whole_tile
 __all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Memory:
     """Keys as the score projects them, values, and who may see them: what `prepare` makes.
 
@@ -34,6 +34,10 @@ class Memory:
     score: Score
     mask: Mask
     key_size: int
+
+    def __repr__(self) -> str:
+        shapes = f"key={tuple(self.key.shape)}, value={tuple(self.value.shape)}"
+        return f"Memory({shapes}, score={self.score!r}, mask={self.mask!r})"
 
     @property
     def length(self) -> int:
@@ -134,6 +138,9 @@ def cleaned(
 
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:
+    if not isinstance(score, Score):
+        hint = "build_score(name, query_size, key_size) makes one from its name"
+        raise ArgumentError(message("prepare()", f"score is {score!r}", expected="a Score", hint=hint))
     shown = {
         "key": (key, "BSD" if key.dim() == 3 else "BHSD"),
         "value": (value, "BSE" if key.dim() == 3 else "BHSE"),

@@ -185,6 +185,9 @@ class Rotary(Position):
             raise UnknownName("pairing of Rotary", pairs, ("halves", "neighbours"))
         self.size, self.base, self.pairs = size, base, pairs
 
+    def extra_repr(self) -> str:
+        return f"size={self.size}, base={self.base:g}, pairs={self.pairs!r}"
+
     def forward(self, vectors: Tensor, start: int = 0) -> Tensor:
         """Turn queries or keys (..., T, D), the first of which stands at `start`."""
         if vectors.shape[-1] != self.size:
@@ -250,11 +253,14 @@ class ALiBi(Bias):
     def __init__(self, heads: int):
         super().__init__()
         self.heads = heads
-        self.register_buffer("slope_H", torch.tensor(_slopes(heads)), persistent=False)
+        self.register_buffer("slope_H", torch.tensor(_slopes(heads)))
         self.slope_H: Tensor
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return -self.slope_H[head] * (i - j).abs()
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
 
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> ALiBi:
@@ -294,6 +300,10 @@ class T5Bias(Bias):
         log_scale = (distance.clamp_min(1).float() / exact).log() / math.log(self.furthest / exact)
         far = (exact + (log_scale * (count - exact)).long()).clamp_max(count - 1)
         return later + torch.where(distance < exact, distance, far)
+
+    def extra_repr(self) -> str:
+        sizes = f"heads={self.heads}, buckets={self.buckets}, furthest={self.furthest}"
+        return f"{sizes}, bidirectional={self.bidirectional}"
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.table[self.bucket(j - i), head]

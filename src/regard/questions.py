@@ -36,12 +36,15 @@ class Question:
         yield from self.masks
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Asked(Question):
     """A function of (batch, head, query position, key position), given by the user."""
 
     may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     order: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"where({getattr(self.may_see, '__name__', '...')})"
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         return self.may_see(batch if self.order is None else self.order[batch], head, i, j)
@@ -52,11 +55,14 @@ class Asked(Question):
         return replace(self, order=order if self.order is None else self.order[order])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Either(Question):
     """One mask or another."""
 
     masks: tuple[Mask, ...]
+
+    def __repr__(self) -> str:
+        return f"({' | '.join(map(repr, self.masks))})"
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         first, second = (mask.sees(batch, head, i, j, row) for mask in self.masks)
@@ -66,11 +72,14 @@ class Either(Question):
         return Either(tuple(move(mask) for mask in self.masks))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class All(Question):
     """Several masks at once, where the normal form has no room for their parts."""
 
     masks: tuple[Mask, ...]
+
+    def __repr__(self) -> str:
+        return " & ".join(map(repr, self.masks))
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         seen = self.masks[0].sees(batch, head, i, j, row)
@@ -82,11 +91,14 @@ class All(Question):
         return All(tuple(move(mask) for mask in self.masks))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Not(Question):
     """Where a mask does not hold."""
 
     masks: tuple[Mask, ...]
+
+    def __repr__(self) -> str:
+        return f"~({self.masks[0]!r})"
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         return ~self.masks[0].sees(batch, head, i, j, row)

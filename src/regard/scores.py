@@ -383,6 +383,12 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
     return SCORES[score].build(query_size, key_size, heads)
 
 
+def learned_in(score: Score) -> nn.Parameter | None:
+    """The parameter of a score that is not a module, which the layer that holds the score must register."""
+    sharpness = getattr(score, "sharpness", None)
+    return sharpness if isinstance(sharpness, nn.Parameter) else None
+
+
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     # A zero vector stays zero and keeps a finite gradient, where an epsilon would give it 1 / epsilon.
@@ -408,29 +414,3 @@ def _differs(score: Score, own: tuple[int, int], given: tuple[int, int]) -> tupl
         f"D of query = {own[0]}, D of key = {own[1]}",
         f"make it with {name}(query_size={given[0]}, key_size={given[1]})",
     )
-
-
-def check_score(score: Score, query: Tensor, key: Tensor, tensors: dict[str, tuple[Tensor, str]]) -> None:
-    """Raise where this score cannot compare these tensors."""
-    wrong = score.mismatch(query.shape[-1], key.shape[-1], key.shape[-2])
-    heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
-    name = type(score).__name__
-    if score.heads is not None and heads != (score.heads, score.heads):
-        wrong = (
-            f"this {name} has parameters for {score.heads} heads",
-            f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "without heads=... its parameters serve every head",
-        )
-    parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
-    if parameter is not None and parameter.device != query.device:
-        wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
-    elif (
-        parameter is not None
-        and parameter.dtype != query.dtype
-        and not torch.is_autocast_enabled(query.device.type)
-    ):
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        wrong = (f"{name} has parameters in {dtype}", "one dtype", "score.to(query.dtype), or torch.autocast")
-    if wrong:
-        problem, expected, hint = wrong
-        raise ArgumentError(message("attention()", problem, tensors, expected, hint))

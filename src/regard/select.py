@@ -185,6 +185,11 @@ class Hard(Select):
 
     generator: torch.Generator | None = None
 
+    def __post_init__(self) -> None:
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            hint = "Hard(torch.Generator().manual_seed(42))"
+            raise ArgumentError(message("Hard()", f"generator is {self.generator!r}", hint=hint))
+
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         soft, lse = softmax(scores_BHTS, visible_BHTS)
         some_BHT = visible_BHTS.any(-1)
@@ -271,11 +276,7 @@ class LocalP(Select):
     why_not: ClassVar[str] = Gate.why_not
 
     def __post_init__(self) -> None:
-        if not isinstance(self.centre, Tensor):
-            kind = type(self.centre).__name__
-            raise ArgumentError(
-                message("LocalP()", f"centre is of type {kind}", expected="a tensor (..., T)")
-            )
+        object.__setattr__(self, "centre", torch.as_tensor(self.centre))
         if self.width < 1:
             raise ArgumentError(message("LocalP()", f"width is {self.width}", expected="1 or more"))
 
@@ -288,10 +289,14 @@ class LocalP(Select):
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
         shape = tuple(self.centre.shape)
-        return None if shape == rows else f"LocalP has centres {shape} for queries {rows}"
+        return None if shape in (rows, ()) else f"LocalP has centres {shape} for queries {rows}"
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
-        return replace(self, centre=lift(self.centre.unsqueeze(-1)).squeeze(-1))
+        return (
+            self
+            if not self.centre.dim()
+            else replace(self, centre=lift(self.centre.unsqueeze(-1)).squeeze(-1))
+        )
 
 
 @dataclass(frozen=True, eq=False)

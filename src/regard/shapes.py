@@ -1,14 +1,15 @@
-"""Shapes: (T, D) and (B, T, D) are brought to (B, H, T, D), and results are answered in kind."""
+"""Shapes: (T, D) and (B, T, D) are brought to (B, H, T, D), and results are answered in kind; dtypes likewise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from regard.masks import Mask, as_mask, dense
 
-__all__ = ["lift", "lifted_mask", "lower"]
+__all__ = ["autocast_on", "lift", "lifted_mask", "lower"]
 
 
 def lift(tensor: Tensor) -> Tensor:
@@ -30,3 +31,8 @@ def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
     if isinstance(mask, Tensor) and mask.dim() == 3 and dims == 3:
         return dense(mask[:, None])
     return as_mask(mask)
+
+
+def autocast_on(device: str) -> bool:
+    """Whether torch.autocast holds for this kind of device; some kinds do not know it."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -6,17 +6,20 @@ import pytest
 import torch
 
 import regard
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, reference
 from tests.agreement.cases import CASES, DTYPES, FACTORS, Case, Inputs, checked
 
-ON_CPU = ["sdpa-cpu", "blocked"]
+ON_CPU = ["sdpa-cpu", "blocked", "reference"]
 ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "blocked"]
 
 
 def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
-    """Output, lse and the gradients, in float64."""
+    """Output, lse and the gradients, in float64; "plain" is the definition in the dtype itself."""
     arguments, tensors = inputs.call(dtype)
-    attended = regard.attention(**arguments, backend=backend)
+    if backend == "plain":
+        attended = reference.define(checked(arguments))
+    else:
+        attended = regard.attention(**arguments, backend=backend)
     found = [attended.output, attended.lse]
     if inputs.gradients:
         doutput = inputs.doutput.to(attended.output)
@@ -70,7 +73,7 @@ def compare(case: Case, backend: str, device: str, gradients: bool = True) -> No
             regard.attention(**inputs.call(dtype)[0], backend=backend)
         assert refused[0] in str(error.value)
         return
-    ours, plain = run(inputs, dtype, backend), run(inputs, dtype, "reference")
+    ours, plain = run(inputs, dtype, backend), run(inputs, dtype, "plain")
     oracle = run(inputs, torch.float64, "reference")
     # A parameter's gradient is a sum over all rows, whose rounding is a matter of luck in plain PyTorch too.
     long_sum = 16.0
@@ -109,6 +112,7 @@ REFUSES = {
         "bias": {"learned tensor", "t5", "relative"},
     },
     "blocked": {},
+    "reference": {},
 }
 
 

@@ -30,12 +30,10 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
     oracle = PASSES["materialised"].run(exact, reference.run(exact), exact.look)
     plain = PASSES["materialised"].run(call, reference.run(call), call.look)
     scores, visible = reference.compare(exact)
-    loudest = scores[visible].abs().max().item() if visible.any() else 1.0
+    loudest = scores[visible].abs().max().item() / case.temperature if visible.any() else 1.0
     step = 8 * torch.finfo(dtype).eps * max(1.0, loudest)
     for name in FORWARDS:
-        # In half precision the reference rounds each score: its lse is not that of the scores found again.
-        rounds = name == "reference" and dtype in (torch.float16, torch.bfloat16)
-        if BACKENDS[name].reasons(call) or rounds:
+        if BACKENDS[name].reasons(call):
             continue
         seen = PASSES["blocked"].run(call, BACKENDS[name].run(call), call.look)
         for look in ("rows", "entropy", "mass"):

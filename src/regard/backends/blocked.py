@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from regard.backends import reference
 from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
+from regard.errors import BackendError, message
 from regard.positions import Bias
 from regard.select import Soft
 from regard.tiles import Tile
@@ -59,9 +60,10 @@ class _Blocked(torch.autograd.Function):
         return output.to(call.value.dtype), lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, output, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: a gradient that will itself be differentiated
+            return None, *_differentiable(ctx.call, tensors, doutput)
         wide = _widened(ctx.call)
         doutput = doutput.to(output.dtype)
         delta_BHT1 = (doutput * output).sum(-1, keepdim=True)
@@ -78,6 +80,27 @@ def _worth_holding(call: Call) -> bool:
     they were made from, so that memory stays linear."""
     _, _, queries, keys = call.sizes
     return call.combine == "additive" and queries * keys <= (queries + keys) * call.query.shape[-1]
+
+
+def _differentiable(call: Call, tensors: list[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
+    """The gradients as a graph of their own, by way of the definition, which materialises."""
+    if call.dropout:
+        raise BackendError(
+            message(
+                "attention()",
+                "backend 'blocked' cannot be differentiated twice through dropout",
+                hint='backend="reference" can',
+            )
+        )
+    query, key, value, vector, *bias = tensors
+    assert query is not None and key is not None and value is not None
+    call = replace(call, query=query, key=key, value=value, vector=vector)
+    if isinstance(call.bias, Tensor):
+        call = replace(call, bias=bias[0])
+    wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+    output = reference.run(call).output
+    found = iter(torch.autograd.grad(output, wanted, doutput, create_graph=True, allow_unused=True))
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in tensors]
 
 
 def _detached(call: Call) -> Call:

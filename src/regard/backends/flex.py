@@ -43,6 +43,9 @@ def reasons(call: Call) -> list[str]:
         found.append("has no dropout")
     if isinstance(call.bias, Bias) and (call.bias.asks_query or call.bias.reads):
         found.append(f"sees positions, not the query or the weights that {type(call.bias).__name__} needs")
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.bias_tensors)
+    if learns and max(call.query.shape[-1], call.value.shape[-1]) > 64:
+        found.append("learns a bias only with heads up to 64 wide")
     if device == "cpu" and call.trains:
         found.append("computes no gradients on cpu")
     if device == "cpu" and not _COMPILER:
@@ -76,7 +79,8 @@ def run(call: Call) -> Forward:
         "enable_gqa": call.groups > 1,
     }
     if device.type == "cpu":  # where it does not give the lse
-        output = _compiled()(call.query, call.key, call.value, **options)
+        key, value = call.key.clone(), call.value.clone()  # which may not be one tensor
+        output = _compiled()(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
     else:
         output, aux = _compiled()(

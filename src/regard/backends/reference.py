@@ -14,7 +14,7 @@ from regard.positions import Bias
 from regard.scores import additive, inner
 from regard.select import Selection
 
-__all__ = ["compare", "read", "reasons", "run", "select"]
+__all__ = ["compare", "define", "read", "reasons", "run", "select"]
 
 
 def reasons(call: Call) -> list[str]:
@@ -23,7 +23,13 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compare, mask, select, read."""
+    """The definition, in float32 where the call is in half precision, and in its own dtype where not."""
+    found = define(call.widened())
+    return found._replace(output=found.output.to(call.value.dtype))
+
+
+def define(call: Call) -> Forward:
+    """Compare, mask, select, read, in the dtype of the call."""
     scores_BHTS, visible_BHTS = compare(call)
     chosen = select(call, scores_BHTS, visible_BHTS)
     weights_BHTS = (

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended, Top
 from regard.attention import attention
-from regard.scores import Score, build_score
+from regard.scores import Score, build_score, learned_in
 
 __all__ = ["AttentionLayer"]
 
@@ -42,6 +42,7 @@ class AttentionLayer(nn.Module):
         self.score = build_score(score, query_size, key_size or input_size)
         self.key = nn.Linear(input_size, key_size, bias=False) if key_size else nn.Identity()
         self.value = nn.Linear(input_size, value_size, bias=False) if value_size else nn.Identity()
+        self.sharpness = learned_in(self.score)
         self.site = "attention_layer"
 
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
@@ -60,7 +61,7 @@ def _without_queries(attended: Attended) -> Attended:
     rows = {
         name: getattr(attended, name) for name in ("lse", "alignment", "entropy", "chosen", "log_probability")
     }
-    return attended._replace(
+    return attended.but(
         output=attended.output.squeeze(-2),
         weights=None if attended.weights is None else attended.weights.squeeze(-2),
         top=top,

@@ -13,7 +13,8 @@ from regard.errors import ArgumentError, message
 from regard.masks import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
-from regard.scores import Score, build_score
+from regard.scores import Score, build_score, learned_in
+from regard.shapes import autocast_on
 
 __all__ = ["MultiHead"]
 
@@ -55,7 +56,7 @@ class MultiHead(nn.Module):
     ):
         super().__init__()
         key_heads = key_heads or heads
-        if width % heads or heads % key_heads:
+        if min(width, heads, key_heads) < 1 or width % heads or heads % key_heads:
             raise ArgumentError(
                 message(
                     "MultiHead()",
@@ -70,6 +71,7 @@ class MultiHead(nn.Module):
         self.value = nn.Linear(value_width or key_width or width, key_heads * size, bias)
         self.output = nn.Linear(width, width, bias)
         self.score = build_score(score, size, size, heads if key_heads == heads else None)
+        self.sharpness = learned_in(self.score)
         self.position = None if position is None else build_position(position, width, heads)
         if self.position is not None and self.position.acts == "embeddings":
             name = type(self.position).__name__
@@ -91,15 +93,18 @@ class MultiHead(nn.Module):
         value: Tensor | None = None,
         *,
         mask: Mask | Tensor | None = None,
-        start: int = 0,
+        start: int | None = None,
         **options: Any,
     ) -> Attended:
         """Attend. query: (B, T, width). key, value: (B, S, ...), the query itself and the key unless given;
-        or a Memory from remember(). options: those of attention(), such as look and backend.
+        or a Memory from remember(). start: the position of the first query, 0 unless given; with a Memory,
+        such that the last query stands at its end. options: those of attention(), such as look and backend.
         """
         if query.dim() == 2:
             inputs: list[Any] = [x[None] if isinstance(x, Tensor) else x for x in (query, key, value)]
             return self.forward(*inputs, mask=mask, start=start, **options).map(lambda tensor: tensor[0])
+        if start is None:
+            start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
         memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
         query_BHTD = self._turned(self._split(self.query(query), self.heads), start)
@@ -109,7 +114,7 @@ class MultiHead(nn.Module):
             options.setdefault("dropout", self.dropout)
         attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
-        return attended._replace(output=self.output(joined_BTM))
+        return attended.but(output=self.output(joined_BTM))
 
     def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
         problem, hint = "", ""
@@ -120,6 +125,16 @@ class MultiHead(nn.Module):
                 expected = f"(B, length, {linear.in_features})"
                 raise ArgumentError(
                     message("MultiHead()", f"{name} does not fit", {name: (given, "BTM")}, expected)
+                )
+            weight = linear.weight
+            if (
+                isinstance(given, Tensor)
+                and given.dtype != weight.dtype
+                and not autocast_on(weight.device.type)
+            ):
+                shown = {name: (given, "BTM"), "weight": (weight, "MM")}
+                raise ArgumentError(
+                    message("MultiHead()", "the dtypes differ", shown, hint="layer.to(x.dtype)")
                 )
         if key is None and start:
             problem, hint = (
@@ -155,6 +170,9 @@ class MultiHead(nn.Module):
             return past.append(key_BKSD, value_BKSE)
         return prepare(key_BKSD, value_BKSE, score=self.score)
 
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, key_heads={self.key_heads}, score={self.score!r}, dropout={self.dropout}"
+
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         return joined.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
@@ -171,6 +189,11 @@ class MultiHead(nn.Module):
         >>> torch.allclose(regard.MultiHead.from_torch(theirs)(x).output, theirs(x, x, x)[0], atol=1e-6)
         True
         """
+        if not isinstance(layer, nn.MultiheadAttention):
+            kind = type(layer).__name__
+            raise ArgumentError(
+                message("MultiHead.from_torch()", f"this is a {kind}", expected="nn.MultiheadAttention")
+            )
         if layer.bias_k is not None or layer.add_zero_attn:
             raise ArgumentError(
                 message(

@@ -60,7 +60,7 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
         return attended
     with torch.set_grad_enabled(look.gradient and torch.is_grad_enabled()):
         seen = PASSES[choose_pass(call, look)].run(call, forward, look)
-    return attended._replace(
+    return attended.but(
         lse=seen.lse if look.gradient else attended.lse,
         weights=seen.weights,
         rows=seen.rows,

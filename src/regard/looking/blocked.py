@@ -72,7 +72,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
         rows=_rows(call, forward.lse, look.rows) if look.rows is not None else None,
-        top=Top((top_scores - level[..., None]).exp(), top_keys)._replace() if look.top else None,
+        top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,
         alignment=top_keys[..., 0] if look.alignment else None,
         entropy=entropy if look.entropy else None,
         mass=mass if look.mass else None,

@@ -23,7 +23,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Find the weights again, or take those that the forward kept, and look at them."""
-    scores, visible = reference.compare(call)
+    scores, visible = reference.compare(call.widened())
     if isinstance(call.select, Soft):
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores

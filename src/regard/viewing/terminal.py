@@ -23,7 +23,7 @@ from rich.text import Text
 from regard.viewing.arrays import check_words, checked_weights
 from regard.viewing.shades import Shades, clean, cropped, ramp
 
-__all__ = ["Bars", "Matrix", "bars", "beside", "draw"]
+__all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw"]
 
 LEGEND = 20
 """The legend is no wider than this."""
@@ -32,19 +32,28 @@ LONGEST, LONGEST_SIDE = 18, 24
 """Wider words than these are cut, above the matrix and beside it."""
 
 
-class Drawing:
-    """Something rich can print; str() of it is the same in characters."""
+class Shown:
+    """Something rich can print: str() of it is the same in characters, and a notebook shows a picture."""
+
+    def __str__(self) -> str:
+        page = io.StringIO()
+        Console(file=page, width=100, color_system=None).print(self)
+        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+    def _repr_svg_(self) -> str:
+        from regard.viewing.svg import to_svg
+
+        return to_svg(self)  # type: ignore[arg-type]
+
+
+class Drawing(Shown):
+    """What is drawn line by line."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for line in self.lines(Shades(console, options), options.max_width):
             if line.no_wrap is None:  # what is not told to wrap would lose its columns by it
                 line.no_wrap, line.overflow = True, "crop"
             yield line
-
-    def __str__(self) -> str:
-        page = io.StringIO()
-        Console(file=page, width=100, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
         """The drawing, line by line, for a console of this width."""
@@ -199,13 +208,25 @@ def bars(
     return Bars(array, beside, _cleaned_title(title), full)
 
 
-def beside(*drawings: RenderableType) -> RenderableType:
+@dataclass(frozen=True, eq=False)
+class Beside(Shown):
+    """Drawings side by side: see `beside`."""
+
+    drawings: tuple[RenderableType, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Columns([Group(drawing, "") for drawing in self.drawings], padding=(0, 3))
+
+
+def beside(*drawings: RenderableType) -> Beside:
     """Put drawings side by side, as many as fit, and the rest below.
 
     >>> from regard.viewing import beside, draw
     >>> pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
+    >>> str(pair).splitlines()[0]
+    '    b      d'
     """
-    return Columns([Group(drawing, "") for drawing in drawings], padding=(0, 3))
+    return Beside(drawings)
 
 
 def _words(given: Sequence[object], longest: int) -> tuple[str, ...]:

@@ -1,0 +1,118 @@
+"""What first users stumbled over, each held in place by a test."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import regard
+from regard.viewing import beside, draw
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_shown_in_half_precision_are_those_that_read(dtype: torch.dtype):
+    query, key = torch.full((1, 64), 2.0, dtype=dtype), torch.full((3, 64), 2.0, dtype=dtype)
+    key[1, 0], key[2, :4] = 2.5, 2.25
+    value = torch.eye(3, dtype=dtype)  # so that the output is the weights
+    for backend in ("auto", "reference", "blocked"):
+        seen = regard.attention(
+            query, key, value, score=regard.Dot(), look=regard.Look(weights=True), backend=backend
+        )
+        torch.testing.assert_close(seen.weights, seen.output.float(), atol=torch.finfo(dtype).eps, rtol=0)
+
+
+def test_scores_beyond_half_precision_do_not_overflow():
+    x = (torch.randn(2, 4, 5, 8) * 1e3).half()
+    seen = regard.attention(x, x, score=regard.Dot(), look=regard.Look(weights=True, entropy=True))
+    exact = regard.attention(x, x, score=regard.Dot(), backend="reference")
+    assert seen.weights.isfinite().all() and seen.entropy.isfinite().all() and exact.output.isfinite().all()
+
+
+@pytest.mark.parametrize("score", ["additive", "scaled_dot"])
+def test_blocked_can_be_differentiated_twice(score: str):
+    made = regard.build_score(score, 4, 4)
+    made = made.double() if isinstance(made, torch.nn.Module) else made
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+
+    def penalty(backend: str) -> torch.Tensor:
+        output = regard.attention(x, x, score=made, backend=backend).output
+        (first,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum() + x.pow(3).sum(), x)[0]
+
+    torch.testing.assert_close(penalty("blocked"), penalty("reference"))
+    assert torch.autograd.gradgradcheck(
+        lambda x: regard.attention(x, x, score=made, backend="blocked").output, x
+    )
+
+
+def test_blocked_says_that_dropout_cannot_be_differentiated_twice():
+    x = torch.randn(3, 4, requires_grad=True)
+    output = regard.attention(x, x, dropout=0.5, backend="blocked").output
+    with pytest.raises(regard.BackendError, match="twice through dropout"):
+        torch.autograd.grad(output.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("position", ["rotary", "relative", "t5", "alibi"])
+def test_a_layer_made_on_meta_is_whole_after_loading(position: str):
+    original, x = regard.MultiHead(16, 4, position=position), torch.randn(1, 5, 16)
+    with torch.device("meta"):
+        layer = regard.MultiHead(16, 4, position=position)
+    layer = layer.to_empty(device="cpu")
+    layer.load_state_dict(original.state_dict())
+    assert torch.equal(layer(x).output, original(x).output)
+
+
+def test_shapes_can_be_asked_on_the_meta_device():
+    layer = regard.MultiHead(16, 4, position="alibi").to("meta")
+    assert layer(torch.empty(2, 5, 16, device="meta"), mask=regard.causal()).output.shape == (2, 5, 16)
+
+
+def test_a_learned_sharpness_belongs_to_its_layer():
+    layer = regard.AttentionLayer(4, 4, score=regard.Cosine(torch.nn.Parameter(torch.tensor(2.0))))
+    assert list(dict(layer.named_parameters())) == ["sharpness"] and "sharpness" in layer.state_dict()
+    layer(torch.randn(3, 4), torch.randn(5, 4)).output.sum().backward()
+    assert layer.sharpness.grad is not None
+    twin = copy.deepcopy(layer)
+    assert twin.score.sharpness is twin.sharpness
+
+
+def test_a_memory_places_its_last_query_at_its_end():
+    layer, x = regard.MultiHead(16, 4, position="rotary"), torch.randn(2, 6, 16)
+    whole, memory = layer(x, mask=regard.causal()).output, None
+    for t in range(6):
+        memory = layer.remember(x[:, t : t + 1], past=memory)
+        step = layer(x[:, t : t + 1], memory, mask=regard.causal()).output  # no start
+        torch.testing.assert_close(step, whole[:, t : t + 1])
+
+
+def test_lists_are_taken_where_tensors_are_meant():
+    assert torch.equal(regard.padding([1, 2]).dense(1, 3), regard.padding(torch.tensor([1, 2])).dense(1, 3))
+    ids = [[0, 0, 1]]
+    assert torch.equal(regard.documents(ids).dense(3, 3), regard.documents(torch.tensor(ids)).dense(3, 3))
+    x = torch.randn(2, 5, 4)
+    one, each = regard.LocalP(1.0, width=2), regard.LocalP(torch.ones(2, 5), width=2)
+    assert torch.equal(regard.attention(x, x, select=one).output, regard.attention(x, x, select=each).output)
+
+
+def test_masks_are_joined_by_their_own_signs():
+    with pytest.raises(regard.ArgumentError, match="join masks with &"):
+        regard.causal() and regard.padding([1])
+
+
+def test_what_is_printed_is_short():
+    x = torch.randn(2, 4, 30, 8)
+    seen = regard.attention(x, x, look=regard.Look(top=2, weights=True))
+    assert repr(seen).startswith("Attended(output=(2, 4, 30, 8) float32, lse=(2, 4, 30) float32, weights=")
+    mask = regard.causal() & regard.padding([3, 4]) & (regard.window(1, 2) | ~regard.documents([[1, 2]]))
+    assert repr(mask) == "causal() & padding(2 lengths) & (window(1, 2) | ~(documents(...)))"
+    assert repr(regard.prepare(x)).startswith(
+        "Memory(key=(2, 4, 30, 8), value=(2, 4, 30, 8), score=ScaledDot()"
+    )
+    assert "heads=4, key_heads=2" in repr(regard.MultiHead(8, 4, key_heads=2, position="alibi"))
+
+
+def test_a_drawing_shows_itself_in_a_notebook():
+    pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
+    assert pair._repr_svg_().startswith("<svg") and "b" in str(pair) and "d" in str(pair)
