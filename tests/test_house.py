@@ -42,6 +42,7 @@ LEAVES = (
     "checking",
     "errors",
     "look",
+    "mask",
     "masks",
     "memory",
     "positions",
@@ -116,7 +117,7 @@ PUBLIC = (
 )
 """The names people rely on. Taking one away or adding one is a decision: make it here too."""
 
-LINES = 480  # about 300 is the aim
+LINES = 450  # about 300 is the aim
 FUNCTION_LINES = 80  # about 60 is the aim
 PARAMETERS = 10  # of a constructor; about 8 is the aim
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

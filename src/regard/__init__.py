@@ -11,7 +11,8 @@ from regard.errors import ArgumentError, BackendError, LookError, RegardError, U
 from regard.explaining import Explanation, explain
 from regard.layers import AttentionLayer, MultiHead
 from regard.look import Look
-from regard.masks import Mask, causal, dense, documents, padding, where, window
+from regard.mask import Mask
+from regard.masks import causal, dense, documents, padding, where, window
 from regard.memory import Memory, prepare
 from regard.positions import (
     POSITIONS,

@@ -23,7 +23,7 @@ from regard.checking import check
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.looking import look_at
-from regard.masks import Mask
+from regard.mask import Mask
 from regard.memory import Memory
 from regard.positions import Bias
 from regard.scores import Dot, ScaledDot, Score

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.look import Look
-from regard.masks import Mask
+from regard.mask import Mask
 from regard.positions import Bias
 from regard.select import Select, Soft
 from regard.tiles import Tile, whole_tile

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.call import Call
 from regard.errors import ArgumentError, message
 from regard.look import Look
-from regard.masks import Mask
+from regard.mask import Mask
 from regard.memory import Memory, cleaned
 from regard.positions import Bias
 from regard.scores import Score

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
-from regard.masks import Mask
+from regard.mask import Mask
 from regard.scores import ScaledDot, Score
 from regard.shapes import lift, lifted_mask
 from regard.tiles import whole_tile

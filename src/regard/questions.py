@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from regard.masks import Mask
+    from regard.mask import Mask
 
 __all__ = ["All", "Asked", "Either", "Not", "Question"]
 

@@ -1,4 +1,4 @@
-"""Shapes: (T, D) and (B, T, D) are brought to (B, H, T, D), and results are answered in kind; dtypes likewise."""
+"""Shapes: (T, D) and (B, T, D) brought to (B, H, T, D) and answered in kind; and which dtype holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.masks import Mask, as_mask, dense
+from regard.mask import Mask, as_mask, dense
 
 __all__ = ["autocast_on", "lift", "lifted_mask", "lower"]
 

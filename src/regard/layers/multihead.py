@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.attention import attention
 from regard.errors import ArgumentError, message
-from regard.masks import Mask
+from regard.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.scores import Score, build_score, learned_in

@@ -1,0 +1,185 @@
+"""Positions that act on scores: relative, T5, ALiBi."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, message
+from regard.positions.position import Position
+from regard.tiles import Tile
+
+__all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]
+
+
+class Bias(Position):
+    """A scheme that acts on scores: attention(bias=scheme) adds its bias, and what it adds to the reading.
+
+    >>> import regard
+    >>> isinstance(regard.ALiBi(heads=2), regard.Bias)
+    True
+    """
+
+    acts: ClassVar[str] = "scores"
+    heads: int | None = None  # for how many heads it was made, where each has its own
+    reads: bool = False  # whether it also adds to what is read
+    asks_query: ClassVar[bool] = False  # whether the bias depends on the query
+
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """What to add to the score of query i and key j in this head, for index tensors that broadcast."""
+        raise TypeError(f"the bias of {type(self).__name__} depends on more than positions")
+
+    def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
+        """What to add to the scores of this tile, broadcastable to (B, H, T, S)."""
+        head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
+        return self.at(head, tile.i_T1, tile.j_S)[None]
+
+    def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
+        """(problem, expected) where it does not fit a call with these sizes, or None."""
+        if self.heads in (None, heads):
+            return None
+        return f"this {type(self).__name__} was made for {self.heads} heads", f"H = {self.heads}"
+
+    def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
+        """What to add to the output, (B, H, T, E), linear in the weights; only where `reads`."""
+        raise TypeError(f"{type(self).__name__} adds nothing to what is read")
+
+
+class ALiBi(Bias):
+    """Lower each score in proportion to the distance, by a slope of its own in each head (Press et al. 2022).
+
+    bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H) for H a power of two, interleaved for others as the authors do
+
+    >>> import regard, torch
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> regard.attention(x, x, bias=regard.ALiBi(heads=2), look=regard.Look(weights=True)).weights[0, 0, 0]
+    tensor([0.3544, 0.3329, 0.3127])
+    """
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.register_buffer("slope_H", torch.tensor(_slopes(heads)))
+        self.slope_H: Tensor
+
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return -self.slope_H[head] * (i - j).abs()
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> ALiBi:
+        return cls(heads)
+
+
+class T5Bias(Bias):
+    """Learn one number a head for each bucket of distances: near ones apart, far ones together.
+
+    bias_ij = b_h[bucket(j - i)]   (Raffel et al. 2020, section 2.1); buckets grow with the logarithm of the
+    distance up to `furthest`. bidirectional: whether keys after the query have buckets of their own.
+
+    >>> import regard, torch
+    >>> bias = regard.T5Bias(heads=2)
+    >>> x = torch.zeros(1, 2, 3, 4)
+    >>> regard.attention(x, x, x, bias=bias).output.shape
+    torch.Size([1, 2, 3, 4])
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, bidirectional: bool = True):
+        super().__init__()
+        if furthest <= buckets // (4 if bidirectional else 2):
+            expected = "more than the distances that have a bucket of their own"
+            raise ArgumentError(
+                message("T5Bias()", f"furthest is {furthest} for {buckets} buckets", expected=expected)
+            )
+        self.heads = heads
+        self.buckets, self.furthest, self.bidirectional = buckets, furthest, bidirectional
+        self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """The bucket of each offset j - i."""
+        count = self.buckets // 2 if self.bidirectional else self.buckets
+        later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
+        distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)
+        exact = count // 2
+        log_scale = (distance.clamp_min(1).float() / exact).log() / math.log(self.furthest / exact)
+        far = (exact + (log_scale * (count - exact)).long()).clamp_max(count - 1)
+        return later + torch.where(distance < exact, distance, far)
+
+    def extra_repr(self) -> str:
+        sizes = f"heads={self.heads}, buckets={self.buckets}, furthest={self.furthest}"
+        return f"{sizes}, bidirectional={self.bidirectional}"
+
+    def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.table[self.bucket(j - i), head]
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> T5Bias:
+        return cls(heads)
+
+
+class Relative(Bias):
+    """Learn a key and a value for each clipped distance (Shaw et al. 2018, eq. 3 and 4).
+
+    score_ij += q_i . a^K[clip(j - i)] / sqrt(D)
+    output_i += sum_j weight_ij a^V[clip(j - i)]
+
+    size: the width of a head. values: the width of a value, 0 for keys alone. furthest: where distances clip.
+
+    >>> import regard, torch
+    >>> x = torch.randn(1, 2, 5, 4)
+    >>> regard.attention(x, x, x, bias=regard.Relative(size=4, values=4, furthest=2)).output.shape
+    torch.Size([1, 2, 5, 4])
+    """
+
+    asks_query: ClassVar[bool] = True
+
+    def __init__(self, size: int, values: int = 0, furthest: int = 16):
+        super().__init__()
+        self.furthest, self.reads = furthest, values > 0
+        self.key_table = nn.Parameter(torch.randn(2 * furthest + 1, size) / math.sqrt(size))
+        self.value_table = (
+            nn.Parameter(torch.randn(2 * furthest + 1, values) / math.sqrt(values)) if values else None
+        )
+
+    def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
+        size, values = self.key_table.shape[1], 0 if self.value_table is None else self.value_table.shape[1]
+        if size == query_size and values in (0, value_size):
+            return None
+        problem = f"this Relative is not for queries of width {query_size} and values of {value_size}"
+        return problem, f"queries of {size}, as the score projects them" + (
+            f", values of {values}" if values else ""
+        )
+
+    def _bucket(self, tile: Tile) -> Tensor:
+        return (tile.j_S - tile.i_T1).clamp(-self.furthest, self.furthest) + self.furthest
+
+    def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
+        by_distance_BHTR = (
+            query_BHTD @ (self.key_table / math.sqrt(query_BHTD.shape[-1])).to(query_BHTD.dtype).T
+        )
+        bucket_TS = self._bucket(tile)
+        return by_distance_BHTR.gather(-1, bucket_TS.expand(*by_distance_BHTR.shape[:2], *bucket_TS.shape))
+
+    def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
+        assert self.value_table is not None
+        bucket_TS = self._bucket(tile)
+        by_distance_BHTR = weights_BHTS.new_zeros(*weights_BHTS.shape[:3], 2 * self.furthest + 1).scatter_add(
+            -1, bucket_TS.expand_as(weights_BHTS), weights_BHTS
+        )
+        return by_distance_BHTR @ self.value_table.to(weights_BHTS.dtype)
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> Relative:
+        return cls(width // heads, values=width // heads)
+
+
+def _slopes(heads: int) -> list[float]:
+    power = 2 ** int(math.log2(heads)) if heads else 1
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    between = [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]
+    return (slopes + between[: heads - power])[:heads]

@@ -1,0 +1,120 @@
+"""Positions added to embeddings: noise, learned, sinusoidal."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, message
+from regard.positions.position import Position, angles
+
+__all__ = ["Learned", "Noise", "Sinusoidal"]
+
+
+class Embedded(Position):
+    """A table of one vector a position, added to embeddings (..., T, M)."""
+
+    def rows(self, first: int, last: int, like: Tensor) -> Tensor:
+        """The vectors of positions first to last - 1, (last - first, M)."""
+        raise TypeError(f"{type(self).__name__} has no rows")
+
+    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        """Add to each embedding the vector of its position, counted from `start`."""
+        rows = self.rows(start, start + embeddings.shape[-2], embeddings)
+        if start < 0 or rows.shape[-1] != embeddings.shape[-1]:
+            raise ArgumentError(
+                message(
+                    f"{type(self).__name__}()",
+                    f"start is {start}, positions are {rows.shape[-1]} wide",
+                    {"embeddings": (embeddings, "BTM")},
+                    f"start >= 0 and M = {rows.shape[-1]}",
+                )
+            )
+        return embeddings + rows.to(embeddings.dtype)
+
+
+class Table(Embedded):
+    """Positions kept in a table of `length` rows."""
+
+    table: Tensor
+
+    def rows(self, first: int, last: int, like: Tensor) -> Tensor:
+        length, width = self.table.shape
+        if last > length:
+            raise ArgumentError(
+                message(
+                    f"{type(self).__name__}()",
+                    f"positions {first} to {last - 1} were asked for; the table has {length}, {width} wide",
+                    {"embeddings": (like, "BTM")},
+                    f"start + T <= {length}",
+                    f"{type(self).__name__}({width}, length={last}); Sinusoidal has no end",
+                )
+            )
+        return self.table[first:last]
+
+
+class Noise(Table):
+    """Give each position one fixed random vector, drawn once from a seed and saved with the model.
+
+    x_t + n_t, with n_t ~ N(0, 1/M) never trained: the crudest way to make positions tell apart.
+
+    >>> import regard, torch
+    >>> x = torch.zeros(1, 5, 8)
+    >>> noise = regard.Noise(width=8, length=16, seed=1)
+    >>> torch.equal(noise(x)[:, 3:4], noise(x[:, :1], start=3))
+    True
+    """
+
+    def __init__(self, width: int, length: int, seed: int = 0):
+        super().__init__()
+        source = torch.Generator().manual_seed(seed)
+        self.register_buffer("table", torch.randn(length, width, generator=source) / math.sqrt(width))
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> Noise:
+        return cls(width, length)
+
+
+class Learned(Table):
+    """Learn one vector a position (Gehring et al. 2017; Devlin et al. 2018).
+
+    x_t + p_t
+
+    >>> import regard, torch
+    >>> regard.Learned(width=8, length=16)(torch.zeros(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
+    """
+
+    def __init__(self, width: int, length: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(length, width) / math.sqrt(width))
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> Learned:
+        return cls(width, length)
+
+
+class Sinusoidal(Embedded):
+    """Tell positions by waves of many lengths (Vaswani et al. 2017, section 3.5).
+
+    p_t[2i] = sin(t / 10000^(2i/M)),  p_t[2i+1] = cos(t / 10000^(2i/M))
+
+    >>> import regard, torch
+    >>> regard.Sinusoidal(width=4)(torch.zeros(2, 4))
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+
+    def __init__(self, width: int, base: float = 10000.0):
+        super().__init__()
+        self.width, self.base = width, base
+
+    def rows(self, first: int, last: int, like: Tensor) -> Tensor:
+        angle = angles(first, last, self.width, self.base, like.device)
+        return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[:, : self.width]
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> Sinusoidal:
+        return cls(width)

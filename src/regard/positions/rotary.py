@@ -1,0 +1,60 @@
+"""Positions that turn queries and keys: rotary."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.positions.position import Position, angles
+
+__all__ = ["Rotary"]
+
+
+class Rotary(Position):
+    """Turn each query and key by an angle that grows with its position, so that q . k knows the distance.
+
+    (q_2i, q_2i+1) is rotated by t / base^(2i/D)   (Su et al. 2021, eq. 15)
+
+    size: the width of a head, even. pairs: "halves" turns (i, i + D/2) together, as Llama's weights expect;
+    "neighbours" turns (2i, 2i + 1), as the paper has it. The two differ by a permutation of the width.
+
+    >>> import regard, torch
+    >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)
+    >>> near = rotary(q, start=7) @ rotary(k, start=5).T
+    >>> far = rotary(q, start=107) @ rotary(k, start=105).T
+    >>> torch.allclose(near, far)
+    True
+    """
+
+    acts: ClassVar[str] = "queries and keys"
+
+    def __init__(self, size: int, base: float = 10000.0, pairs: str = "halves"):
+        super().__init__()
+        if size % 2:
+            raise ArgumentError(message("Rotary()", f"size is {size}", expected="an even width of a head"))
+        if pairs not in ("halves", "neighbours"):
+            raise UnknownName("pairing of Rotary", pairs, ("halves", "neighbours"))
+        self.size, self.base, self.pairs = size, base, pairs
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, base={self.base:g}, pairs={self.pairs!r}"
+
+    def forward(self, vectors: Tensor, start: int = 0) -> Tensor:
+        """Turn queries or keys (..., T, D), the first of which stands at `start`."""
+        if vectors.shape[-1] != self.size:
+            shown = {"vectors": (vectors, "BHTD")}
+            raise ArgumentError(message("Rotary()", "the width is another", shown, f"D = {self.size}"))
+        angle = angles(start, start + vectors.shape[-2], self.size, self.base, vectors.device)
+        cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
+        if self.pairs == "halves":
+            x, y = vectors.chunk(2, -1)
+            return torch.cat((x * cos - y * sin, y * cos + x * sin), -1)
+        x, y = vectors[..., 0::2], vectors[..., 1::2]
+        return torch.stack((x * cos - y * sin, y * cos + x * sin), -1).flatten(-2)
+
+    @classmethod
+    def build(cls, width: int, heads: int, length: int) -> Rotary:
+        return cls(width // heads)
