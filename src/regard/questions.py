@@ -56,10 +56,17 @@ class Asked(Question):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Either(Question):
-    """One mask or another."""
+class Made(Question):
+    """A question made of masks."""
 
     masks: tuple[Mask, ...]
+
+    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Made:
+        return type(self)(tuple(move(mask) for mask in self.masks))
+
+
+class Either(Made):
+    """One mask or another."""
 
     def __repr__(self) -> str:
         return f"({' | '.join(map(repr, self.masks))})"
@@ -68,15 +75,9 @@ class Either(Question):
         first, second = (mask.sees(batch, head, i, j, row) for mask in self.masks)
         return first | second
 
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Either:
-        return Either(tuple(move(mask) for mask in self.masks))
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class All(Question):
+class All(Made):
     """Several masks at once, where the normal form has no room for their parts."""
-
-    masks: tuple[Mask, ...]
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self.masks))
@@ -87,21 +88,12 @@ class All(Question):
             seen = seen & mask.sees(batch, head, i, j, row)
         return seen
 
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> All:
-        return All(tuple(move(mask) for mask in self.masks))
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Not(Question):
+class Not(Made):
     """Where a mask does not hold."""
-
-    masks: tuple[Mask, ...]
 
     def __repr__(self) -> str:
         return f"~({self.masks[0]!r})"
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         return ~self.masks[0].sees(batch, head, i, j, row)
-
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Not:
-        return Not(tuple(move(mask) for mask in self.masks))

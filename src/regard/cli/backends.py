@@ -93,7 +93,7 @@ def _listed(heading: str, about: dict[str, str]) -> Table:
 
 
 def _choices(device: str) -> Table:
-    table = _table("score", "equation", "float32", "bfloat16", "training", "looks", title=f"auto on {device}")
+    table = _table("score", "equation", "float32", "bfloat16", "training", title=f"auto on {device}")
     for name, score in regard.SCORES.items():
         found = [
             _explained(name, device, torch.float32, trains=False),
@@ -101,8 +101,7 @@ def _choices(device: str) -> Table:
             _explained(name, device, torch.float32, trains=True),
         ]
         chosen = [Text(each.backend) for each in found]
-        looking = Text(found[0].looking or "")
-        table.add_row(Text(name, style="cyan"), Text(score.equation), *chosen, looking)
+        table.add_row(Text(name, style="cyan"), Text(score.equation), *chosen)
     table.add_row("")
     return table
 
