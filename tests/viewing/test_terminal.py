@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 
+import regard
 from regard import ArgumentError
 from regard.viewing import bars, beside, draw
 
@@ -192,3 +193,17 @@ def test_bad_input_is_refused_in_words(make, told):
     with pytest.raises(ArgumentError) as caught:
         make()
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "nobody asked"),
+        (regard.attention(torch.eye(2), torch.eye(2)), "a whole result"),
+        (regard.causal(), "a mask"),
+    ],
+)
+def test_what_is_not_weights_is_told_where_they_are(given: object, says: str):
+    with pytest.raises(regard.ArgumentError, match=says) as error:
+        draw(given, ["a"], ["b"])
+    assert "hint:" in str(error.value)

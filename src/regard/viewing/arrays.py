@@ -21,6 +21,17 @@ def checked_weights(
     call: str, weights: Any, letters: str, most: float | None
 ) -> tuple[NDArray[numpy.float64], float]:
     """The weights as numbers, of as many sizes as there are letters, and `most` or the largest of them."""
+    if weights is None or hasattr(weights, "weights"):
+        problem = (
+            "weights are None: nobody asked to see them" if weights is None else "this is a whole result"
+        )
+        hint = "seen = attention(..., look=Look(weights=True)), then seen.weights"
+        raise ArgumentError(message(call, problem, expected=f"weights, ({', '.join(letters)})", hint=hint))
+    if hasattr(weights, "dense"):
+        hint = "mask.dense(queries, keys)[0, 0] is its table"
+        raise ArgumentError(
+            message(call, "this is a mask", expected=f"weights, ({', '.join(letters)})", hint=hint)
+        )
     try:
         # A tensor is known by what it can do: torch is not needed to draw.
         given = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
