@@ -50,9 +50,7 @@ def check(
     if memory:
         found, score = memory.mask.to(query.device) & found, memory.score
         hiding = replace(found, lengths=hiding.lengths)  # prepare() cleaned by the memory's own lengths
-        _check_score(score, query, memory.key[..., :1].expand(*memory.key.shape[:-1], memory.key_size), shown)
-    else:
-        _check_score(score, query, raw_key, shown)
+    _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
     batch, heads, queries = lift(query).shape[:3]
     keys = raw_key.shape[-2]
@@ -241,9 +239,11 @@ def _lifted_bias(
     )
 
 
-def _check_score(score: Score, query: Tensor, key: Tensor, tensors: dict[str, tuple[Tensor, str]]) -> None:
-    """Raise where this score cannot compare these tensors."""
-    wrong = score.mismatch(query.shape[-1], key.shape[-1], key.shape[-2])
+def _check_score(
+    score: Score, query: Tensor, key: Tensor, key_size: int, tensors: dict[str, tuple[Tensor, str]]
+) -> None:
+    """Raise where this score cannot compare these tensors; key_size is the keys' width before projection."""
+    wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
     name = type(score).__name__
     if score.heads is not None and heads != (score.heads, score.heads):

@@ -11,11 +11,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["add_additive_gradients", "additive_scores"]
+__all__ = ["add_additive_gradients", "additive_scores", "at_once"]
 
 IN_CACHE = 1 << 21
 """How many numbers the workspace holds: eight megabytes of float32, few enough for a cache and enough to keep
 several threads from waiting for each other."""
+
+ON_GPU = 32
+"""How many times more is taken at once where a launch costs more than a cache miss."""
+
+
+def at_once(count: int, device: torch.device) -> int:
+    """How many numbers to take at once on this device, given how many on a CPU."""
+    return count if device.type == "cpu" else count * ON_GPU
 
 
 def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
@@ -74,9 +82,9 @@ def _joined(tensor_BHXY: Tensor) -> Tensor:
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """tanh(q + k) for some sequences and rows at a time, in one workspace that is used again and again."""
     count, queries, width = query_NTA.shape
-    keys = key_NSA.shape[1]
-    rows = max(1, min(queries, IN_CACHE // max(1, keys * width)))
-    some = max(1, min(count, IN_CACHE // max(1, keys * width * rows))) if rows == queries else 1
+    keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)
+    rows = max(1, min(queries, room // max(1, keys * width)))
+    some = max(1, min(count, room // max(1, keys * width * rows))) if rows == queries else 1
     workspace = query_NTA.new_empty(some, rows, keys, width)
     for first in range(0, count, some):
         for row in range(0, queries, rows):

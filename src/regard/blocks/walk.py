@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regard.blocks.additive import additive_scores
+from regard.blocks.additive import additive_scores, at_once
 from regard.call import Call
 from regard.tiles import Tile
 
@@ -22,15 +22,16 @@ ROWS = 128
 def row_blocks(call: Call) -> Iterator[slice]:
     """The rows, some at a time."""
     _, _, queries, _ = call.sizes
-    for first in range(0, queries, ROWS):
-        yield slice(first, min(first + ROWS, queries))
+    rows = at_once(ROWS, call.query.device)
+    for first in range(0, queries, rows):
+        yield slice(first, min(first + rows, queries))
 
 
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
     """The keys these rows may see, some at a time, with their tile; what is hidden by position is skipped."""
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
-    width = max(16, AT_ONCE // max(batch * heads * (rows.stop - rows.start), 1))
+    width = max(16, at_once(AT_ONCE, call.query.device) // max(batch * heads * (rows.stop - rows.start), 1))
     device = call.query.device
     rows_T = torch.arange(rows.start, rows.stop, device=device)
     for first in range(low, high, width):
