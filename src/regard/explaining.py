@@ -41,7 +41,7 @@ class Explanation:
         for name in BACKENDS:
             why = "; ".join(self.refused.get(name, []))
             mark = "->" if name == self.backend else "  "
-            state = why or ("taken" if name == self.backend else "could run, is slower here")
+            state = why or ("taken" if name == self.backend else "could run")
             lines.append(f"{mark} {name.ljust(width)}  {state}")
         if self.looking is not None:
             lines.append(f"looking: {self.looking} ({PASSES[self.looking].about})")
@@ -54,10 +54,10 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
     >>> import regard, torch
     >>> x = torch.ones(1, 3, 4)
     >>> print(regard.explain(x, x, score=regard.Additive(4, 4)))
-    backend: blocked (plain PyTorch, block by block: never holds T x S)
+    backend: blocked (plain PyTorch, block by block: memory linear in length)
        sdpa-cudnn      computes inner products, and this score combines additively; ...
     -> blocked         taken
-       reference       could run, is slower here
+       reference       could run
     """
     name = options.pop("backend", "auto")
     options.pop("site", None)

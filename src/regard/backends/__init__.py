@@ -1,6 +1,6 @@
 """Backends: the forward pass. `auto` takes the first of BACKENDS whose reasons(call) is empty.
 
-The order is by speed where they overlap. A new kernel is its file and one line here.
+The order is meant to be by speed where they overlap. A new kernel is its file and one line here.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from regard.errors import BackendError, UnknownName, message
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
 
 _SDPA_ABOUT = {
-    "sdpa-cudnn": "cuDNN's fused attention, the fastest on recent GPUs",
+    "sdpa-cudnn": "cuDNN's fused attention on CUDA",
     "sdpa-flash": "FlashAttention 2 on CUDA",
     "sdpa-efficient": "the memory-efficient kernel on CUDA: float32, masks and biases",
     "sdpa-cpu": "PyTorch's flash attention for CPU",
 }
 
 LARGE_TABLE = 1 << 24
-"""From this many pairs on, a kernel that skips what is hidden beats one that reads a table of it:
-measured on an H200, at 4,096 and 16,384 positions."""
+"""From this many pairs on, auto prefers a kernel that skips what is hidden to one that is given a table."""
 
 
 def _unasked(call: Call) -> list[str]:
@@ -39,7 +38,7 @@ BACKENDS: dict[str, Backend] = {
         flex.reasons, flex.run, flex.unasked, "FlexAttention: compiles masks and biases into the kernel"
     ),
     "blocked": Backend(
-        blocked.reasons, blocked.run, about="plain PyTorch, block by block: never holds T x S"
+        blocked.reasons, blocked.run, about="plain PyTorch, block by block: memory linear in length"
     ),
     "reference": Backend(
         reference.reasons, reference.run, about="the definition; materialises; takes everything"

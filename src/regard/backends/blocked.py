@@ -1,8 +1,9 @@
-"""blocked: plain PyTorch that walks over blocks with an online softmax and never holds T x S.
+"""blocked: plain PyTorch that walks over blocks with an online softmax, in memory linear in T + S.
 
 For what the fused kernels do not take: additive scores, dropout on CPU, biases that learn, devices without a
-kernel of their own. The backward pass walks again and finds each block's weights anew from the lse.
-A NaN that one row may see can spread to other rows of its block.
+kernel of their own. The backward pass walks again and finds each block's weights anew from the lse; additive
+scores are held for it where they are fewer than what they were made from. A NaN that one row may see can
+spread to other rows of its block.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def explained(found: regard.Explanation) -> Table:
     for name in BACKENDS:
         why = "; ".join(found.refused.get(name, []))
         taken = name == found.backend
-        state = Text("taken", style="bold") if taken else Text(why or "could run, is slower here")
+        state = Text("taken", style="bold") if taken else Text(why or "could run")
         table.add_row("->" if taken else "", Text(name, style="cyan"), state)
     if found.looking is not None:
         table.add_row(
