@@ -73,7 +73,7 @@ def test_the_extras_are_there():
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == set(extras) - {"all", "dev"}
     base = {each.name for each in requirements()[""]}
-    assert base == {"torch", "numpy", "typer", "rich"}
+    assert base == {"torch", "numpy", "sacrebleu", "sentencepiece", "typer", "rich"}
 
 
 def test_every_version_is_pinned():

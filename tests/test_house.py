@@ -38,6 +38,7 @@ LAYERS = (
 
 LEAVES = (
     "attended",
+    "batch",
     "call",
     "checking",
     "errors",
@@ -68,6 +69,7 @@ PUBLIC = (
     "Bias",
     "Concat",
     "Cosine",
+    "DataError",
     "Dot",
     "Explanation",
     "Gate",

@@ -7,7 +7,7 @@ is every attention mechanism since 2014. Read attention.py first. Importing this
 
 from regard.attended import Attended, Top
 from regard.attention import attention, read
-from regard.errors import ArgumentError, BackendError, LookError, RegardError, UnknownName
+from regard.errors import ArgumentError, BackendError, DataError, LookError, RegardError, UnknownName
 from regard.explaining import Explanation, explain
 from regard.layers import AttentionLayer, MultiHead
 from regard.look import Look
@@ -53,6 +53,7 @@ __all__ = [
     "Bias",
     "Concat",
     "Cosine",
+    "DataError",
     "Dot",
     "Explanation",
     "Gate",

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-__all__ = ["ArgumentError", "BackendError", "LookError", "RegardError", "UnknownName", "lettered", "message"]
+__all__ = [
+    "ArgumentError",
+    "BackendError",
+    "DataError",
+    "LookError",
+    "RegardError",
+    "UnknownName",
+    "lettered",
+    "message",
+]
 
 
 class RegardError(Exception):
@@ -51,6 +60,15 @@ class BackendError(RegardError, ValueError):
     attention(): backend 'blocked' cannot run this call
       blocked: Sparse needs whole rows of scores; only Soft can be read block by block
     hint: backend="auto" takes 'reference' here
+    """
+
+
+class DataError(RegardError, ValueError):
+    """Data that cannot be used as it is; the message says which file, which line, and what to do.
+
+    >>> print(DataError(message("a.ko, line 3", "the source is empty", hint="give both sides, or drop it")))
+    a.ko, line 3: the source is empty
+    hint: give both sides, or drop it
     """
 
 
