@@ -1,6 +1,9 @@
-"""Layers: attention with parameters around it, each at a named site."""
+"""Layers: attention with parameters around it, each at a named site, and what stands between attentions."""
 
 from regard.layers.attention_layer import AttentionLayer
+from regard.layers.feedforward import FeedForward
+from regard.layers.gated_cell import GatedCell
 from regard.layers.multihead import MultiHead
+from regard.layers.recurrent import Recurrence, Recurrent
 
-__all__ = ["AttentionLayer", "MultiHead"]
+__all__ = ["AttentionLayer", "FeedForward", "GatedCell", "MultiHead", "Recurrence", "Recurrent"]

@@ -156,10 +156,12 @@ class MultiHead(nn.Module):
         *,
         past: Memory | None = None,
         start: int | None = None,
+        mask: Mask | None = None,
     ) -> Memory:
         """Project what will be attended to, once: (B, S, ...) -> Memory, appended to `past` where given.
 
-        start: the position of the first key; after the past unless given.
+        start: the position of the first key; after the past unless given. mask: what hides keys from every
+        query, such as padding(lengths).
         """
         if key.dim() == 2:
             key, value = key[None], None if value is None else value[None]
@@ -168,7 +170,7 @@ class MultiHead(nn.Module):
         value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
-        return prepare(key_BKSD, value_BKSE, score=self.score)
+        return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, key_heads={self.key_heads}, score={self.score!r}, dropout={self.dropout}"

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.batch import Batch
+from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "attend", "flip"]
+__all__ = ["Encoded", "Model", "State", "attend", "flip", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,3 +136,11 @@ def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
     position = torch.arange(sequences.shape[1], device=sequences.device)
     turned_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
     return sequences[torch.arange(len(sequences), device=sequences.device)[:, None], turned_BS]
+
+
+def words(size: int, width: int) -> nn.Embedding:
+    """A vector for each word of a vocabulary, of length about 1, and 0 for padding."""
+    table = nn.Embedding(size, width, padding_idx=PAD)
+    with torch.no_grad():
+        table.weight.normal_(std=width**-0.5)[PAD] = 0
+    return table

@@ -1,0 +1,136 @@
+"""Bahdanau: the first attention. The decoder looks over all source states before each word it says."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UnknownName
+from regard.layers.gated_cell import GatedCell
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.masks import padding
+from regard.memory import prepare
+from regard.models.base import Encoded, Model, State, attend, flip, words
+from regard.scores import Additive
+
+__all__ = ["Bahdanau", "Maxout"]
+
+
+class Bahdanau(Model):
+    """Translate while aligning: additive attention from the state before (Bahdanau et al. 2014).
+
+    h_j  = [forward_j; backward_j]                                   a bidirectional encoder
+    s_0  = tanh(W_s backward_1)
+    c_i  = sum_j alpha_ij h_j,  alpha_i = softmax_j(v . tanh(W_a s_{i-1} + U_a h_j))     (eq. 5 and 6)
+    s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
+    t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
+
+    U_a h is computed once. width: n of the paper; embedding: m; hidden: of the alignment network; each width
+    unless given. encoder: "gru" is torch.nn.GRU, fast; "paper" the paper's own cell, step by step.
+
+    Differs from the paper: its appendix prints s_{i-1} in the readout; this follows its eq. 4, where the word
+    depends on s_i.
+
+    >>> from regard.batch import Batch
+    >>> model = Bahdanau(source_size=9, target_size=7, width=8)
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    torch.Size([2, 3, 7])
+    """
+
+    def __init__(
+        self,
+        source_size: int,
+        target_size: int,
+        width: int = 256,
+        *,
+        embedding: int | None = None,
+        hidden: int | None = None,
+        encoder: str = "gru",
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if encoder not in ENCODERS:
+            raise UnknownName("encoder", encoder, ENCODERS)
+        self.source_size, self.target_size, self.width = source_size, target_size, width
+        inputs = embedding or width
+        self.source = words(source_size, inputs)
+        self.target = words(target_size, inputs)
+        self.encoder = ENCODERS[encoder](inputs, width)
+        self.first = nn.Linear(width, width)
+        self.score = Additive(width, 2 * width, hidden)
+        self.cell = GatedCell(inputs, width, context_size=2 * width)
+        self.readout = Maxout(inputs + 3 * width, max(width // 2, 1), target_size, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        states_BSE = self.encoder(self.dropout(self.source(source)), lengths)
+        memory = prepare(self.dropout(states_BSE), score=self.score, mask=padding(lengths))
+        backward_1 = states_BSE[:, 0, self.width :]
+        return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=encoded.first)
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTM = self.dropout(self.target(tokens))
+        gates_RTG = self.cell.gates(embedded_RTM)
+        (s,), states, contexts = state.hidden, [], []
+        for gates in gates_RTG.unbind(1):
+            context = attend(s[:, None], encoded.memories[0], site="decoder.cross").output[:, 0]
+            s = self.cell(gates, s, context)
+            states.append(s)
+            contexts.append(context)
+        read = torch.cat((torch.stack(states, 1), torch.stack(contexts, 1), embedded_RTM), -1)
+        return State(state.position + tokens.shape[1], (s,)), self.readout(read)
+
+
+class Maxout(nn.Module):
+    """A readout that keeps the larger of each two units: softmax(W_o max(t~_{2l-1}, t~_{2l})) (A.2.2).
+
+    >>> import torch
+    >>> Maxout(inputs=6, width=4, outputs=9)(torch.randn(2, 6)).shape
+    torch.Size([2, 9])
+    """
+
+    def __init__(self, inputs: int, width: int, outputs: int, dropout: float = 0.0):
+        super().__init__()
+        self.pairs = nn.Linear(inputs, 2 * width)
+        self.output = nn.Linear(width, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.dropout(self.pairs(inputs).unflatten(-1, (-1, 2)).amax(-1)))
+
+
+class FastEncoder(nn.Module):
+    """The two directions by torch.nn.GRU."""
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.layers = Recurrent(Recurrence(width), inputs, both_ways=True)
+
+    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
+        return self.layers.encode(embedded_BSM, lengths)[0]
+
+
+class PaperEncoder(nn.Module):
+    """The two directions by the paper's own cell (A.1.1), a step at a time."""
+
+    def __init__(self, inputs: int, width: int):
+        super().__init__()
+        self.forwards, self.backwards = GatedCell(inputs, width), GatedCell(inputs, width)
+
+    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
+        forwards = self._run(self.forwards, embedded_BSM)
+        backwards = flip(self._run(self.backwards, flip(embedded_BSM, lengths)), lengths)
+        return torch.cat((forwards, backwards), -1)
+
+    def _run(self, cell: GatedCell, embedded_BSM: Tensor) -> Tensor:
+        state, states = embedded_BSM.new_zeros(len(embedded_BSM), cell.width), []
+        for gates in cell.gates(embedded_BSM).unbind(1):
+            state = cell(gates, state)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+ENCODERS: dict[str, type[FastEncoder] | type[PaperEncoder]] = {"gru": FastEncoder, "paper": PaperEncoder}

@@ -1,0 +1,212 @@
+"""Luong: attention after the step, by dot, general, concat or location, over all words or a few near ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.masks import dense, padding
+from regard.memory import prepare
+from regard.models.base import Encoded, Model, State, attend, words
+from regard.scores import Location, Score, build_score
+from regard.select import LocalP
+
+__all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
+
+
+@dataclass(frozen=True)
+class Global:
+    """Look over the whole source (section 3.1)."""
+
+
+@dataclass(frozen=True)
+class Monotonic:
+    """Look within `reach` words of p_t = t: "local-m" (section 3.2), for what goes along word by word."""
+
+    reach: int = 10
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Look around p_t = S sigma(v_p . tanh(W_p h_t)), by a Gaussian: "local-p" (eq. 9 and 10)."""
+
+    reach: int = 10
+
+
+View = Global | Monotonic | Predicted
+VIEWS: dict[str, type[Global] | type[Monotonic] | type[Predicted]] = {
+    "global": Global,
+    "local-m": Monotonic,
+    "local-p": Predicted,
+}
+
+
+class Luong(Model):
+    """Attend from the state just made, and read the word from state and context (Luong et al. 2015).
+
+    h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
+    c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7 and 8)
+    h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
+
+    score: dot, general, concat, location or any other. view: global, local-m, local-p, or Monotonic(reach)
+    and Predicted(reach). readout: "attentional" is the above; "affine" is softmax(W [c_t; h_t]) with nothing
+    between. feeding: whether what the readout makes of c and h enters the next step; without it all steps are
+    attended at once. both_ways: a bidirectional encoder, projected to one width where the score needs that.
+
+    >>> from regard.batch import Batch
+    >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    torch.Size([2, 3, 7])
+    """
+
+    def __init__(
+        self,
+        source_size: int,
+        target_size: int,
+        recurrence: Recurrence | None = None,
+        *,
+        score: str | Score = "general",
+        view: str | View = "global",
+        readout: str = "attentional",
+        feeding: bool = True,
+        both_ways: bool = False,
+    ):
+        super().__init__()
+        made = recurrence or Recurrence(cell="lstm")
+        if readout not in READOUTS:
+            raise UnknownName("readout", readout, READOUTS)
+        self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
+        self.view = build_view(view)
+        width, inputs = made.width, made.embedding_width
+        wide = 2 * width if both_ways else width
+        self.source = words(source_size, inputs)
+        self.target = words(target_size, inputs)
+        self.encoder = Recurrent(made, inputs, both_ways=both_ways)
+        as_it_is = not isinstance(score, Score) and build_score(score, width, wide).mismatch(width, wide, 1)
+        self.narrow = nn.Linear(wide, width, bias=False) if as_it_is else None
+        read = width if as_it_is else wide
+        self.score = build_score(score, width, read)
+        self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
+        self.bridge = Bridge(width) if both_ways else None
+        self.readout = READOUTS[readout](read, width, target_size, made.dropout)
+        self.decoder = Recurrent(made, inputs, self.readout.joined_size if feeding else 0)
+        self.place = Place(width) if isinstance(self.view, Predicted) else None
+        self.dropout = nn.Dropout(made.dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        states_BSE, last = self.encoder.encode(self.dropout(self.source(source)), lengths)
+        states_BSE = self.dropout(states_BSE if self.narrow is None else self.narrow(states_BSE))
+        memory = prepare(states_BSE, score=self.score, mask=padding(lengths))
+        return Encoded(lengths, (memory,), last if self.bridge is None else self.bridge(last))
+
+    def start(self, encoded: Encoded) -> State:
+        if not self.feeding:
+            return State(hidden=encoded.first)
+        nothing = encoded.first[0].new_zeros(len(encoded), self.readout.joined_size)
+        return State(hidden=(*encoded.first, nothing))
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTM = self.dropout(self.target(tokens))
+        after = state.position + tokens.shape[1]
+        if not self.feeding:
+            states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
+            joined = self.readout.join(self._read(states_RTM, encoded, state.position), states_RTM)
+            return State(after, hidden), self.readout(joined)
+        hidden, fed, all_joined = state.hidden[:-1], state.hidden[-1], []
+        for step, gates in enumerate(self.decoder.gates(embedded_RTM).unbind(1)):
+            hidden, top_RM = self.decoder.advance(gates, fed, hidden)
+            context = self._read(top_RM[:, None], encoded, state.position + step)[:, 0]
+            fed = self.readout.join(context, top_RM)
+            all_joined.append(fed)
+        return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
+
+    def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
+        """The contexts (R, T, E) of states whose first stands at `position`."""
+        (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
+        beams = rows // max(len(encoded), 1)
+        options: dict[str, Any] = {}
+        if isinstance(self.view, Monotonic):
+            at_T = torch.arange(position, position + steps, device=states_RTM.device).repeat(beams)
+            of_S = torch.arange(memory.length, device=states_RTM.device)
+            options["mask"] = dense((at_T[:, None] - of_S).abs() <= self.view.reach)
+        if isinstance(self.view, Predicted) and self.place is not None:
+            centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
+            options["select"] = LocalP(centre_BT, self.view.reach)
+        return attend(states_RTM, memory, site="decoder.cross", **options).output
+
+
+class Attentional(nn.Module):
+    """h~ = tanh(W_c [c; h]), then softmax(W_s h~) (eq. 5 and 6)."""
+
+    def __init__(self, read: int, width: int, outputs: int, dropout: float):
+        super().__init__()
+        self.joined_size = width
+        self.both = nn.Linear(read + width, width, bias=False)
+        self.output = nn.Linear(width, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def join(self, context: Tensor, state: Tensor) -> Tensor:
+        return torch.tanh(self.both(torch.cat((context, state), -1)))
+
+    def forward(self, joined: Tensor) -> Tensor:
+        return self.output(self.dropout(joined))
+
+
+class Affine(nn.Module):
+    """softmax(W [c; h]): context and state end to end, and one matrix."""
+
+    def __init__(self, read: int, width: int, outputs: int, dropout: float):
+        super().__init__()
+        self.joined_size = read + width
+        self.output = nn.Linear(read + width, outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def join(self, context: Tensor, state: Tensor) -> Tensor:
+        return torch.cat((context, state), -1)
+
+    def forward(self, joined: Tensor) -> Tensor:
+        return self.output(self.dropout(joined))
+
+
+READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentional, "affine": Affine}
+
+
+class Bridge(nn.Module):
+    """From the last states of two directions to the first of one: tanh(W [forward; backward]), by layers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.both = nn.Linear(2 * width, width)
+
+    def forward(self, last: Hidden) -> Hidden:
+        return tuple(torch.tanh(self.both(each.unflatten(1, (-1, 2)).flatten(2))) for each in last)
+
+
+class Place(nn.Module):
+    """Where to look, as a part of the source: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.hidden = nn.Linear(width, width, bias=False)
+        self.vector = nn.Linear(width, 1, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.sigmoid(self.vector(torch.tanh(self.hidden(states)))).squeeze(-1)
+
+
+def build_view(view: str | View) -> View:
+    """A view from its name; one that is made already is given back."""
+    if isinstance(view, str):
+        if view not in VIEWS:
+            raise UnknownName("view", view, VIEWS)
+        view = VIEWS[view]()
+    if not isinstance(view, Global) and view.reach < 1:
+        raise ArgumentError(
+            message("Luong()", f"the reach of its view is {view.reach}", expected="1 or more")
+        )
+    return view

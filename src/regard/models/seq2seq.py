@@ -1,0 +1,75 @@
+"""Seq2seq: the whole source in one vector of fixed size, the baseline that attention was invented against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import UnknownName
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.models.base import Encoded, Model, State, flip, words
+
+__all__ = ["Seq2Seq"]
+
+CONTEXTS = ("first", "every")
+
+
+class Seq2Seq(Model):
+    """Encode a source into its last state, and decode from that alone.
+
+    h_j = cell(e(x_j), h_{j-1}),  c = h_S,  s_0 = c,  s_i = cell(e(y_{i-1}), s_{i-1})
+    context="first" (Sutskever et al. 2014): c is the decoder's first state and no more. context="every" (Cho
+    et al. 2014): c is also given at every step, to the cell and to the softmax. reverse: read the source from
+    its end (Sutskever et al. 2014, section 3.3).
+
+    Differs from the papers: with "every" the softmax is linear in s_i, c and e(y_{i-1}); Cho has a maxout.
+
+    >>> from regard.batch import Batch
+    >>> model = Seq2Seq(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"))
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    torch.Size([2, 3, 7])
+    """
+
+    def __init__(
+        self,
+        source_size: int,
+        target_size: int,
+        recurrence: Recurrence | None = None,
+        *,
+        context: str = "first",
+        reverse: bool = False,
+    ):
+        super().__init__()
+        if context not in CONTEXTS:
+            raise UnknownName("context", context, CONTEXTS)
+        made = recurrence or Recurrence()
+        self.source_size, self.target_size = source_size, target_size
+        self.every, self.reverse = context == "every", reverse
+        width, inputs = made.width, made.embedding_width
+        given = width if self.every else 0
+        self.source = words(source_size, inputs)
+        self.target = words(target_size, inputs)
+        self.encoder = Recurrent(made, inputs)
+        self.decoder = Recurrent(made, inputs + given)
+        self.readout = nn.Linear(width + given + (inputs if self.every else 0), target_size)
+        self.dropout = nn.Dropout(made.dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        embedded_BSM = self.dropout(self.source(flip(source, lengths) if self.reverse else source))
+        return Encoded(lengths, first=self.encoder.encode(embedded_BSM, lengths)[1])
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=encoded.first)
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTM = self.dropout(self.target(tokens))
+        inputs, context = embedded_RTM, []
+        if self.every:
+            rows, count = tokens.shape
+            last_BM = encoded.first[0][:, -1]
+            shared_RM = last_BM.repeat_interleave(rows // max(len(encoded), 1), 0)
+            context = [shared_RM[:, None].expand(-1, count, -1), embedded_RTM]
+            inputs = torch.cat((embedded_RTM, context[0]), -1)
+        states_RTM, hidden = self.decoder.run(inputs, state.hidden)
+        logits = self.readout(self.dropout(torch.cat((states_RTM, *context), -1)))
+        return State(state.position + tokens.shape[1], hidden), logits

@@ -1,0 +1,210 @@
+"""Transformer: attention in place of recurrence, to oneself and to the source, layer upon layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.feedforward import FeedForward
+from regard.layers.multihead import MultiHead
+from regard.mask import Mask
+from regard.masks import causal, padding
+from regard.memory import Memory
+from regard.models.base import Encoded, Model, State, words
+from regard.positions import Position, T5Bias, build_position
+from regard.positions.embedded import Table
+
+__all__ = ["SIZES", "Size", "Transformer"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a Transformer is: its width, heads, inner width of the feed-forward layers, and layers.
+
+    >>> Size(width=128, heads=4, inner=256, layers=2).heads
+    4
+    """
+
+    width: int
+    heads: int
+    inner: int
+    layers: int
+    decoder_layers: int | None = None  # as many as the encoder unless given
+
+
+SIZES = {
+    "tiny": Size(width=128, heads=4, inner=256, layers=4),  # Wu et al. 2021, for tens of thousands of pairs
+    "small": Size(width=256, heads=4, inner=1024, layers=4),
+    "base": Size(width=512, heads=8, inner=2048, layers=6),  # Vaswani et al. 2017, table 3
+    "big": Size(width=1024, heads=16, inner=4096, layers=6),
+}
+NORMS = ("pre", "post")
+TIES = ("none", "output", "all")
+
+
+class Transformer(Model):
+    """Encode and decode by attention alone (Vaswani et al. 2017).
+
+    encoder layer: x + self(x), then x + FFN(x)
+    decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
+
+    size: a name (tiny, small, base, big) or a Size. position: any scheme of the library; those that act on
+    embeddings are added to them, the others work in every self-attention. norm: "post", LayerNorm(x + f(x)),
+    is the paper's; "pre", x + f(LayerNorm(x)), trains more steadily. activation: relu, gelu or swiglu. tie:
+    "output" shares the target's embeddings with the softmax, "all" the source's too (one vocabulary).
+    longest: how many positions schemes with a table have.
+
+    >>> from regard.batch import Batch
+    >>> size = Size(width=8, heads=2, inner=16, layers=1)
+    >>> model = Transformer(source_size=9, target_size=7, size=size, position="rotary")
+    >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
+    torch.Size([2, 3, 7])
+    """
+
+    def __init__(
+        self,
+        source_size: int,
+        target_size: int,
+        size: str | Size = "base",
+        *,
+        position: str = "sinusoidal",
+        norm: str = "pre",
+        activation: str = "relu",
+        tie: str = "output",
+        dropout: float = 0.1,
+        longest: int = 1024,
+    ):
+        super().__init__()
+        made = _checked(size, norm, tie, source_size, target_size)
+        self.source_size, self.target_size, self.width = source_size, target_size, made.width
+        self.target = words(target_size, made.width)
+        self.source = self.target if tie == "all" else words(source_size, made.width)
+        scheme = build_position(position, made.width, made.heads, longest)
+        added = scheme.acts == "embeddings"
+        self.position = scheme if added else None
+        if isinstance(scheme, Table):
+            self.longest_source = self.longest_target = longest
+        inside = None if added else position
+        layer = _Settings(made, inside, norm == "pre", activation, dropout)
+        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(made.layers))
+        depth = made.layers if made.decoder_layers is None else made.decoder_layers
+        self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
+        self.encoded = nn.LayerNorm(made.width) if norm == "pre" else nn.Identity()
+        self.decoded = nn.LayerNorm(made.width) if norm == "pre" else nn.Identity()
+        self.output = nn.Linear(made.width, target_size)
+        if tie != "none":
+            self.output.weight = self.target.weight
+        self.dropout = nn.Dropout(dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        x_BSM, visible = self._embedded(self.source, source, 0), padding(lengths)
+        for layer in self.encoder:
+            x_BSM, _ = layer(x_BSM, visible)
+        x_BSM = self.encoded(x_BSM)
+        crossing = [layer.cross for layer in self.decoder if isinstance(layer.cross, MultiHead)]
+        return Encoded(lengths, tuple(cross.remember(x_BSM, mask=visible) for cross in crossing))
+
+    def start(self, encoded: Encoded) -> State:
+        return State()
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        x_RTM, past = self._embedded(self.target, tokens, state.position), []
+        for i, layer in enumerate(self.decoder):
+            before = state.past[i] if state.past else None
+            x_RTM, memory = layer(x_RTM, causal(), state.position, before, encoded.memories[i])
+            past.append(memory)
+        logits = self.output(self.decoded(x_RTM))
+        return State(state.position + tokens.shape[1], past=tuple(past)), logits
+
+    def _embedded(self, table: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
+        x = table(tokens) * self.width**0.5
+        return self.dropout(x if self.position is None else self.position(x, start))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What all layers of one Transformer share."""
+
+    size: Size
+    position: str | None
+    pre: bool
+    activation: str
+    dropout: float
+
+
+class _Layer(nn.Module):
+    """One layer: attention to itself, to the source where it decodes, and the feed-forward layer."""
+
+    def __init__(self, settings: _Settings, name: str, decodes: bool = False):
+        super().__init__()
+        size, dropout = settings.size, settings.dropout
+        width, heads = size.width, size.heads
+        position = _own_position(settings, one_way=decodes)
+        self.pre = settings.pre
+        self.itself = MultiHead(width, heads, position=position, dropout=dropout)
+        self.itself.site = f"{name}.self"
+        self.cross = MultiHead(width, heads, dropout=dropout) if decodes else None
+        if self.cross is not None:
+            self.cross.site = f"{name}.cross"
+        self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        start: int = 0,
+        past: Memory | None = None,
+        source: Memory | None = None,
+    ) -> tuple[Tensor, Memory]:
+        """What becomes of x (R, T, M), and what it has attended to in itself so far."""
+        first, *rest = self.norms
+        y = first(x) if self.pre else x
+        memory = self.itself.remember(y, past=past)
+        x = self._add(x, self.itself(y, memory, mask=mask, start=start).output, first)
+        if self.cross is not None and source is not None:
+            norm = rest.pop(0)
+            y = norm(x) if self.pre else x
+            # K rows for each row of the source stand side by side as queries: see base.attend.
+            folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
+            x = self._add(x, self.cross(folded, source, start=0).output.reshape(y.shape), norm)
+        norm = rest[0]
+        return self._add(x, self.feedforward(norm(x) if self.pre else x), norm), memory
+
+    def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+        total = x + self.dropout(change)
+        return total if self.pre else norm(total)
+
+
+def _own_position(settings: _Settings, one_way: bool) -> Position | None:
+    """The scheme of one layer; T5's buckets are spent on the past alone where there is no future to see."""
+    if settings.position is None:
+        return None
+    if settings.position == "t5":
+        return T5Bias(settings.size.heads, bidirectional=not one_way)
+    return build_position(settings.position, settings.size.width, settings.size.heads)
+
+
+def _checked(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:
+    for kind, name, known in (("norm", norm, NORMS), ("tie", tie, TIES)):
+        if name not in known:
+            raise UnknownName(kind, name, known)
+    if tie == "all" and source_size != target_size:
+        raise ArgumentError(
+            message(
+                "Transformer()",
+                f'tie="all" shares one vocabulary, and these have {source_size} and {target_size} tokens',
+                hint='train one tokenizer on both sides, or take tie="output"',
+            )
+        )
+    return find_size(size) if isinstance(size, str) else size
+
+
+def find_size(name: str) -> Size:
+    """The size of this name."""
+    if name not in SIZES:
+        raise UnknownName("size of Transformer", name, SIZES)
+    return SIZES[name]
