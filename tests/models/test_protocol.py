@@ -39,7 +39,7 @@ def test_forward_is_stepping(name: str, batch: Batch):
 
 @EACH
 def test_beams_share_what_was_encoded(name: str, batch: Batch):
-    """Row r reads source r // K, also after the rows were taken in another order, and some sources dropped."""
+    """Row r reads source r // K, also with rows in another order and sources dropped."""
     model = make(name)
     encoded = model.encode(batch.source, batch.source_lengths)
     beams = torch.tensor([[2, 4, 5], [2, 6, 7], [2, 8, 9]])  # three beams, the same for each source
@@ -147,7 +147,7 @@ def test_plain_options_reach_where_they_belong():
     made = build_model("luong", 9, 9, recurrence=Recurrence(width=4, cell="rnn"), width=6, depth=2)
     assert repr(made.decoder.layers) == "RNN(12, 6, num_layers=2, batch_first=True)"
     assert set(MODELS) == {"seq2seq", "bahdanau", "luong", "transformer"}
-    with pytest.raises(UnknownName, match="known: .*bahdanau"):
+    with pytest.raises(UnknownName, match=r"known: .*bahdanau"):
         build_model("gpt", 9, 9)
 
 

@@ -8,6 +8,21 @@ import pytest
 import torch
 
 import regard
+from regard.batch import BOS, EOS, Batch
+from regard.layers import GatedCell
+from regard.models import Bahdanau
+from tests.papers.by_hand import (
+    Vector,
+    add,
+    average,
+    dot,
+    gate,
+    mixed,
+    sigma,
+    softmax,
+    tanhs,
+    times,
+)
 
 STATES = [[1.0, 0.0, -1.0], [0.5, 2.0, 0.0], [0.0, -1.0, 1.0]]  # h_1, h_2, h_3
 W = [[0.5, -1.0], [1.0, 0.25]]  # (query, hidden)
@@ -54,3 +69,71 @@ def test_a_shorter_sentence_does_not_see_its_padding(score: regard.Additive):
     output = regard.attention(torch.tensor([[[1.0, -1.0]]] * 2).double(), memory).output
     for found, states in zip(output, (STATES, STATES[:2]), strict=True):
         assert found.flatten().tolist() == pytest.approx(by_hand([1.0, -1.0], states)[1])
+
+
+def cell_by_hand(cell: GatedCell, e: Vector, s: Vector, c: Vector | None = None) -> Vector:
+    """The unit of A.1.1 and A.2.2, its matrices by their names in the paper."""
+    w_z, w_r, w = cell.input.weight.split(cell.width)
+    b_z, b_r, b = (bias.tolist() for bias in cell.input.bias.split(cell.width))
+    u_z, u_r = cell.gate.weight.split(cell.width)
+    u = cell.state.weight
+    zero = [0.0] * cell.width
+    of_c = [zero] * 3 if c is None else [times(part, c) for part in cell.context.weight.split(cell.width)]
+    z = sigma(add(times(w_z, e), times(u_z, s), of_c[0], b_z))
+    r = sigma(add(times(w_r, e), times(u_r, s), of_c[1], b_r))
+    new = tanhs(add(times(w, e), times(u, gate(r, s)), of_c[2], b))
+    return mixed(z, new, s)
+
+
+def test_the_cell_resets_before_u():
+    """U [r * s], not r * (U s) as torch.nn.GRU has it; and s = (1 - z) * s + z * s~."""
+    cell = GatedCell(input_size=3, width=2, context_size=4).double()
+    assert [part.shape for part in cell.context.weight.split(2)] == [(2, 4)] * 3  # C_z, C_r and C: n x 2n
+    e, s, c = [0.5, -1.0, 2.0], [0.75, -0.25], [1.0, -2.0, 0.5, 0.0]
+    made = cell(
+        cell.gates(torch.tensor([e]).double()), torch.tensor([s]).double(), torch.tensor([c]).double()
+    )
+    assert made[0].tolist() == pytest.approx(cell_by_hand(cell, e, s, c))
+
+
+@pytest.mark.parametrize("encoder", ["paper", "gru"])
+def test_a_sentence_worked_out_by_hand(encoder: str):
+    """Encoder, s_0, attention from s_{i-1}, cell and maxout, word by word (A.1 and A.2)."""
+    n = 2
+    model = Bahdanau(source_size=6, target_size=7, width=n, embedding=3, hidden=4, encoder=encoder).double()
+    source, target = [4, 5], [5, 6, 4]
+    given = [[model.source.weight[word].tolist() for word in [*source, EOS]]]
+    if encoder == "paper":
+        cells = model.encoder.forwards, model.encoder.backwards
+        forwards, backwards = [[0.0] * n], [[0.0] * n]
+        for e in given[0]:
+            forwards.append(cell_by_hand(cells[0], e, forwards[-1]))
+        for e in reversed(given[0]):
+            backwards.append(cell_by_hand(cells[1], e, backwards[-1]))
+        h = [f + b for f, b in zip(forwards[1:], reversed(backwards[1:]), strict=True)]
+    else:
+        h = model.encoder.layers.layers(torch.tensor(given, dtype=torch.float64))[0][0].tolist()
+    w_a, u_a, v_a = model.score.query_weight.T, model.score.key_weight.T, model.score.vector.tolist()
+    s = tanhs(add(times(model.first.weight, h[0][n:]), model.first.bias.tolist()))  # the backward one's first
+    expected = []
+    for word in [BOS, *target]:
+        e = model.target.weight[word].tolist()
+        scores = [dot(v_a, tanhs(add(times(w_a, s), times(u_a, each)))) for each in h]
+        c = average(softmax(scores), h)
+        s = cell_by_hand(model.cell, e, s, c)
+        pairs = add(times(model.readout.pairs.weight, s + c + e), model.readout.pairs.bias.tolist())
+        t = [max(pairs[2 * i], pairs[2 * i + 1]) for i in range(len(pairs) // 2)]
+        expected.append(add(times(model.readout.output.weight, t), model.readout.output.bias.tolist()))
+    logits = model(Batch.collate([source], [target]))[0]
+    assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_keys_are_projected_once():
+    """U_a h does not depend on i (A.1.2): the memory holds it, and stepping does not touch U_a again."""
+    model = Bahdanau(source_size=6, target_size=7, width=2, hidden=4).double()
+    batch = Batch.collate([[4, 5]], [[5]])
+    encoded = model.encode(batch.source, batch.source_lengths)
+    whole = model.step(model.start(encoded), batch.inputs, encoded)[1]
+    with torch.no_grad():
+        model.score.key_weight.fill_(9.0)
+    assert torch.equal(model.step(model.start(encoded), batch.inputs, encoded)[1], whole)

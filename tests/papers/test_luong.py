@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import regard
+from regard.batch import BOS, EOS, Batch
+from regard.models import Luong, Recurrence
+from regard.models.luong import Predicted
+from tests.papers.by_hand import Vector, add, average, dot, sigma, softmax, tanhs, times
 
 TARGET = [1.0, 2.0]  # h_t
 SOURCE = [[0.5, 0.0], [0.0, 1.0], [-1.0, 0.5]]  # h_s
 SEES = regard.Look(weights=True)
-
-
-def softmax(scores: list[float]) -> list[float]:
-    return [exp(each) / sum(map(exp, scores)) for each in scores]
 
 
 def weights_of(score: regard.Score, **options: object) -> list[float]:
@@ -77,3 +77,67 @@ def test_local_p_multiplies_a_gaussian():
     expected = [near[0] * exp(-0.5), near[1] * exp(-0.5), 0.0]
     assert weights_of(regard.Dot(), select=select) == pytest.approx(expected)
     assert sum(expected) == pytest.approx(exp(-0.5))  # less than 1, as the paper has it
+
+
+def rnn(model: torch.nn.RNN, x: Vector, h: Vector) -> Vector:
+    """h_t = tanh(W x + b + U h + b)"""
+    w, u, b_x, b_h = model.all_weights[0]
+    return tanhs(add(times(w, x), b_x.tolist(), times(u, h), b_h.tolist()))
+
+
+def encoded_by_hand(model: Luong, source: list[int]) -> list[Vector]:
+    states, h = [], [0.0] * model.encoder.layers.hidden_size
+    for word in [*source, EOS]:
+        h = rnn(model.encoder.layers, model.source.weight[word].tolist(), h)
+        states.append(h)
+    return states
+
+
+def test_a_sentence_with_input_feeding_worked_out_by_hand():
+    """h_t from [e; h~_{t-1}] (section 3.3), c_t by dot (eq. 7 and 8), h~ (eq. 5), softmax(W_s h~) (eq. 6)."""
+    model = Luong(6, 7, Recurrence(width=2, embedding=3, cell="rnn"), score="dot").double()
+    source, target = [4, 5, 4], [5, 6]
+    states = encoded_by_hand(model, source)
+    h, fed, expected = states[-1], [0.0, 0.0], []
+    for word in [BOS, *target]:
+        h = rnn(model.decoder.layers, model.target.weight[word].tolist() + fed, h)
+        c = average(softmax([dot(h, each) for each in states]), states)
+        fed = tanhs(times(model.readout.both.weight, c + h))
+        expected.append(add(times(model.readout.output.weight, fed), model.readout.output.bias.tolist()))
+    logits = model(Batch.collate([source], [target]))[0]
+    assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_the_plain_affine_readout_worked_out_by_hand():
+    """Keys and values are all encoder states, the decoder starts from the last, the word is W [c; h] + b."""
+    model = Luong(
+        6, 7, Recurrence(width=2, cell="rnn"), score="dot", readout="affine", feeding=False
+    ).double()
+    source, target = [4, 5, 4], [5, 6]
+    states = encoded_by_hand(model, source)
+    h, expected = states[-1], []
+    for word in [BOS, *target]:
+        h = rnn(model.decoder.layers, model.target.weight[word].tolist(), h)
+        c = average(softmax([dot(h, each) for each in states]), states)
+        expected.append(add(times(model.readout.output.weight, c + h), model.readout.output.bias.tolist()))
+    logits = model(Batch.collate([source], [target]))[0]
+    assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_local_p_of_the_model_predicts_where_to_look():
+    """p_t = S sigma(v_p . tanh(W_p h_t)) (eq. 9), and the weights are eq. 10's."""
+    recurrence = Recurrence(width=2, cell="rnn")
+    model = Luong(6, 7, recurrence, score="dot", view=Predicted(reach=2), feeding=False).double()
+    source = [4, 5, 4, 5, 4]
+    states = encoded_by_hand(model, source)
+    h = rnn(model.decoder.layers, model.target.weight[BOS].tolist(), states[-1])
+    hidden = tanhs(times(model.place.hidden.weight, h))
+    p = len(states) * sigma(times(model.place.vector.weight, hidden))[0]
+    near = [s for s in range(len(states)) if abs(s - p) <= 2]
+    soft = softmax([dot(h, states[s]) for s in near])
+    expected = [0.0] * len(states)
+    for s, weight in zip(near, soft, strict=True):
+        expected[s] = weight * exp(-((s - p) ** 2) / 2)  # sigma = D / 2 = 1
+    with regard.record() as seen:
+        model(Batch.collate([source], [[]]))
+    assert seen["decoder.cross"][0].weights.flatten().tolist() == pytest.approx(expected)

@@ -6,8 +6,12 @@ from math import cos, exp, sin, sqrt
 
 import pytest
 import torch
+from torch import nn
 
 import regard
+from regard.batch import Batch
+from regard.layers import FeedForward, MultiHead
+from regard.models import Size, Transformer
 
 
 def test_scaled_dot_product_attention_in_numbers():
@@ -72,3 +76,64 @@ def test_positional_encoding_in_numbers():
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos(the same) (section 3.5)"""
     found = regard.Sinusoidal(4)(torch.zeros(4, 4).double())[3].tolist()
     assert found == pytest.approx([sin(3), cos(3), sin(3 / sqrt(10000)), cos(3 / sqrt(10000))], abs=1e-6)
+
+
+def test_the_feed_forward_layer_is_two_convolutions_of_width_1():
+    """Section 3.3: "Another way of describing this is as two convolutions with kernel size 1"."""
+    layer, x = FeedForward(width=6, inner=10).double(), torch.randn(2, 5, 6, dtype=torch.float64)
+    first, second = nn.Conv1d(6, 10, 1).double(), nn.Conv1d(10, 6, 1).double()
+    for conv, linear in ((first, layer.inner), (second, layer.outer)):
+        conv.weight.data, conv.bias.data = linear.weight.data[..., None], linear.bias.data
+    assert torch.allclose(layer(x), second(first(x.mT).relu()).mT, rtol=0, atol=1e-12)
+
+
+def test_swiglu_in_numbers():
+    """Shazeer 2020, eq. 6: (silu(x W) * x V) W_2, without biases."""
+    layer = FeedForward(width=1, inner=1, activation="swiglu").double()
+    for linear, number in ((layer.inner, 2.0), (layer.gate, 3.0), (layer.outer, 5.0)):
+        assert linear.bias is None
+        linear.weight.data.fill_(number)
+    x = 0.5
+    silu = 2 * x / (1 + exp(-2 * x))
+    assert layer(torch.tensor([x]).double()).item() == pytest.approx(silu * 3 * x * 5)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_the_whole_agrees_with_torchs_transformer(norm: str, activation: str):
+    size = Size(width=8, heads=2, inner=16, layers=2)
+    ours = Transformer(9, 9, size, norm=norm, activation=activation, dropout=0.0).double().eval()
+    options = {"dim_feedforward": 16, "dropout": 0.0, "activation": activation, "batch_first": True}
+    options |= {"norm_first": norm == "pre", "dtype": torch.float64}
+    encoder = [nn.TransformerEncoderLayer(8, 2, **options).eval() for _ in range(2)]
+    decoder = [nn.TransformerDecoderLayer(8, 2, **options).eval() for _ in range(2)]
+    for own, theirs in zip([*ours.encoder, *ours.decoder], [*encoder, *decoder], strict=True):
+        own.itself = given_site(MultiHead.from_torch(theirs.self_attn), own.itself.site)
+        if own.cross is not None:
+            own.cross = given_site(MultiHead.from_torch(theirs.multihead_attn), own.cross.site)
+        own.feedforward.inner, own.feedforward.outer = theirs.linear1, theirs.linear2
+    batch = Batch.collate([[4, 5, 6], [7]], [[4, 5], [8, 7, 6]])
+    hidden = torch.arange(4) >= batch.source_lengths[:, None]
+    future = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    positions = regard.Sinusoidal(8)
+    x = positions(ours.source(batch.source) * sqrt(8))
+    for layer in encoder:
+        x = layer(x, src_key_padding_mask=hidden)
+    memory = ours.encoded(x)
+    y = positions(ours.target(batch.inputs) * sqrt(8))
+    for layer in decoder:
+        y = layer(y, memory, tgt_mask=future, memory_key_padding_mask=hidden)
+    assert torch.allclose(ours(batch), ours.output(ours.decoded(y)), rtol=0, atol=1e-12)
+
+
+def given_site(layer: MultiHead, site: str) -> MultiHead:
+    layer.site = site
+    return layer
+
+
+def test_the_sizes_of_table_3():
+    counts = {"base": 65e6, "big": 213e6}
+    for name, expected in counts.items():
+        with torch.device("meta"):
+            model = Transformer(37000, 37000, name, tie="all", norm="post")
+        assert sum(each.numel() for each in model.parameters()) == pytest.approx(expected, rel=0.04)
