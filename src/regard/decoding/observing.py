@@ -1,0 +1,115 @@
+"""Observing: what a model thinks of a given target, and what it looked at to think so.
+
+Searching runs without looking, on the fastest kernels. What it found is then read once more, all tokens at
+once, under record(): forward equals stepping, so these are the weights that the search read by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.attended import Attended
+from regard.batch import Batch
+from regard.decoding.live import quietly
+from regard.look import Look
+from regard.models.base import Model
+from regard.sites import Record, record
+
+__all__ = ["CROSS", "Observed", "observe", "pieces_of"]
+
+CROSS = "*cross"
+"""The sites at which a decoder looks at its source."""
+
+LOGITS = 2**26
+"""How many logits may be in memory at once when many pairs are observed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What a model thinks of given targets: token_scores (B, T), 0 past the end, and attention by site.
+
+    attention: weights (B, T, S), or (B, H, T, S) with heads, padded as the batch is.
+    """
+
+    token_scores: Tensor
+    attention: dict[str, Tensor]
+    source_lengths: Tensor
+    target_lengths: Tensor
+
+    @property
+    def log_probability(self) -> Tensor:
+        """Of each target, (B,)."""
+        return self.token_scores.sum(-1)
+
+    def attention_of(self, row: int) -> dict[str, Tensor]:
+        """The attention of one pair without its padding, on the CPU.
+
+        A site of the encoder has source tokens on both sides, a cross site the target's as rows, and any
+        other site of the decoder the target's on both sides.
+        """
+        source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
+        cut = {}
+        for site, weights in self.attention.items():
+            in_encoder = site.startswith("encoder")
+            rows = source if in_encoder else target
+            columns = source if in_encoder or site.endswith("cross") else target
+            cut[site] = weights[row, ..., :rows, :columns].clone()
+        return cut
+
+
+def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
+    """Read given targets, all tokens at once: the log-probability of each token, and the attention.
+
+    look: the sites whose weights are kept, with * as wildcard; None keeps none.
+
+    >>> import torch
+    >>> from regard.batch import Batch
+    >>> from regard.models import Model
+    >>> class Indifferent(Model):
+    ...     def forward(self, batch):
+    ...         return torch.zeros(*batch.labels.shape, 8)
+    >>> observe(Indifferent(), Batch.collate([[4]], [[5, 6]])).token_scores.exp()
+    tensor([[0.1250, 0.1250, 0.1250]])
+    """
+    watched = nullcontext(Record()) if look is None else record(Look(weights=True), at=look)
+    with quietly(model), watched as seen:
+        logits_BTV = model.forward(batch).float()
+        said_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0]
+        scores_BT = said_BT - logits_BTV.logsumexp(-1)
+    position = torch.arange(scores_BT.shape[1], device=scores_BT.device)
+    real_BT = position < batch.target_lengths[:, None]
+    return Observed(
+        torch.where(real_BT, scores_BT, 0.0).cpu(),
+        {site: _joined(calls).cpu() for site, calls in seen.items() if calls[0].weights is not None},
+        batch.source_lengths.cpu(),
+        batch.target_lengths.cpu(),
+    )
+
+
+def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
+    """The batch in pieces whose logits fit in memory, each padded no further than it must be."""
+    tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
+    rows = max(LOGITS // tokens, 1)
+    for first in range(0, len(batch), rows):
+        piece = slice(first, first + rows)
+        longest = int(batch.target_lengths[piece].max())
+        yield Batch(
+            batch.source[piece],
+            batch.source_lengths[piece],
+            batch.target[piece, : longest + 1],
+            batch.target_lengths[piece],
+            batch.index[piece],
+        )
+
+
+def _joined(calls: list[Attended]) -> Tensor:
+    """The weights of one site, all tokens of the target together: a recurrence calls once a token."""
+    weights = [call.weights for call in calls if call.weights is not None]
+    widest = max(each.shape[-1] for each in weights)
+    return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float()

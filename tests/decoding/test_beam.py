@@ -1,0 +1,238 @@
+"""Beam search against trying everything, and its early stop against going on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import regard
+from regard.batch import EOS, Batch
+from regard.decoding import GNMT, Average, Beam, Greedy, Length, Rules, coverage, search
+from regard.decoding.beam import beam_search, best_of
+from regard.errors import ArgumentError, RegardError
+from regard.models import Encoded, Model, State
+from tests.decoding.toys import Looking, Table, everything
+
+PENALTIES = [GNMT(0.0), GNMT(0.6), GNMT(2.0), GNMT(-1.0), Average(1.0), Average(0.3), Average(-0.5)]
+SOURCES = [[4, 5, 6], [5], [], [8, 8, 4, 7, 6, 5]]
+
+
+@pytest.mark.parametrize("length", PENALTIES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_wide_beams_find_what_trying_everything_finds(length: Length, seed: int):
+    """V = 5 words beside EOS, length 5: 781 sentences, and room for everything that five words can say."""
+    model = Table(size=9, seed=seed)
+    how = Beam(size=5**5, best=6, length=length, rules=Rules(maximum=5))
+    for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how), strict=True):
+        expected = everything(model, source, how)[:6]
+        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in found] == pytest.approx(
+            [ranking for ranking, _ in expected], abs=1e-5
+        )
+        assert all(each.finished for each in found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_vocabulary_of_five_tokens_in_all(seed: int):
+    model = Table(size=5, seed=seed, spread=1.0)
+    how = Beam(size=5**5, best=40, length=Average(), rules=Rules(maximum=5, forbidden=()))
+    (found,) = search(model, Batch.collate([[4]]), how)
+    expected = everything(model, [4], how)
+    assert len(expected) == 31 == len(found)
+    assert [each.tokens for each in found] == [tokens for _, tokens in expected[:40]]
+
+
+@pytest.mark.parametrize("beta", [0.2, 3.0])
+@pytest.mark.parametrize("length", [GNMT(0.0), Average(1.0)], ids=str)
+def test_wide_beams_with_coverage_find_what_trying_everything_finds(beta: float, length: Length):
+    model, sources = Looking(size=8), [[4, 5, 6, 7], [6, 5]]
+    how = Beam(size=4**5, best=4, length=length, coverage=beta, rules=Rules(maximum=5))
+    for source, found in zip(sources, search(model, Batch.collate(sources), how), strict=True):
+        expected = everything(model, source, how)[:4]
+        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in found] == pytest.approx(
+            [ranking for ranking, _ in expected], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
+def test_stopping_early_changes_nothing(size: int):
+    """Bit for bit, whatever the penalty; and it does stop: it takes fewer steps."""
+    steps = {True: 0, False: 0}
+
+    class Counted(Table):
+        def step(self, state, tokens, encoded):
+            steps[stop_early] += len(tokens)
+            return super().step(state, tokens, encoded)
+
+    for seed in range(12):
+        model = Counted(size=9, seed=seed, spread=1.0 + seed % 3)
+        for length in PENALTIES:
+            how = Beam(size=size, best=1 + seed % 4, length=length, rules=Rules(maximum=12))
+            found = {}
+            for stop_early in (True, False):
+                found[stop_early] = beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early)
+            assert torch.equal(found[True].tokens, found[False].tokens)
+            assert torch.equal(found[True].token_scores, found[False].token_scores)
+            assert torch.equal(found[True].ranking, found[False].ranking)
+    assert steps[True] < 0.9 * steps[False]
+
+
+@pytest.mark.parametrize("beta", [0.1, 1.0])
+def test_stopping_early_changes_nothing_with_coverage(beta: float):
+    for seed in range(6):
+        how = Beam(size=3, best=2, length=Average(0.7), coverage=beta, rules=Rules(maximum=9))
+        model = Looking(seed=seed).eval()
+        stopped, whole = (
+            beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early)
+            for stop_early in (True, False)
+        )
+        assert torch.equal(stopped.tokens, whole.tokens)
+        torch.testing.assert_close(stopped.ranking, whole.ranking, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [Table(size=9, seed=3), Looking(seed=4)], ids=["table", "looking"])
+def test_one_beam_is_greedy(model: Model):
+    batch = Batch.collate(SOURCES)
+    for maximum in (1, 4, 20):
+        rules = Rules(maximum=maximum)
+        beam = search(model, batch, Beam(size=1, length=GNMT(0.0), rules=rules), look=None)
+        greedy = search(model, batch, Greedy(rules), look=None)
+        assert [each[0].tokens for each in beam] == [each[0].tokens for each in greedy]
+        for a, b in zip(beam, greedy, strict=True):
+            assert a[0].token_scores == pytest.approx(b[0].token_scores, abs=1e-5)
+
+
+@given(seed=st.integers(0, 50), size=st.integers(1, 6), best=st.integers(1, 8), alpha=st.floats(-1, 2))
+def test_the_best_are_sorted_distinct_and_true(seed: int, size: int, best: int, alpha: float):
+    model, how = Table(size=9, seed=seed), Beam(size, best, GNMT(alpha), rules=Rules(maximum=8))
+    for found in search(model, Batch.collate(SOURCES), how):
+        assert 1 <= len(found) <= best
+        assert len({each.tokens for each in found}) == len(found)
+        assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
+        assert len({each.finished for each in found}) == 1
+        for each in found:
+            divisor = how.length.base(len(each.tokens)) ** alpha
+            assert each.ranking == pytest.approx(each.score / divisor, rel=1e-5)
+
+
+def test_the_first_does_not_hang_on_how_many_are_asked_for():
+    model, batch = Table(size=9, seed=5), Batch.collate(SOURCES)
+    firsts = [
+        [found[0].tokens for found in search(model, batch, Beam(size=4, best=best))] for best in (1, 2, 9)
+    ]
+    assert firsts[0] == firsts[1] == firsts[2]
+
+
+class Endless(Model):
+    """Never thinks of ending; likes 5."""
+
+    source_size = target_size = 7
+
+    def encode(self, source, lengths):
+        return Encoded(lengths)
+
+    def start(self, encoded):
+        return State()
+
+    def step(self, state, tokens, encoded):
+        logits = torch.tensor([0.0, 0.0, 0.0, -200.0, 1.0, 2.0, 0.5])
+        return state, logits.expand(*tokens.shape, 7)
+
+
+def test_what_never_ends_is_cut_and_says_so():
+    (found,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
+    assert [each.finished for each in found] == [False] * 3
+    assert found[0].tokens == found[0].said == (5, 5, 5, 5)
+    assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
+
+
+def test_the_limit_follows_the_source_unless_given():
+    sources = [[4], [4, 5, 6, 7, 8], []]
+    for how in (Beam(size=2), Greedy()):
+        found = search(Endless(), Batch.collate(sources), how)
+        assert [len(each[0].tokens) for each in found] == [14, 22, 12]
+
+    class Short(Endless):
+        longest_target = 13
+
+    assert [len(each[0].tokens) for each in search(Short(), Batch.collate(sources), Beam(size=3))] == [
+        13,
+        13,
+        12,
+    ]
+
+
+def test_coverage_by_hand():
+    attended = torch.tensor([[0.5, 0.25, 2.0, 9.0], [1.0, 1.0, 0.0, 0.0]])
+    found = coverage(attended, torch.tensor([3, 2]))
+    torch.testing.assert_close(found, torch.tensor([math.log(0.5) + math.log(0.25), 0.0]))
+    assert coverage(torch.zeros(1, 1), torch.tensor([1])).isfinite().all()
+
+
+def test_coverage_is_ranked_by_as_the_equation_says():
+    model, source = Looking(seed=2), [4, 5, 6, 7, 8]
+    how = Beam(size=4, best=4, length=Average(), coverage=0.7)
+    (found,) = search(model, Batch.collate([source]), how)
+    for each in found:
+        received = each.attention["decoder.cross"].sum(0)
+        missing = sum(math.log(min(weight, 1.0)) for weight in received.tolist())
+        assert each.ranking == pytest.approx(each.score / len(each.tokens) + 0.7 * missing, abs=1e-4)
+
+
+def test_coverage_needs_something_to_see():
+    with pytest.raises(ArgumentError, match="needs the attention to the source"):
+        search(Table(size=9, seed=0), Batch.collate([[4]]), Beam(coverage=0.5))
+
+
+@given(
+    st.lists(st.sampled_from([0.0, -0.0, -1.0, 2.5, -math.inf, 1e-30, -3e38]), min_size=1, max_size=12),
+    st.integers(1, 12),
+)
+def test_of_equals_the_first_is_best(numbers: list[float], count: int):
+    count = min(count, len(numbers))
+    values, places = best_of(torch.tensor([numbers], dtype=torch.float32), count)
+    expected = sorted(range(len(numbers)), key=lambda place: (-torch.tensor(numbers[place]).item(), place))
+    assert places[0].tolist() == expected[:count]
+    assert values[0].tolist() == torch.tensor(numbers)[expected[:count]].tolist()
+
+
+def test_equal_scores_are_decided_alike_alone_and_together():
+    class Flat(Endless):
+        def step(self, state, tokens, encoded):
+            return state, torch.zeros(*tokens.shape, 7)
+
+    how = Beam(size=3, best=3, rules=Rules(minimum=3, maximum=4))
+    together = search(Flat(), Batch.collate([[4], [5], [6, 4]]), how)
+    alone = search(Flat(), Batch.collate([[4]]), how)
+    assert [[each.tokens for each in found] for found in together] == [[each.tokens for each in alone[0]]] * 3
+    assert alone[0][0].tokens == (4, 4, EOS)
+
+
+def test_numbers_that_are_none_are_refused():
+    class Broken(Endless):
+        def step(self, state, tokens, encoded):
+            return state, torch.full((*tokens.shape, 7), torch.nan)
+
+    for how in (Beam(size=2), Greedy()):
+        with pytest.raises(RegardError, match="not numbers"):
+            search(Broken(), Batch.collate([[4]]), how)
+
+
+def test_settings_say_what_they_take():
+    for wrong, words in [
+        (lambda: Beam(size=0), "size is 0"),
+        (lambda: Beam(best=1.5), "best is 1.5"),
+        (lambda: Beam(length=0.6), "GNMT"),
+        (lambda: Beam(coverage=-1), "coverage is -1"),
+        (lambda: GNMT(math.nan), "alpha is nan"),
+        (lambda: Average("1"), "alpha is '1'"),
+        (lambda: search(Endless(), Batch.collate([[4]]), "beam"), "how is 'beam'"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            wrong()
+    assert issubclass(regard.ArgumentError, ValueError)
