@@ -1,0 +1,93 @@
+"""Tokenizers: unigram and BPE subwords, words, and characters; learned here, and saved to one file each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from regard.data.tokenizers.listed import Characters, Words, listed_kind
+from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
+from regard.data.tokenizers.text import clean, draw_sample, sides
+from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes
+from regard.errors import UnknownName
+
+__all__ = [
+    "BPE",
+    "Characters",
+    "TOKENIZERS",
+    "Tokenizer",
+    "Unigram",
+    "Words",
+    "clean",
+    "load_tokenizer",
+    "train_tokenizer",
+    "train_tokenizers",
+]
+
+TOKENIZERS: dict[str, type[Tokenizer]] = {
+    "unigram": Unigram,
+    "bpe": BPE,
+    "word": Words,
+    "character": Characters,
+}
+"""Every kind by its name. To add one: its class and one line."""
+
+
+def train_tokenizer(kind: str, lines: Iterable[str], size: int | None = None) -> Tokenizer:
+    """Learn a tokenizer from lines of text; the same one from the same lines.
+
+    kind: a name in TOKENIZERS. size: how many tokens at most, the four specials and, for subwords, the 256
+    bytes counted; less where the text has no more to give. Unless given, subwords grow with the text: the
+    bytes, the characters, and 8 times the root of the number of words, up to 32,000. Of more than 200,000
+    lines or 20 million characters a sample is learned from, in which each line has the same chance.
+
+    >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
+    >>> tokenizer.pieces(tokenizer.encode("the dog that"))
+    ['▁the', '▁dog', '▁t', 'h', 'at']
+    """
+    if kind not in TOKENIZERS:
+        raise UnknownName("tokenizer", kind, TOKENIZERS)
+    call = "train_tokenizer()"
+    return TOKENIZERS[kind].learned(draw_sample(lines, call), size, call)
+
+
+def train_tokenizers(
+    pairs: Iterable[Any],
+    kind: str = "unigram",
+    *,
+    joint: bool = False,
+    sizes: int | tuple[int | None, int | None] | None = None,
+) -> tuple[Tokenizer, Tokenizer]:
+    """Learn the tokenizers of source and target from pairs, iterated over once a tokenizer.
+
+    joint: one tokenizer learned from both sides, returned twice: for languages that share letters and names,
+    and for models that share embeddings. sizes: of both, or of each; as in train_tokenizer() unless given.
+
+    >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]
+    >>> source, target = train_tokenizers(pairs, "word")
+    >>> source.encode("ein Hut"), target.encode("a house")
+    ([4, 6], [4, 6])
+    """
+    source_size, target_size = sizes if isinstance(sizes, tuple) else (sizes, sizes)
+    if joint:
+        lines = itertools.chain.from_iterable(map(sides, pairs))
+        both = train_tokenizer(kind, lines, source_size if target_size is None else target_size)
+        return both, both
+    source = train_tokenizer(kind, (sides(pair)[0] for pair in pairs), source_size)
+    return source, train_tokenizer(kind, (sides(pair)[1] for pair in pairs), target_size)
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Load the tokenizer that Tokenizer.save() wrote, of whatever kind it is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     train_tokenizer("character", ["abba"]).save(f"{folder}/characters.json")
+    ...     load_tokenizer(f"{folder}/characters.json")
+    Characters(size=6)
+    """
+    content, place = read_bytes(path), str(path)
+    kind = listed_kind(content, place) if content.startswith(b"{") else subword_kind(content, place)
+    return TOKENIZERS[kind].deserialized(content, place)

@@ -1,0 +1,95 @@
+"""Subword sampling: a segmentation drawn at random, so that a model sees words cut in many ways.
+
+Written here because the generator inside sentencepiece cannot be seeded again once it has been used, and a
+run that resumes must draw what the unbroken one would have drawn.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping
+
+__all__ = ["sample_merges", "sample_pieces"]
+
+Draw = Callable[[], float]
+
+
+def sample_pieces(
+    text: str, scores: Mapping[str, float], longest: int, alpha: float, draw: Draw
+) -> list[str]:
+    """Draw one of all segmentations of text into pieces, each with probability p(pieces)^alpha, normalised.
+
+    Kudo (2018), "Subword Regularization", section 3.2, over all segmentations: the weights of the ways to
+    reach a place are summed forwards, and a way is drawn backwards. scores: the log-probability of each
+    piece; longest: the characters of the longest one. A character that is no piece is one of its own.
+
+    >>> import random
+    >>> draw = random.Random(0).random
+    >>> [sample_pieces("ab", {"a": -2.0, "b": -2.0, "ab": -3.0}, 2, 0.5, draw) for _ in range(3)]
+    [['a', 'b'], ['ab'], ['ab']]
+    """
+    unknown = min(scores.values(), default=0.0) - 10  # as sentencepiece has it
+    total = [0.0]
+    ways: list[list[tuple[float, int]]] = [[]]
+    for end in range(1, len(text) + 1):
+        found = []
+        for begin in range(max(0, end - longest), end):
+            score = scores.get(text[begin:end])
+            if score is None and begin == end - 1:
+                score = unknown
+            if score is not None:
+                found.append((total[begin] + alpha * score, begin))
+        best = max(found)[0]
+        total.append(best + math.log(sum(math.exp(weight - best) for weight, _ in found)))
+        ways.append(found)
+    pieces = []
+    end = len(text)
+    while end:
+        left = draw()
+        for weight, begin in ways[end]:
+            chosen = begin
+            left -= math.exp(weight - total[end])
+            if left < 0:
+                break
+        pieces.append(text[chosen:end])
+        end = chosen
+    return pieces[::-1]
+
+
+def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:
+    """Merge the characters of text, best pair first, leaving out each merge with a probability.
+
+    Provilkov et al. (2020), "BPE-Dropout", algorithm 1, as sentencepiece does it: a merge that is left out
+    comes back when one of its neighbours changes. scores: of each piece that a merge can make.
+
+    >>> scores = {"ab": 0.0, "abc": -1.0}
+    >>> sample_merges("abcab", scores, 0.0, lambda: 0.5), sample_merges("abcab", scores, 1.0, lambda: 0.5)
+    (['abc', 'ab'], ['a', 'b', 'c', 'a', 'b'])
+    """
+    symbols = list(text)
+    before, after = list(range(-1, len(text) - 1)), list(range(1, len(text) + 1))
+    agenda: list[tuple[float, int, str]] = []
+
+    def propose(left: int) -> None:
+        if left >= 0 and after[left] < len(text):
+            score = scores.get(merged := symbols[left] + symbols[after[left]])
+            if score is not None:
+                heapq.heappush(agenda, (-score, left, merged))
+
+    for left in range(len(text)):
+        propose(left)
+    while agenda:
+        _, left, merged = heapq.heappop(agenda)
+        right = after[left]
+        # Of a pair that has been merged into another meanwhile, what was proposed does not hold any more.
+        stale = not symbols[left] or right >= len(text) or symbols[left] + symbols[right] != merged
+        if stale or draw() < dropout:
+            continue
+        symbols[left], symbols[right] = merged, ""
+        after[left] = after[right]
+        if after[right] < len(text):
+            before[after[right]] = left
+        propose(before[left])
+        propose(left)
+    return [symbol for symbol in symbols if symbol]

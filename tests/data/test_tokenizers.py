@@ -1,0 +1,433 @@
+"""Tokenizers: any string goes in and comes back, the same model from the same lines, files that are whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.batch import BOS, EOS, PAD, UNK
+from regard.data.tokenizers import (
+    BPE,
+    TOKENIZERS,
+    Characters,
+    Tokenizer,
+    Unigram,
+    Words,
+    clean,
+    load_tokenizer,
+    text,
+    train_tokenizer,
+    train_tokenizers,
+)
+from regard.data.tokenizers.sampling import sample_merges, sample_pieces
+from regard.errors import ArgumentError, DataError, UnknownName
+
+KINDS = tuple(TOKENIZERS)
+SUBWORDS = ("unigram", "bpe")
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+"""Every code point there is, halves of surrogate pairs too."""
+
+HOSTILE = (
+    "",
+    " ",
+    "\x00",
+    "a\x00b",
+    "\ud800",
+    "a\udcffb",
+    "\ud83d\ude00",
+    "\ufeffmark",
+    "\u2028line\u2029",
+    "one\r\ntwo\x85three\x0b\x0c\x1c",
+    "▁under▁",
+    "<s> </s> <unk> <pad> <0x41>",
+    "[bold]red[/bold]",
+    "e\u0301 " + "\u0301" * 50,
+    "👩\u200d👩\u200d👧 \U0010ffff",
+    "ﷺ½…ａ",
+)
+
+
+def made_text(count: int = 300) -> list[str]:
+    """Sentences of made-up Korean and English words, always the same."""
+    generator = random.Random(1)
+    words = ["".join(generator.choices("aeioulmnrst", k=generator.randint(1, 7))) for _ in range(80)]
+    words += ["".join(generator.choices("가나다라마바사을를은는에서", k=3)) for _ in range(40)]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    return [" ".join(generator.choices(words, weights, k=generator.randint(1, 12))) for _ in range(count)]
+
+
+LINES = made_text()
+TRAINED: dict[str, Tokenizer] = {kind: train_tokenizer(kind, LINES) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return TRAINED[request.param]
+
+
+@pytest.fixture(params=SUBWORDS)
+def subwords(request: pytest.FixtureRequest) -> Tokenizer:
+    return TRAINED[request.param]
+
+
+def test_lines_come_back(tokenizer: Tokenizer):
+    for line in LINES:
+        tokens = tokenizer.encode(line)
+        assert tokenizer.decode(tokens) == line
+        assert all(len(("<pad>", "<unk>", "<s>", "</s>")) <= token < tokenizer.size for token in tokens)
+
+
+@given(line=ANY_TEXT)
+def test_any_text_comes_back_from_subwords_as_clean_leaves_it(line: str):
+    for kind in SUBWORDS:
+        tokens = TRAINED[kind].encode(line)
+        assert TRAINED[kind].decode(tokens) == clean(line)
+        assert not {PAD, UNK, BOS, EOS} & set(tokens)
+
+
+@given(lines=st.lists(ANY_TEXT, max_size=5))
+def test_as_many_lines_come_out_as_go_in(lines: list[str]):
+    for each in TRAINED.values():
+        assert each.encode_lines(lines) == [each.encode(line) for line in lines]
+
+
+@given(line=ANY_TEXT)
+def test_clean_text_stays_and_has_nothing_that_drives_a_terminal(line: str):
+    cleaned = clean(line)
+    assert clean(cleaned) == cleaned
+    assert not {"Cc", "Cs", "Zl", "Zp"} & set(map(unicodedata.category, cleaned))
+    assert cleaned == " ".join(cleaned.split()) and unicodedata.is_normalized("NFC", cleaned)
+    cleaned.encode()
+
+
+def test_ordinary_text_is_not_changed():
+    for line in ("½ … ａ “quoted” naïve – 안녕하세요?", "It's 3.5% [off] <now>!", "日本語。"):
+        assert clean(line) == line
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_hostile_lines_are_encoded(line: str, tokenizer: Tokenizer):
+    many = [line, "plain", line] * 40
+    encoded = tokenizer.encode_lines(many)
+    assert len(encoded) == 120 and encoded[0] == encoded[2] == tokenizer.encode(line)
+    if tokenizer.kind in SUBWORDS:
+        assert tokenizer.decode(encoded[0]) == clean(line)
+
+
+def test_surrogate_halves_that_belong_together_are_joined():
+    assert clean("\ud83d\ude00!") == "😀!" and clean("\ude00\ud83d") == "\ufffd\ufffd"
+
+
+def test_very_long_lines_are_encoded(tokenizer: Tokenizer):
+    for line in ("ab" * 50_000, "ab " * 50_000):
+        tokens = tokenizer.encode(line)
+        known = tokenizer.kind != "word"
+        assert not known or clean(line).startswith(tokenizer.decode(tokens)[:100].replace("⁇", "b"))
+        assert len(tokenizer.encode_lines([line] * 2)[1]) == len(tokens)
+
+
+def test_a_line_that_is_no_string_is_refused(tokenizer: Tokenizer):
+    with pytest.raises(ArgumentError, match="a line is of type bytes"):
+        tokenizer.encode(b"bytes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_lines_give_the_same_model(kind: str):
+    again = train_tokenizer(kind, iter(LINES))
+    assert again.serialized() == TRAINED[kind].serialized()
+    assert again.fingerprint == TRAINED[kind].fingerprint
+    assert train_tokenizer(kind, LINES[:-100]).fingerprint != again.fingerprint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_tokenizer_is_found_again(kind: str, tmp_path: Path):
+    made = TRAINED[kind]
+    made.save(tmp_path / "file")
+    for loaded in (load_tokenizer(tmp_path / "file"), type(made).load(tmp_path / "file")):
+        assert type(loaded) is type(made) and loaded.fingerprint == made.fingerprint
+        assert loaded.encode_lines(LINES) == made.encode_lines(LINES)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_model_file_is_that_of_sentencepiece(subwords: Tokenizer, tmp_path: Path):
+    import sentencepiece
+
+    subwords.save(tmp_path / "m.model")
+    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    assert plain.encode(LINES[0]) == subwords.encode(LINES[0])
+    assert (plain.pad_id(), plain.unk_id(), plain.bos_id(), plain.eos_id()) == (PAD, UNK, BOS, EOS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
+def test_a_file_cut_short_is_named(kind: str, part: float, tmp_path: Path):
+    content = TRAINED[kind].serialized()
+    (tmp_path / "cut").write_bytes(content[: max(int(part * len(content)) - 2, 0)])
+    with pytest.raises(DataError, match=r"cut: this is no.*\n(?s:.*)train the tokenizer again"):
+        load_tokenizer(tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ('{"kind": "word", "version": 2, "tokens": []}', "this is no tokenizer"),
+        ('{"kind": "bpe", "version": 1, "tokens": []}', "this is no tokenizer"),
+        ('{"kind": "word", "version": 1, "tokens": "abc"}', "not a list of strings"),
+        ('{"kind": "word", "version": 1, "tokens": ["a", 3]}', "not a list of strings"),
+        ('{"kind": "word", "version": 1, "tokens": ["a", "a"]}', "'a' is in 'tokens' 2 times"),
+        ('{"kind": "word", "version": 1, "tokens": ["a b"]}', "'a b' is no word"),
+        ('{"kind": "character", "version": 1, "tokens": ["ab"]}', "'ab' is no character"),
+        ('{"kind": "character", "version": 1, "tokens": ["\\ud800"]}', "is no character"),
+        ("{" * 100_000, "not whole JSON"),
+    ],
+)
+def test_a_list_that_cannot_be_is_refused(content: str, said: str, tmp_path: Path):
+    (tmp_path / "list.json").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=f"list.json: .*{said}"):
+        load_tokenizer(tmp_path / "list.json")
+
+
+def test_the_wrong_kind_and_the_wrong_place_are_said(tmp_path: Path):
+    for made, other in itertools.permutations(TRAINED.values(), 2):
+        with pytest.raises(DataError):
+            type(other).deserialized(made.serialized(), "x")
+    with pytest.raises(DataError, match="not of kind 'bpe'"):
+        BPE.deserialized(TRAINED["unigram"].serialized(), "x")
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        load_tokenizer(tmp_path / "none")
+    with pytest.raises(DataError, match="cannot be written: No such file"):
+        TRAINED["word"].save(tmp_path / "none" / "file")
+
+
+def test_a_foreign_model_with_other_numbers_is_refused():
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=100, minloglevel=2
+    )
+    with pytest.raises(DataError, match=r"numbers of pad, unk, bos and eos are \(-1, 0, 1, 2\)"):
+        Unigram.deserialized(model.getvalue(), "foreign.model")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lines", [[], [""], ["  ", "\x00\t"]])
+def test_there_must_be_something_to_learn_from(kind: str, lines: list[str]):
+    with pytest.raises(DataError, match=r"train_tokenizer\(\): there (are no lines|is nothing to learn)"):
+        train_tokenizer(kind, lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("line", ["a", "ab", "한", "a" * 5000, "\ud800", "<s> </s>", "한 국 a" * 400])
+def test_very_little_text_is_enough(kind: str, line: str):
+    made = train_tokenizer(kind, [line])
+    assert made.size > 4 and (kind == "character" or made.decode(made.encode(line)) == clean(line))
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+@pytest.mark.parametrize("size", [264, 300, 100_000])
+def test_the_size_is_a_bound_and_not_a_demand(kind: str, size: int):
+    many = [chr(code) for code in range(0xAC00, 0xAC00 + 600)]
+    made = train_tokenizer(kind, [*LINES, *(" ".join(many[at:]) for at in range(0, 600, 100))], size)
+    assert 260 < made.size <= size
+    assert made.decode(made.encode("가각 갂")) == "가각 갂"
+
+
+def test_a_size_that_cannot_be_is_refused():
+    for kind, size in (("unigram", 263), ("bpe", 0), ("word", 4), ("character", -1)):
+        with pytest.raises(
+            ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: .* or more"
+        ):
+            train_tokenizer(kind, LINES, size)
+    with pytest.raises(UnknownName, match="did you mean 'unigram'"):
+        train_tokenizer("unigrams", LINES)
+    with pytest.raises(ArgumentError, match="lines is one string"):
+        train_tokenizer("word", "a b c")
+
+
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_more_text_gives_more_pieces_up_to_a_bound(kind: str):
+    sizes = [train_tokenizer(kind, LINES[:count]).size for count in (3, 30, 300)]
+    assert sizes == sorted(sizes) and sizes[0] < 350 and sizes[-1] < 1000
+
+
+def test_words_are_counted_and_the_rest_unknown():
+    made = train_tokenizer("word", ["b a, c b", "b c d"], size=6)
+    assert isinstance(made, Words) and made.tokens == ["b", "c"]
+    assert made.encode("b a, c, c") == [4, UNK, UNK, 5]
+    assert made.decode([BOS, 4, UNK, 5, EOS, PAD]) == "b ⁇ c"
+    assert made.words([BOS, 4, UNK, 5, EOS, PAD]) == [-1, 0, 1, 2, -1, -1]
+
+
+def test_characters_have_a_space():
+    made = train_tokenizer("character", ["ab a"])
+    assert isinstance(made, Characters) and made.tokens == ["a", "b", "▁"]
+    assert made.pieces(made.encode("b ab?")) == ["b", "▁", "a", "b", "<unk>"]
+    assert made.decode(made.encode("b ab?")) == "b ab⁇"
+
+
+def test_pieces_say_what_each_token_is(tokenizer: Tokenizer):
+    tokens = tokenizer.encode(LINES[0])
+    assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
+    joined = (" " if tokenizer.kind == "word" else "").join(tokenizer.pieces(numpy.array(tokens)))
+    assert joined.replace("▁", " ").strip() == LINES[0]
+
+
+def test_bytes_are_shown_as_bytes(subwords: Tokenizer):
+    assert subwords.pieces(subwords.encode("힣"))[-3:] == ["<0xED>", "<0x9E>", "<0xA3>"]
+    assert subwords.words(subwords.encode("힣힣 n"))[:8] == [*[0] * 7, 1]
+
+
+@given(line=st.text(st.sampled_from("ab mn 가나 힣\t"), max_size=30))
+def test_words_are_those_between_spaces(line: str):
+    for each in TRAINED.values():
+        tokens = [BOS, *each.encode(line), EOS, PAD]
+        numbers = each.words(tokens)
+        assert numbers[0] == numbers[-2] == numbers[-1] == -1 and -1 not in numbers[1:-2]
+        assert sorted(set(numbers[1:-2])) == list(range(len(line.split())))
+        for word, wanted in enumerate(each.decode(tokens).split()):
+            own = [token for token, number in zip(tokens, numbers, strict=True) if number == word]
+            assert each.decode(own) == wanted
+
+
+@given(tokens=st.lists(st.integers(260, 390) | st.integers(0, 3)))
+def test_words_hold_for_any_tokens_a_model_may_say(tokens: list[int]):
+    for kind in SUBWORDS:
+        numbers = [number for number in TRAINED[kind].words(tokens) if number >= 0]
+        assert numbers == sorted(numbers)
+        assert max(numbers, default=0) <= max(len(TRAINED[kind].decode(tokens).split()) - 1, 0)
+
+
+@given(tokens=st.lists(st.integers(0, 390)))
+def test_anything_a_model_says_is_clean_text(tokens: list[int]):
+    for kind in SUBWORDS:
+        decoded = TRAINED[kind].decode(tokens)
+        assert decoded == clean(decoded)
+
+
+def test_a_token_of_another_vocabulary_is_refused(tokenizer: Tokenizer):
+    for token in (tokenizer.size, -1):
+        for ask in (tokenizer.decode, tokenizer.pieces, tokenizer.words):
+            with pytest.raises(ArgumentError, match=f"token {token} is not in a vocabulary of"):
+                ask([token])
+
+
+def test_training_is_silent(capfd: pytest.CaptureFixture[str]):
+    for kind in SUBWORDS:
+        train_tokenizer(kind, LINES[:20])
+    with pytest.raises(DataError):
+        load_tokenizer(Path(__file__))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_big_data_is_sampled_and_every_line_has_its_chance(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(text, "SAMPLE_LINES", 100)
+    drawn, scale = text.draw_sample((f"line {number}" for number in range(1000)), "test()")
+    numbers = [int(line.split()[1]) for line in drawn]
+    assert len(set(numbers)) == 100 and scale == 10.0
+    assert 5 <= sum(number < 100 for number in numbers) <= 20 and 350 < sum(numbers) / 100 < 650
+    again, _ = text.draw_sample([f"line {number}" for number in range(1000)], "test()")
+    assert again == drawn
+    monkeypatch.setattr(text, "SAMPLE_CHARACTERS", 70)
+    fewer, scale = text.draw_sample((f"line {number:03}" for number in range(50)), "test()")
+    assert fewer == [f"line {number:03}" for number in range(9)] and math.isclose(scale, 50 / 9)
+
+
+def test_long_lines_are_learned_from_in_parts():
+    for kind in SUBWORDS:
+        made = train_tokenizer(kind, ["lower newest " * 500, "a"], size=300)
+        assert made.pieces(made.encode("lower newest")) == ["▁lower", "▁newest"]
+
+
+PAIRS = [("ein Haus am See", "a house"), ("ein Hut", "a hat"), ("das Haus", "the house")] * 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sides_are_learned_apart_or_together(kind: str):
+    source, target = train_tokenizers(PAIRS, kind)
+    assert source.fingerprint == train_tokenizer(kind, [pair[0] for pair in PAIRS]).fingerprint
+    assert target.fingerprint == train_tokenizer(kind, [pair[1] for pair in PAIRS]).fingerprint
+    both, same = train_tokenizers(PAIRS, kind, joint=True)
+    assert both is same and both.decode(both.encode("ein house")) == "ein house"
+
+
+def test_sizes_are_of_both_or_of_each():
+    source, target = train_tokenizers(PAIRS, "word", sizes=(6, 5))
+    assert (source.size, target.size) == (6, 5)
+    assert {each.size for each in train_tokenizers(PAIRS, "word", sizes=7)} == {7}
+    assert train_tokenizers(PAIRS, "word", joint=True, sizes=7)[0].size == 7
+
+
+def all_ways(word: str, known: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every segmentation of a word into known pieces."""
+    if not word:
+        return [()]
+    return [
+        (piece, *rest)
+        for piece in known
+        if word.startswith(piece)
+        for rest in all_ways(word[len(piece) :], known)
+    ]
+
+
+def test_segmentations_are_drawn_as_often_as_they_are_likely():
+    scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
+    weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
+    draw = random.Random(3).random
+    drawn = Counter(tuple(sample_pieces("ababa", scores, 3, 0.5, draw)) for _ in range(20_000))
+    assert set(drawn) == set(weights) and len(weights) > 5
+    for way, weight in weights.items():
+        assert drawn[way] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)
+
+
+def test_without_chance_sampling_is_encoding():
+    for line in LINES:
+        unigram, bpe = TRAINED["unigram"], TRAINED["bpe"]
+        assert isinstance(unigram, Unigram) and isinstance(bpe, BPE)
+        assert unigram.encode(line, sample=1e4) == unigram.encode(line)
+        for word in line.split():
+            merged = sample_merges(f"▁{word}", bpe.scores, 0.0, lambda: 0.5)
+            assert [bpe.numbers[piece] for piece in merged] == bpe.encode(word)
+
+
+@settings(max_examples=30)
+@given(line=ANY_TEXT, sample=st.floats(0.05, 1.0), seed=st.integers(0, 9))
+def test_sampled_tokens_say_the_same_text(line: str, sample: float, seed: int):
+    for kind in SUBWORDS:
+        tokens = TRAINED[kind].encode(line, sample=sample, generator=random.Random(seed))
+        assert TRAINED[kind].decode(tokens) == clean(line)
+
+
+def test_sampling_repeats_with_its_seed(subwords: Tokenizer):
+    def drawn(generator: random.Random | None) -> list[list[int]]:
+        return [subwords.encode(line, sample=0.2, generator=generator) for line in LINES[:20]]
+
+    first = drawn(random.Random(7))
+    assert first == drawn(random.Random(7)) != drawn(random.Random(8))
+    assert first != [subwords.encode(line) for line in LINES[:20]]
+    random.seed(7)
+    assert drawn(None) == first
+
+
+def test_a_long_word_is_sampled_too(subwords: Tokenizer):
+    tokens = subwords.encode("ab" * 5000, sample=0.1, generator=random.Random(0))
+    assert subwords.decode(tokens) == "ab" * 5000
+
+
+def test_sampling_that_means_nothing_is_refused():
+    for kind, sample in (("unigram", -1.0), ("unigram", math.nan), ("bpe", 1.5), ("word", 0.1)):
+        with pytest.raises(ArgumentError, match=r"encode\(\): sample is"):
+            TRAINED[kind].encode("a", sample=sample)
