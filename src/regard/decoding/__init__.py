@@ -1,5 +1,17 @@
-"""Decoding: greedy, beam and sampled search, scoring and looking, written once against the model protocol."""
+"""Decoding: search, scoring and looking, written once against the model protocol.
 
+    translator = Translator(model, source_tokenizer, target_tokenizer, search=Beam(size=5, length=GNMT(0.6)))
+    for translation in translator.translate(lines):              # as many as there are lines, in their order
+        print(translation.text, translation.score, *translation.notes)
+        print(translation.alignment)                             # Pharaoh: 0-0 1-2 2-1
+        translation.attention["decoder.5.cross"]                 # (heads, target pieces, source pieces)
+    translator.score(sources, targets)[0].token_scores           # what the model thinks of a given pair
+
+A way of searching is Greedy(), Beam() or Sample(), each with Rules of what may be said. search() and
+observe() are the same on tokens, without text.
+"""
+
+from regard.decoding.alignment import Alignment, align, averaged
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
@@ -8,8 +20,12 @@ from regard.decoding.penalties import GNMT, LENGTHS, Average, Length, coverage
 from regard.decoding.rules import Rules
 from regard.decoding.sample import Sample
 from regard.decoding.search import Search, search
+from regard.decoding.splitting import OVERLONG, Tokenizer
+from regard.decoding.translation import Passage, Scored, Translation
+from regard.decoding.translator import Translator
 
 __all__ = [
+    "Alignment",
     "Average",
     "Beam",
     "GNMT",
@@ -17,10 +33,18 @@ __all__ = [
     "Hypothesis",
     "LENGTHS",
     "Length",
+    "OVERLONG",
     "Observed",
+    "Passage",
     "Rules",
     "Sample",
+    "Scored",
     "Search",
+    "Tokenizer",
+    "Translation",
+    "Translator",
+    "align",
+    "averaged",
     "coverage",
     "observe",
     "search",

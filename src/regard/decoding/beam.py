@@ -202,16 +202,23 @@ def bound(beams: Beams, live: Live, divisors: Tensor) -> Tensor:
 
 
 def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of each row of float32 (rows, N) and their places; of equals, the first.
+    """The largest `count` of each row, (rows, N), and their places; of equals, the first.
 
-    topk() leaves open which of equals it takes. Here each score becomes a whole number of the same order,
-    followed by its place in the row, so that no two are equal.
+    topk() leaves open which it takes of those equal to the least that it takes. So the greater ones are from
+    it, and the equal ones by their place. There is room for both; what is too much goes to place N, the last.
     """
-    bits_RN = scores.contiguous().view(torch.int32).long()
-    order_RN = torch.where(bits_RN >= 0, bits_RN, -(bits_RN & 0x7FFFFFFF))
-    place_N = torch.arange(scores.shape[-1], device=scores.device)
-    place_RC = ((order_RN << 31) - place_N).topk(count).indices
-    return scores.gather(-1, place_RC), place_RC
+    size = scores.shape[-1]
+    large_RC, place_RC = scores.topk(count)
+    least_R1 = large_RC[:, -1:]
+    backwards_N = torch.arange(size, 0, -1, device=scores.device, dtype=torch.int32)
+    equal_RC = torch.where(scores == least_R1, backwards_N, 0).topk(count).values.long()
+    places = (
+        torch.cat((torch.where(large_RC > least_R1, place_RC, size), size - equal_RC), -1).sort(-1).values
+    )
+    there = places.clamp(max=size - 1)
+    values = torch.where(places < size, scores.gather(-1, there), -torch.inf)
+    values, order = values.sort(dim=-1, descending=True, stable=True)
+    return values[:, :count], there.gather(-1, order[:, :count])
 
 
 def _merged(pool: Found, ended: Found) -> Found:

@@ -1,0 +1,296 @@
+"""Translator: lines of text in, as many translations out, in the same order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from regard.batch import EOS, Batch
+from regard.decoding.alignment import Alignment
+from regard.decoding.beam import Beam
+from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.observing import CROSS, observe, pieces_of
+from regard.decoding.rules import whole
+from regard.decoding.search import Search, device_of, search
+from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
+from regard.decoding.translation import Passage, Scored, Translation
+from regard.decoding.waiting import Waiting
+from regard.errors import ArgumentError, UnknownName, message
+from regard.models.base import Model
+
+__all__ = ["Translator"]
+
+END = "</s>"
+"""How EOS is written among pieces."""
+
+AT_ONCE = 4096
+"""How many lines stream() reads before it translates them: sorted by length they fill batches better."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One part of a line, to be translated: its place among the lines and within its line."""
+
+    line: int
+    place: int
+    part: Part
+    prefix: tuple[int, ...]
+
+
+class Translator:
+    """Translate lines of text with a model: N lines in, N translations out, in order, whatever they hold.
+
+    source_tokenizer, target_tokenizer: encode_lines, decode, pieces, words and size. search: Beam(...),
+    Greedy(...) or Sample(...). tokens_per_batch: source tokens, padding counted, translated at once. longest:
+    how many tokens of a source are read at once, EOS counted; fewer where the model reads fewer. overlong:
+    "split" translates a longer line sentence by sentence, "truncate" only its beginning; its notes say so.
+    look: the sites whose attention is kept, with * as wildcard; None for none.
+
+    >>> from regard.decoding import Beam, Translator
+    >>> from regard.models import build_model
+    >>> class Letters:
+    ...     size = 30
+    ...     def encode_lines(self, lines):
+    ...         return [[ord(letter) - 93 for letter in line if letter.islower()] for line in lines]
+    ...     def pieces(self, tokens):
+    ...         return [chr(token + 93) for token in tokens]
+    ...     def words(self, tokens):
+    ...         return list(range(len(tokens)))
+    ...     def decode(self, tokens):
+    ...         return "".join(self.pieces(tokens))
+    >>> model = build_model("bahdanau", 30, 30, width=8, embedding=8)
+    >>> translator = Translator(model, Letters(), Letters(), search=Beam(size=4))
+    >>> first, blank = translator.translate(["abc", ""])
+    >>> first.attention["decoder.cross"].shape == (len(first.pieces), 4), blank.text
+    (True, '')
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        search: Search | None = None,
+        tokens_per_batch: int = 4096,
+        longest: int = 512,
+        overlong: str = "split",
+        look: str | None = CROSS,
+    ):
+        whole("Translator()", tokens_per_batch=(tokens_per_batch, 1), longest=(longest, 2))
+        if overlong not in OVERLONG:
+            raise UnknownName("way with a line that is too long", overlong, OVERLONG)
+        sides = (
+            ("source", source_tokenizer.size, model.source_size),
+            ("target", target_tokenizer.size, model.target_size),
+        )
+        for side, tokens, size in sides:
+            if tokens != size:
+                raise ArgumentError(
+                    message(
+                        "Translator()",
+                        f"the {side} tokenizer has {tokens} tokens, and the model was made for {size}",
+                        hint="take the tokenizers that the model was trained with",
+                    )
+                )
+        self.model, self.look, self.overlong = model, look, overlong
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.search: Search = Beam() if search is None else search
+        self.tokens_per_batch = tokens_per_batch
+        self.longest = longest if model.longest_source is None else min(longest, model.longest_source)
+
+    def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> list[Translation]:
+        """Translate lines: as many translations, in the same order; of a blank line, a blank one.
+
+        prefixes: what each translation must begin with, "" for nothing; in a line that is split, its first
+        part.
+        """
+        given = _checked("translate()", lines)
+        begun = ["" for _ in given] if prefixes is None else _checked("translate()", prefixes)
+        if len(begun) != len(given):
+            problem = f"{len(begun)} prefixes for {len(given)} lines"
+            raise ArgumentError(message("translate()", problem, hint='"" leaves a line free'))
+        return self._translated(given, begun, first=0)
+
+    def stream(self, lines: Iterable[str], at_once: int = AT_ONCE) -> Iterator[Translation]:
+        """Translate lines as they come, `at_once` together, for files larger than memory."""
+        whole("stream()", at_once=(at_once, 1))
+        remaining, first = iter(lines), 0
+        while some := list(itertools.islice(remaining, at_once)):
+            yield from self._translated(_checked("stream()", some, first), ["" for _ in some], first)
+            first += len(some)
+
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[Scored]:
+        """What the model thinks of given pairs: log-probability, token scores, attention, alignment.
+
+        A side that is longer than the model can take is cut, and the notes say so.
+        """
+        left, right = _checked("score()", sources), _checked("score()", targets)
+        if len(left) != len(right):
+            raise ArgumentError(message("score()", f"{len(left)} sources and {len(right)} targets"))
+        notes = [list[str]() for _ in left]
+        sources_in = _read(self.source_tokenizer, left, self.model.longest_source, "source", notes)
+        targets_in = _read(self.target_tokenizer, right, self.model.longest_target, "target", notes)
+        lengths = [max(len(a.tokens), len(b.tokens)) + 1 for a, b in zip(sources_in, targets_in, strict=True)]
+        passages: dict[int, Passage] = {}
+        with Waiting("scoring", len(left)) as waiting:
+            for rows in _batches(lengths, self.tokens_per_batch):
+                batch = Batch.collate(
+                    [sources_in[row].tokens for row in rows], [targets_in[row].tokens for row in rows], rows
+                )
+                for piece in pieces_of(batch.to(device_of(self.model)), self.model.target_size):
+                    observed = observe(self.model, piece, self.look)
+                    for place, row in enumerate(piece.index.tolist()):
+                        said, scores = (*targets_in[row].tokens, EOS), observed.token_scores[place]
+                        found = Hypothesis(
+                            said, tuple(scores[: len(said)].tolist()), 0.0, observed.attention_of(place)
+                        )
+                        passages[row] = self._passage(sources_in[row], found, 0)
+                waiting.advance(len(rows))
+        return [
+            Scored(left[row], right[row], (passages[row],), tuple(notes[row])) for row in range(len(left))
+        ]
+
+    def align(self, sources: Iterable[str], targets: Iterable[str]) -> list[Alignment]:
+        """The word alignments of given pairs; raises for a model that does not look at its source."""
+        found = [each.alignment for each in self.score(sources, targets)]
+        if None in found:
+            raise ArgumentError(
+                message(
+                    "align()",
+                    f"{type(self.model).__name__} shows no attention to its source at {self.look!r}",
+                    hint="align with a model that has attention, and with look='*cross'",
+                )
+            )
+        return [alignment for alignment in found if alignment is not None]
+
+    def _translated(self, lines: list[str], prefixes: list[str], first: int) -> list[Translation]:
+        """Translate lines whose first has this number in the data."""
+        begun = self._begun(prefixes, first)
+        notes, jobs = [], []
+        for number, tokens in enumerate(self.source_tokenizer.encode_lines(lines)):
+            parts, note = self._divided(lines[number], tokens)
+            notes.append(note)
+            for place, part in enumerate(parts):
+                jobs.append(_Job(number, place, part, begun[number] if place == 0 else ()))
+        found: list[list[tuple[Part, list[Hypothesis]]]] = [[] for _ in lines]
+        for job, hypotheses in zip(jobs, self._searched(jobs, first), strict=True):
+            found[job.line].append((job.part, hypotheses))
+        return [
+            self._translation(line, said, note) for line, said, note in zip(lines, found, notes, strict=True)
+        ]
+
+    def _begun(self, prefixes: list[str], first: int) -> list[tuple[int, ...]]:
+        """The tokens of prefixes; raises where one leaves nothing to say after it."""
+        limits = [limit for limit in (self.search.rules.maximum, self.model.longest_target) if limit]
+        found = [tuple(tokens) for tokens in self.target_tokenizer.encode_lines(prefixes)]
+        for number, tokens in enumerate(found, first + 1):
+            if limits and len(tokens) >= min(limits):
+                raise ArgumentError(
+                    message(
+                        "translate()",
+                        f"the prefix of line {number} has {len(tokens)} tokens",
+                        expected=f"fewer than the {min(limits)} that a translation may have",
+                    )
+                )
+        return found
+
+    def _divided(self, line: str, tokens: list[int]) -> tuple[list[Part], str]:
+        """A line in the parts that are read at once, one as a rule, and what is to be said of it."""
+        room = self.longest - 1
+        if not tokens:
+            return [], "nothing in it could be read" if line.strip() else ""
+        if len(tokens) > room and self.overlong == "split":
+            return divided(line, self.source_tokenizer, room)
+        words = self.source_tokenizer.words(tokens)
+        if len(tokens) > room:
+            part, note = truncated(tokens, words, room)
+            return [part], note
+        return [Part(tuple(tokens), tuple(words))], ""
+
+    def _searched(self, jobs: list[_Job], first: int) -> list[list[Hypothesis]]:
+        """The hypotheses of each job, the jobs of like length searched together."""
+        found: dict[int, list[Hypothesis]] = {}
+        with Waiting("translating", len(jobs)) as waiting:
+            for rows in _batches([len(job.part.tokens) + 1 for job in jobs], self.tokens_per_batch):
+                some = [jobs[row] for row in rows]
+                # Samples are drawn by this number, so it depends on nothing but the place in the data.
+                index = [(job.place << 40) + first + job.line for job in some]
+                batch = Batch.collate([job.part.tokens for job in some], index=index)
+                prefixes = [job.prefix for job in some]
+                said = search(self.model, batch, self.search, prefixes=prefixes, look=self.look)
+                found.update(zip(rows, said, strict=True))
+                waiting.advance(len(rows))
+        return [found[row] for row in range(len(jobs))]
+
+    def _translation(self, line: str, said: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
+        """A line and what was found for its parts; the next best where it was read as one."""
+        others: tuple[Translation, ...] = ()
+        if len(said) == 1:
+            part, (_, *next_best) = said[0]
+            others = tuple(self._translation(line, [(part, [each])], note) for each in next_best)
+        passages, texts, notes, word = [], [], [note] if note else [], 0
+        for part, (best, *_) in said:
+            passages.append(self._passage(part, best, word))
+            word = max([word, *(number + 1 for number in passages[-1].words)])
+            texts.append(" ".join(self.target_tokenizer.decode(best.said).splitlines()))
+            if not best.finished:
+                notes.append(f"the translation did not end: cut at {len(best.tokens)} tokens")
+        ranking = sum(best.ranking for _, (best, *_) in said)
+        text = " ".join(filter(None, texts))
+        return Translation(line, text, tuple(passages), tuple(notes), ranking, others)
+
+    def _passage(self, part: Part, found: Hypothesis, first_word: int) -> Passage:
+        """One hypothesis with the text and the words of its tokens, numbered from the first word given."""
+        words = [word + first_word if word >= 0 else -1 for word in self.target_tokenizer.words(found.said)]
+        end = len(found.tokens) - len(found.said)
+        return Passage(
+            (*self.source_tokenizer.pieces(part.tokens), END),
+            (*part.words, -1),
+            (*self.target_tokenizer.pieces(found.said), *[END] * end),
+            (*words, *[-1] * end),
+            found.token_scores,
+            found.attention,
+        )
+
+
+def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
+    """Lines as a list of text that can be encoded; half characters become question marks."""
+    if isinstance(lines, str):
+        hint = f"put a single line in a list: {call[:-1]}[line])"
+        raise ArgumentError(message(call, "a line was given where lines are expected", hint=hint))
+    checked = []
+    for number, line in enumerate(lines, first + 1):
+        if not isinstance(line, str):
+            problem = f"line {number} is of type {type(line).__name__}"
+            raise ArgumentError(message(call, problem, expected="text"))
+        checked.append(line.encode("utf-8", "replace").decode("utf-8"))
+    return checked
+
+
+def _read(
+    tokenizer: Tokenizer, lines: list[str], longest: int | None, side: str, notes: list[list[str]]
+) -> list[Part]:
+    """The tokens of lines, cut where a model cannot take them all; the notes of each line say so."""
+    parts = []
+    for tokens, said in zip(tokenizer.encode_lines(lines), notes, strict=True):
+        words = tokenizer.words(tokens)
+        part = Part(tuple(tokens), tuple(words))
+        if longest is not None and len(tokens) >= longest:
+            part, note = truncated(tokens, words, longest - 1)
+            said.append(f"{side} {note}")
+        parts.append(part)
+    return parts
+
+
+def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Rows of like length together, the longest first, so many that their padded tokens fit."""
+    rows: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows

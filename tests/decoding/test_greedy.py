@@ -1,0 +1,134 @@
+"""Greedy search and sampling: token by token against the plainest loop there is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.batch import BOS, EOS, PAD, Batch
+from regard.decoding import Greedy, Rules, Sample, observe, search
+from regard.errors import ArgumentError
+from tests.decoding.toys import Looking, Table
+
+SOURCES = [[4, 5, 6], [], [7, 8, 8, 8, 4, 5], [5], [6, 6]]
+
+
+def plainly(model, source: list[int], longest: int) -> list[int]:
+    """The most probable token again and again, one sentence, one whole forward pass for each token."""
+    said: list[int] = []
+    while len(said) < longest and EOS not in said:
+        batch = Batch.collate([source], [said])
+        logits = model.eval()(batch)[0, len(said)].clone()
+        logits[[PAD, 1, BOS]] = -torch.inf
+        said.append(int(logits.argmax()))
+    return said
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [Table, Looking])
+def test_greedy_is_the_plain_loop(kind, seed: int):
+    model = kind(size=10, seed=seed)
+    found = search(model, Batch.collate(SOURCES), Greedy(Rules(maximum=9)))
+    for source, (only,) in zip(SOURCES, found, strict=True):
+        assert list(only.tokens) == plainly(model, source, 9)
+        assert only.ranking == pytest.approx(only.score, abs=1e-5)
+
+
+def test_nobody_is_there():
+    assert search(Looking(), Batch.collate([]), Greedy()) == []
+
+
+def test_a_model_in_training_stays_so():
+    model = Looking().train()
+    model.words.eval()
+    first = search(model, Batch.collate(SOURCES), Greedy())
+    again = search(model, Batch.collate(SOURCES), Greedy())
+    assert [each[0].token_scores for each in first] == [each[0].token_scores for each in again]
+    assert model.training and model.dropout.training and not model.words.training
+    assert not first[0][0].attention["decoder.cross"].requires_grad
+    # What was seen may be part of something that learns.
+    scale = torch.ones((), requires_grad=True)
+    (first[0][0].attention["decoder.cross"] * scale).sum().backward()
+    assert scale.grad is not None
+
+
+def frequencies(how: Sample, logits: list[float], draws: int) -> np.ndarray:
+    rows = torch.tensor(logits).log_softmax(-1).expand(draws, -1)
+    chance = torch.from_numpy(np.random.default_rng(3).random(draws)).float()
+    return np.bincount(how.draw(rows, chance).numpy(), minlength=len(logits)) / draws
+
+
+@pytest.mark.parametrize(
+    ("how", "weights"),
+    [
+        (Sample(), [1, 2, 4, 8]),
+        (Sample(temperature=0.5), [1, 4, 16, 64]),
+        (Sample(temperature=2.0), [1, 2**0.5, 2, 8**0.5]),
+        (Sample(top_k=2), [0, 0, 4, 8]),
+        (Sample(top_p=0.5), [0, 0, 0, 8]),
+        (Sample(top_p=0.6), [0, 0, 4, 8]),
+        (Sample(top_p=1e-9), [0, 0, 0, 8]),
+        (Sample(top_k=9), [1, 2, 4, 8]),
+        (Sample(top_k=3, top_p=0.85), [0, 2, 4, 8]),
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_as_often_as_they_are_probable(how: Sample, weights: list[float]):
+    draws, expected = 20_000, np.array(weights) / sum(weights)
+    found = frequencies(how, np.log([1.0, 2.0, 4.0, 8.0]).tolist(), draws)
+    assert (found[expected == 0] == 0).all()
+    there = expected > 0
+    # Three degrees of freedom at most: 30 is passed by chance once in a million seeds.
+    assert (draws * (found - expected)[there] ** 2 / expected[there]).sum() < 30
+
+
+@given(
+    chance=st.floats(0, 1 - 2**-24, width=32),
+    scores=st.lists(st.floats(-80, 0), min_size=5, max_size=9),
+    top_k=st.integers(0, 4),
+    top_p=st.floats(0.01, 1),
+)
+def test_what_the_rules_took_is_never_drawn(chance: float, scores: list[float], top_k: int, top_p: float):
+    left = torch.tensor([scores]).log_softmax(-1)
+    left[:, ::2] = -torch.inf
+    token = int(Sample(top_k=top_k, top_p=top_p).draw(left, torch.tensor([chance])))
+    assert token % 2 == 1
+
+
+def test_many_sentences_draw_apart():
+    """Streams of neighbouring sentences have nothing to do with each other: the first tokens are as drawn."""
+
+    model, batch = Table(size=8, seed=1, spread=1.0), Batch.collate([[4]] * 4000)
+    found = search(model, batch, Sample(seed=5), look=None)
+    first = observe(model, Batch.collate([[4]] * 5, [[4], [5], [6], [7], []]))
+    share = first.token_scores[:, 0].exp().numpy()
+    expected = share / share.sum()
+    drawn = np.array([sum(each[0].tokens[0] == token for each in found) for token in (4, 5, 6, 7, EOS)])
+    assert ((drawn - 4000 * expected) ** 2 / (4000 * expected)).sum() < 35
+
+
+def test_a_sentence_draws_the_same_in_any_company():
+    model, how = Looking(), Sample(count=3, seed=11, temperature=1.5)
+    together = search(model, Batch.collate(SOURCES), how)
+    for number, source in enumerate(SOURCES):
+        (alone,) = search(model, Batch.collate([source], index=[number]), how)
+        assert [each.tokens for each in alone] == [each.tokens for each in together[number]]
+    (elsewhere,) = search(model, Batch.collate([SOURCES[0]], index=[1]), how)
+    assert [each.tokens for each in elsewhere] != [each.tokens for each in together[0]]
+    other = search(model, Batch.collate(SOURCES), Sample(count=3, seed=12, temperature=1.5))
+    assert [each[0].tokens for each in other] != [each[0].tokens for each in together]
+
+
+def test_settings_say_what_they_take():
+    for wrong, words in [
+        (lambda: Sample(temperature=0), "temperature is 0"),
+        (lambda: Sample(top_k=-1), "top_k is -1"),
+        (lambda: Sample(top_p=1.5), "top_p is 1.5"),
+        (lambda: Sample(count=0), "count is 0"),
+        (lambda: Sample(seed=-3), "seed is -3"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            wrong()
