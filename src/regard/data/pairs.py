@@ -1,0 +1,256 @@
+"""Pairs: sentences and their translations, from files of any size, read as they are needed.
+
+    read_pairs("train.ko", "train.en")                      two parallel files, or as many of each
+    read_pairs(tsv="pairs.tsv", columns=(1, 2))             columns between tabs
+    read_pairs(jsonl="pairs.jsonl", fields=("ko", "en"))    one JSON object a line
+    pairs_from_dataset(dataset, "translation.de", "translation.en")
+    pairs_from_lists(["안녕."], ["Hi."])
+
+Files are UTF-8, plain or gzip; which of the two is seen from the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.data.choices import Choices
+from regard.data.examining import Block, Examiner
+from regard.data.inspection import Report, inspect_pairs, refusal
+from regard.data.origins import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
+from regard.data.reading import checked_path, shown
+from regard.errors import ArgumentError, DataError, message
+
+__all__ = ["Pair", "Pairs", "pairs_from_dataset", "pairs_from_lists", "read_pairs"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class Pair(NamedTuple):
+    """A sentence, its translation, and its position in the data from 1 on: in one file, its line.
+
+    >>> Pair("안녕.", "Hi.", 7).target
+    'Hi.'
+    """
+
+    source: str
+    target: str
+    number: int
+
+
+class Pairs:
+    """Pairs of sentences that are read as they are needed, as often as wanted, and never held all at once.
+
+    Going through them applies the same choices that inspect() reports, so its counts are exact. len() and
+    fingerprint make one pass, once; all of them refuse what the choices refuse, and the DataError says where.
+
+    >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
+    >>> list(pairs), len(pairs)
+    ([Pair(source='하나', target='one', number=1), Pair(source='둘', target='two', number=2)], 2)
+    """
+
+    def __init__(self, origin: Origin, choices: Choices, name: str):
+        self.origin, self.choices, self.name = origin, choices, name
+        self._selected: NDArray[numpy.bool_] | None = None
+        self._inspected: tuple[Stamp, Report] | None = None
+
+    def __repr__(self) -> str:
+        return f"Pairs({self.name})"
+
+    def __iter__(self) -> Iterator[Pair]:
+        self._check_unchanged()
+        examiners = Examiner(self.choices, keyed=False), Examiner(self.choices, keyed=False)
+        sides = _Text(), _Text()
+        try:
+            for chunk in self.origin.chunks(examiners, threads=False):
+                sources, targets = sides[0].lines(chunk.source), sides[1].lines(chunk.target)
+                kept, refused = self._decided(chunk)
+                for i in kept:
+                    source, target = sources[chunk.source_from + i], targets[chunk.target_from + i]
+                    yield Pair(source, target, chunk.position + i + 1)
+                if refused is not None:
+                    raise refused
+        except CountsDiffer as difference:
+            self.inspect().check()
+            raise DataError(str(difference)) from None
+
+    def __len__(self) -> int:
+        report = self.inspect()
+        report.check()
+        return report.kept if self._selected is None else int(self._selected.sum())
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content and of the choices that decide what is kept; file names do not matter."""
+        report = self.inspect()
+        report.check()
+        if self._selected is None:
+            return report.fingerprint
+        packed = numpy.packbits(self._selected).tobytes()
+        return hashlib.blake2b(report.fingerprint.encode() + packed, digest_size=16).hexdigest()
+
+    def inspect(self) -> Report:
+        """Read everything once and report what is odd; what is refused is in the report, and not raised.
+
+        Of a part of other pairs, this is the report on all of them.
+        """
+        self._check_unchanged()
+        if self._inspected is None:
+            self._inspected = self.origin.stamp(), inspect_pairs(self.origin, self.choices)
+        return self._inspected[1]
+
+    def only(self, selected: NDArray[numpy.bool_], name: str) -> Pairs:
+        """Those of the pairs that are selected. selected: (read,), bool, in the order of the data."""
+        report = self.inspect()
+        report.check()
+        if selected.shape != (report.read,) or selected.dtype != bool:
+            problem = f"{selected.dtype} of shape {selected.shape}"
+            raise ArgumentError(message("only()", problem, expected=f"bool of shape ({report.read},)"))
+        part = Pairs(self.origin, self.choices, name)
+        part._inspected = self._inspected
+        part._selected = selected if self._selected is None else selected & self._selected
+        return part
+
+    def _check_unchanged(self) -> None:
+        if self._inspected is not None and self._inspected[0] != self.origin.stamp():
+            hint = "call read_pairs() again, and what comes after it"
+            raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
+
+    def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
+        """Which pairs of a chunk are kept, and the error after them where one is refused."""
+        marks = chunk.marks(self.choices)
+        wrong = numpy.flatnonzero(marks & self.choices.bits("error"))
+        kept = (marks & self.choices.bits("skip")) == 0
+        if self._selected is not None:
+            kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
+        if not wrong.size:
+            return numpy.flatnonzero(kept).tolist(), None
+        first = int(wrong[0])
+        return numpy.flatnonzero(kept[:first]).tolist(), refusal(
+            chunk, first, self.choices, int(marks[first])
+        )
+
+
+class _Text:
+    """The lines of the last block asked for: a block is often shared out among chunks."""
+
+    def __init__(self) -> None:
+        self.block: Block | None = None
+        self.text: list[str] = []
+
+    def lines(self, block: Block) -> list[str]:
+        if block is not self.block:
+            self.block, self.text = block, block.lines()
+        return self.text
+
+
+def read_pairs(
+    source: Paths | None = None,
+    target: Paths | None = None,
+    *,
+    tsv: Paths | None = None,
+    jsonl: Paths | None = None,
+    columns: tuple[int, int] | tuple[str, str] = (1, 2),
+    fields: tuple[str, str] = ("source", "target"),
+    choices: Choices | None = None,
+) -> Pairs:
+    """Read pairs from two parallel files, from columns between tabs, or from JSON lines.
+
+    source, target: a path each, or as many paths each. tsv, jsonl: a path or several. columns: of tsv, the
+    numbers from 1 on, or the names that stand in the first line. fields: of jsonl; "translation.de" is the
+    field "de" of the field "translation". choices: what is done with odd pairs; see Choices. Nothing is read
+    before it is asked for.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "pairs.tsv")
+    ...     _ = path.write_text("Hi.\\t안녕.\\tCC BY\\nGo.\\t가.\\tCC BY\\n", encoding="utf-8")
+    ...     [pair.source for pair in read_pairs(tsv=path, columns=(2, 1))]
+    ['안녕.', '가.']
+    """
+    ways = (source is not None or target is not None, tsv is not None, jsonl is not None)
+    if sum(ways) != 1 or (source is None) != (target is None):
+        given = [f"{name}={value!r}" for name, value in _given(source, target, tsv, jsonl)]
+        raise ArgumentError(
+            message(
+                f"read_pairs({', '.join(given)})",
+                "this does not say where both sides are",
+                expected="source and target, or tsv, or jsonl",
+                hint='read_pairs("a.ko", "a.en"), read_pairs(tsv="a.tsv") or read_pairs(jsonl="a.jsonl")',
+            )
+        )
+    chosen = choices or Choices()
+    if source is not None and target is not None:
+        sources, targets = _paths(source), _paths(target)
+        if len(sources) != len(targets):
+            problem = f"{len(sources)} source files against {len(targets)} target files"
+            raise ArgumentError(message("read_pairs()", problem, expected="files in twos, in the same order"))
+        return Pairs(Parallel(sources, targets), chosen, _named((*sources, *targets)))
+    if tsv is not None:
+        if isinstance(columns[0], int) and min(columns) < 1:
+            raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected="numbers from 1 on"))
+        return Pairs(Tabbed(_paths(tsv), columns), chosen, _named(_paths(tsv)))
+    assert jsonl is not None
+    return Pairs(JsonLines(_paths(jsonl), fields), chosen, _named(_paths(jsonl)))
+
+
+def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
+    """Pairs of sentences that are in memory already.
+
+    >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
+    1
+    """
+    if len(sources) != len(targets):
+        problem = f"{len(sources)} sources against {len(targets)} targets"
+        raise DataError(message("pairs_from_lists()", problem, expected="as many of one as of the other"))
+    return Pairs(Rows(list(zip(sources, targets, strict=True))), choices or Choices(), "lists")
+
+
+def pairs_from_dataset(
+    dataset: Iterable[Any], source: str, target: str, choices: Choices | None = None
+) -> Pairs:
+    """Pairs from a Hugging Face dataset, or from anything else that gives rows with fields, again and again.
+
+    source, target: the names of the fields; "translation.de" is the field "de" of the field "translation".
+
+    >>> rows = [{"id": 1, "translation": {"de": "Hallo.", "en": "Hi."}}]
+    >>> list(pairs_from_dataset(rows, "translation.de", "translation.en"))
+    [Pair(source='Hallo.', target='Hi.', number=1)]
+    """
+    if isinstance(dataset, str):
+        hint = (
+            f'datasets.load_dataset({dataset!r}, split="train") loads one (pip install regard[huggingface])'
+        )
+        raise ArgumentError(
+            message("pairs_from_dataset()", "a name, not a dataset", expected="rows with fields", hint=hint)
+        )
+    if isinstance(dataset, Mapping):
+        hint = f"choose one of its parts: {', '.join(map(str, dataset))}"
+        raise ArgumentError(message("pairs_from_dataset()", "several datasets under names", hint=hint))
+    if iter(dataset) is dataset:
+        hint = "a list, or a dataset; not a generator or an open file"
+        raise ArgumentError(message("pairs_from_dataset()", "rows that can be read only once", hint=hint))
+    return Pairs(Rows(dataset, (source, target)), choices or Choices(), "data")
+
+
+def _paths(given: Paths) -> tuple[Path, ...]:
+    paths = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
+    if not paths:
+        raise ArgumentError(message("read_pairs()", "an empty list of files", expected="at least one"))
+    return tuple(map(checked_path, paths))
+
+
+def _named(paths: tuple[Path, ...]) -> str:
+    names = [shown(path) for path in paths]
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
+
+
+def _given(*values: object) -> list[tuple[str, object]]:
+    names = ("source", "target", "tsv", "jsonl")
+    return [(name, value) for name, value in zip(names, values, strict=True) if value is not None]

@@ -1,0 +1,40 @@
+"""Progress: a bar on the terminal for what takes over a second; nothing where nobody is looking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+__all__ = ["advancing"]
+
+PATIENCE = 1.0
+"""Seconds before a bar is shown."""
+
+
+@contextmanager
+def advancing(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function to be told how much is done by now; the bar is drawn on standard error, if a terminal.
+
+    >>> with advancing("reading", total=10) as reached:
+    ...     reached(5)
+    """
+    console = Console(stderr=True)
+    began = time.monotonic()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(Text(label).plain, total=total or None)
+
+    def reached(done: int) -> None:
+        if time.monotonic() - began >= PATIENCE:
+            bar.start()
+            bar.update(task, completed=done)
+
+    try:
+        yield reached
+    finally:
+        bar.stop()

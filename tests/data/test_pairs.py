@@ -1,0 +1,272 @@
+"""Pairs are read alike from every form of file, line by line at "\\n" alone, and as often as wanted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import reading
+from regard.data.choices import Choices
+from regard.data.examining import INVISIBLE
+from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+from regard.errors import ArgumentError, DataError, UnknownName
+
+KOREAN = ["안녕.", "나는 학교에 갔다.", "비가 온다."]
+ENGLISH = ["Hi.", "I went to school.", "It is raining."]
+EXPECTED = [Pair(*two, number) for number, two in enumerate(zip(KOREAN, ENGLISH, strict=True), 1)]
+
+
+def saved(folder: Path, name: str, data: bytes | str) -> Path:
+    path = folder / name
+    path.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+    return path
+
+
+def parallel(folder: Path, source: bytes | str, target: bytes | str, choices: Choices | None = None) -> Pairs:
+    return read_pairs(saved(folder, "a.ko", source), saved(folder, "a.en", target), choices=choices)
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+def test_parallel_files_give_their_lines_in_twos(tmp_path):
+    pairs = parallel(tmp_path, lines(KOREAN), lines(ENGLISH))
+    assert list(pairs) == EXPECTED and len(pairs) == 3
+    assert list(pairs) == EXPECTED, "a second time too"
+
+
+def test_every_form_gives_the_same_pairs_and_the_same_fingerprint(tmp_path):
+    both = list(zip(KOREAN, ENGLISH, strict=True))
+    rows = [{"translation": {"ko": ko, "en": en}, "id": 1} for ko, en in both]
+    jsonl = saved(tmp_path, "a.jsonl", lines([json.dumps(row) for row in rows]))
+    tsv = saved(tmp_path, "a.tsv", lines([f"{en}\t{ko}\tCC BY" for ko, en in both]))
+    named = saved(tmp_path, "b.tsv", lines(["en\tko", *(f"{en}\t{ko}" for ko, en in both)]))
+    packed = [
+        saved(tmp_path, f"packed.{i}", gzip.compress(lines(side).encode()))
+        for i, side in enumerate((KOREAN, ENGLISH))
+    ]
+    forms = [
+        parallel(tmp_path, lines(KOREAN), lines(ENGLISH)),
+        read_pairs(*packed),
+        read_pairs(tsv=tsv, columns=(2, 1)),
+        read_pairs(tsv=named, columns=("ko", "en")),
+        read_pairs(jsonl=jsonl, fields=("translation.ko", "translation.en")),
+        pairs_from_dataset(rows, "translation.ko", "translation.en"),
+        pairs_from_lists(KOREAN, ENGLISH),
+    ]
+    assert [list(form) for form in forms] == [EXPECTED] * len(forms)
+    assert len({form.fingerprint for form in forms}) == 1
+
+
+def test_several_files_are_read_one_after_the_other(tmp_path):
+    sources = [saved(tmp_path, f"{i}.ko", f"{ko}\n") for i, ko in enumerate(KOREAN)]
+    targets = [saved(tmp_path, f"{i}.en", en) for i, en in enumerate(ENGLISH)]
+    assert list(read_pairs(sources, targets)) == EXPECTED
+    assert read_pairs(sources, targets).fingerprint == pairs_from_lists(KOREAN, ENGLISH).fingerprint
+    with pytest.raises(ArgumentError, match="3 source files against 2 target files"):
+        read_pairs(sources, targets[:2])
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_last_line_counts_with_or_without_its_end(tmp_path, end):
+    assert len(parallel(tmp_path, "하나\n둘" + end, "one\ntwo")) == 2
+    assert parallel(tmp_path, "하나\n둘" + end, "one\ntwo").inspect()["empty"].count == 0
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r"])
+def test_only_a_newline_ends_a_line(tmp_path, inside):
+    pairs = parallel(tmp_path, f"가{inside}나\n다\n", "one\ntwo\n")
+    assert [pair.source for pair in pairs] == [f"가{inside}나", "다"]
+
+
+def test_byte_order_marks_and_returns_are_taken_away(tmp_path):
+    pairs = parallel(tmp_path, b"\xef\xbb\xbf" + "가\r\n나\r\n다\r".encode(), b"one\ntwo\nthree\n")
+    assert [pair.source for pair in pairs] == ["가", "나", "다"]
+    assert pairs.inspect()["return"].count == 3
+    assert pairs.fingerprint == pairs_from_lists(["가", "나", "다"], ["one", "two", "three"]).fingerprint
+
+
+def test_returns_of_tabbed_lines_are_taken_away_from_the_last_column(tmp_path):
+    pairs = read_pairs(tsv=saved(tmp_path, "a.tsv", b"a\tb\r\nc\td\r\n"))
+    assert [pair[:2] for pair in pairs] == [("a", "b"), ("c", "d")]
+    assert pairs.inspect()["return"].count == 2
+
+
+def test_gzip_is_known_by_its_content(tmp_path):
+    source = saved(tmp_path, "plain.gz", "가\n")
+    target = saved(tmp_path, "packed.txt", gzip.compress(b"one") + gzip.compress(b"\n"))
+    assert [pair[:2] for pair in read_pairs(source, target)] == [("가", "one")]
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-6], lambda data: data[:12] + b"\0\0\0" + data[15:]])
+def test_damaged_gzip_is_refused(tmp_path, spoil):
+    packed = gzip.compress(b"one two three four five six seven\n" * 3)
+    with pytest.raises(DataError, match=r"a\.en: gzip data that is cut off or damaged"):
+        list(parallel(tmp_path, "가\n나\n다\n", spoil(packed)))
+
+
+@pytest.mark.parametrize(
+    "start, kind",
+    [(b"\xff\xfe", "UTF-16"), (b"PK\x03\x04", "zip"), (b"BZh91AY&SY", "bzip2"), (b"\xfd7zXZ\0", "xz")],
+)
+def test_what_is_no_utf8_text_is_named(tmp_path, start, kind):
+    with pytest.raises(DataError, match=f"a.ko: this is .*{kind}"):
+        list(parallel(tmp_path, start + b"x\n", b"x\n", Choices(invalid="replace")))
+
+
+def test_a_file_of_one_endless_line_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
+    monkeypatch.setattr(reading, "BLOCK", 64)
+    with pytest.raises(DataError, match="this is no text of lines"):
+        list(parallel(tmp_path, b"x" * 500, b"x\n"))
+
+
+def test_a_file_that_is_not_there_is_told_of_at_once(tmp_path):
+    saved(tmp_path, "a.en.gz", gzip.compress(b"x\n"))
+    with pytest.raises(DataError, match=r"(?s)a\.en: there is no such file.*a\.en\.gz, which can be read"):
+        read_pairs(saved(tmp_path, "a.ko", "가\n"), tmp_path / "a.en")
+    with pytest.raises(DataError, match="is a folder"):
+        read_pairs(tsv=tmp_path)
+
+
+def test_reading_says_what_it_was_not_told(tmp_path):
+    path = saved(tmp_path, "a.tsv", "a\tb\n")
+    for arguments in ({}, {"source": path}, {"tsv": path, "jsonl": path}, {"target": path, "tsv": path}):
+        with pytest.raises(ArgumentError, match="does not say where both sides are"):
+            read_pairs(**arguments)
+    with pytest.raises(ArgumentError, match="numbers from 1 on"):
+        read_pairs(tsv=path, columns=(0, 1))
+    with pytest.raises(ArgumentError, match="an empty list"):
+        read_pairs(jsonl=[])
+
+
+def test_a_column_that_is_not_there_is_told_of(tmp_path):
+    path = saved(tmp_path, "a.tsv", "en\tko\nHi.\t안녕.\nGo.\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 3: 1 column, not 2"):
+        list(read_pairs(tsv=path, columns=("en", "ko")))
+    with pytest.raises(DataError, match=r"a\.tsv, line 1: no column 'de'; there is en, ko"):
+        list(read_pairs(tsv=path, columns=("en", "de")))
+    kept = read_pairs(tsv=path, columns=("en", "ko"), choices=Choices(malformed="skip"))
+    assert [pair.source for pair in kept] == ["Hi."]
+
+
+@pytest.mark.parametrize(
+    "line, told",
+    [
+        ("[", "not JSON"),
+        ("[1]", "no field 'a'; there is a list"),
+        ('{"b": "x"}', "no field 'a'; there is b"),
+        ('{"a": 3, "b": "x"}', "expected text, found int"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_json_lines_that_will_not_do_are_told_of(tmp_path, line, told):
+    path = saved(tmp_path, "a.jsonl", f'{{"a": "x", "b": "y"}}\n{line}\n')
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 2: {told}"):
+        list(read_pairs(jsonl=path, fields=("a", "b")))
+    assert len(read_pairs(jsonl=path, fields=("a", "b"), choices=Choices(malformed="skip"))) == 1
+
+
+def test_json_values_keep_to_one_line(tmp_path):
+    rows = [{"a": "one\r\ntwo\nthree", "b": None}, {"a": "nul\0", "b": "\ud800"}, {"a": "x\ny", "b": "z"}]
+    path = saved(tmp_path, "a.jsonl", lines([json.dumps(row) for row in rows]) + "\n")
+    report = read_pairs(jsonl=path, fields=("a", "b"), choices=Choices(invalid="skip")).inspect()
+    counts = {finding.kind: finding.count for finding in report.findings if finding.count}
+    assert counts == {"break": 2, "empty": 2, "nul": 1, "invalid": 1} and report.kept == 1
+    kept = read_pairs(jsonl=path, fields=("a", "b"), choices=Choices(invalid="skip"))
+    assert list(kept) == [Pair("x y", "z", 3)]
+
+
+def test_fields_are_found_by_their_whole_name_first():
+    rows = [{"a.b": "whole", "a": {"b": "way"}, "c": ["zero", "one"]}]
+    assert next(iter(pairs_from_dataset(rows, "a.b", "c.1")))[:2] == ("whole", "one")
+
+
+def test_a_dataset_is_asked_for_no_more_than_rows():
+    class Rows:
+        def __iter__(self):
+            return iter([{"de": "Hallo.", "en": "Hi."}])
+
+    assert len(pairs_from_dataset(Rows(), "de", "en")) == 1
+    for wrong, told in (
+        ("wmt14", "load_dataset"),
+        ({"train": []}, "choose one of its parts: train"),
+        (iter([]), "only once"),
+    ):
+        with pytest.raises(ArgumentError, match=told):
+            pairs_from_dataset(wrong, "de", "en")
+    with pytest.raises(DataError, match="data, row 1: no field 'fr'; there is de, en"):
+        list(pairs_from_dataset(Rows(), "fr", "en"))
+
+
+def test_lists_of_different_lengths_are_refused():
+    with pytest.raises(DataError, match="2 sources against 1 targets"):
+        pairs_from_lists(["a", "b"], ["c"])
+
+
+def test_the_fingerprint_is_of_content_and_choices(tmp_path):
+    pairs = pairs_from_lists(KOREAN, ENGLISH)
+    other = pairs_from_lists([*KOREAN[:2], "비가 온다!"], ENGLISH)
+    choosy = pairs_from_lists(KOREAN, ENGLISH, Choices(longest=5))
+    turned = pairs_from_lists(ENGLISH, KOREAN)
+    part = pairs.only(numpy.array([True, False, True]), "part")
+    prints = [each.fingerprint for each in (pairs, other, choosy, turned, part)]
+    assert len(set(prints)) == 5
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    assert parallel(moved, lines(KOREAN), lines(ENGLISH)).fingerprint == pairs.fingerprint
+
+
+def test_a_part_has_the_selected_pairs_under_their_own_numbers():
+    pairs = pairs_from_lists(["가", "", "나", "다"], ["a", "b", "c", "d"])
+    part = pairs.only(numpy.array([True, False, False, True]), "part")
+    assert [pair.number for pair in part] == [1, 4] and len(part) == 2
+    with pytest.raises(ArgumentError, match=r"bool of shape \(4,\)"):
+        pairs.only(numpy.array([True]), "part")
+
+
+def test_files_that_changed_after_the_check_are_refused(tmp_path):
+    pairs = parallel(tmp_path, lines(KOREAN), lines(ENGLISH))
+    assert len(pairs) == 3
+    saved(tmp_path, "a.ko", lines([*KOREAN, "하나 더"]))
+    with pytest.raises(DataError, match="have changed since they were checked"):
+        list(pairs)
+
+
+def test_unknown_choices_are_refused():
+    with pytest.raises(UnknownName, match="choice for invalid 'ignore'"):
+        Choices(invalid="ignore")
+    with pytest.raises(UnknownName, match="choice for empty"):
+        Choices(empty="keep")
+    with pytest.raises(ArgumentError, match="longest is 0"):
+        Choices(longest=0)
+    with pytest.raises(ArgumentError, match="ratio is nan"):
+        Choices(ratio=float("nan"))
+
+
+SENTENCES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=30)
+
+
+@given(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=20), st.integers(3, 50))
+def test_what_is_written_is_read(tmp_path_factory, both, block):
+    """Whatever the text, and wherever blocks end; only what has nothing to see in it is dropped."""
+    folder = tmp_path_factory.mktemp("pairs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK", block)
+        pairs = parallel(
+            folder, lines([a for a, _ in both]), lines([b for _, b in both]), Choices(ratio=None)
+        )
+        found = list(pairs)
+    both[:1] = [tuple(side.removeprefix("\ufeff") for side in two) for two in both[:1]]
+    assert found == [
+        Pair(*two, number)
+        for number, two in enumerate(both, 1)
+        if all(any(not c.isspace() and c not in INVISIBLE for c in side) for side in two)
+    ]
