@@ -1,0 +1,102 @@
+"""What is held out is chosen by the sentence, is never trained on, and nothing goes missing unsaid."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.held_out import hold_out
+from regard.data.pairs import Pairs, pairs_from_lists
+from regard.errors import ArgumentError, DataError
+
+
+def many(count: int = 2000) -> list[tuple[str, str]]:
+    return [(f"문장 {i}", f"sentence {i}") for i in range(count)]
+
+
+def pairs_of(both: list[tuple[str, str]]) -> Pairs:
+    return pairs_from_lists([a for a, _ in both], [b for _, b in both])
+
+
+def contents(pairs: Pairs) -> set[tuple[str, str]]:
+    return {pair[:2] for pair in pairs}
+
+
+def test_as_many_as_asked_for_are_held_out():
+    train, valid = hold_out(pairs_of(many()), count=150)
+    assert (len(train), len(valid)) == (1850, 150)
+    assert contents(train) | contents(valid) == set(many()) and not contents(train) & contents(valid)
+    assert train.fingerprint != valid.fingerprint != pairs_of(many()).fingerprint
+
+
+def test_a_fraction_is_about_that_part_and_stays_when_data_grows():
+    valid = hold_out(pairs_of(many(1000)), fraction=0.1).valid
+    assert 60 < len(valid) < 140
+    grown = hold_out(pairs_of(many(2000)), fraction=0.1)
+    assert contents(valid) <= contents(grown.valid)
+    assert contents(grown.valid) & set(many(1000)) == contents(valid)
+
+
+def test_the_order_does_not_matter_and_the_seed_does():
+    shuffled = random.Random(1).sample(many(), 2000)
+    valid = contents(hold_out(pairs_of(many()), count=100).valid)
+    assert contents(hold_out(pairs_of(shuffled), count=100).valid) == valid
+    assert contents(hold_out(pairs_of(many()), count=100, seed=1).valid) != valid
+
+
+def test_the_split_is_the_same_on_every_machine():
+    valid = hold_out(pairs_of(many(40)), count=3).valid
+    assert [pair.number for pair in valid] == [4, 22, 38]
+
+
+def test_the_same_pair_is_kept_once_whatever_its_spaces():
+    both = [*many(), *many(), ("문장  5", "sentence 5"), (" 문장\t6 ", "sentence\u30006")]
+    held = hold_out(pairs_of(both), count=100)
+    assert held.duplicates == 2002 and len(held.train) + len(held.valid) == 2000
+    assert max(pair.number for part in held for pair in part) <= 2000
+    assert "2,002 that are the same as one before" in str(held)
+
+
+def test_translations_of_one_sentence_stay_together():
+    both = [(f"문장 {i % 200}", f"sentence {i}") for i in range(1000)]
+    train, valid = hold_out(pairs_of(both), count=52)
+    assert len(valid) == 50, "ten sentences with five translations each; an eleventh would be too many"
+    assert not {pair.source for pair in train} & {pair.source for pair in valid}
+
+
+@given(st.integers(0, 2**32), st.integers(0, 5))
+def test_nothing_held_out_is_trained_on(numbers, seed):
+    """Few sentences, put together at random: most stand in several pairs."""
+    drawn = random.Random(numbers)
+    both = [(f"문장 {drawn.randrange(30)}", f"sentence {drawn.randrange(30)}") for _ in range(80)]
+    held = hold_out(pairs_of(both), count=3, seed=seed)
+    train, valid = map(contents, held)
+    assert not {a for a, _ in train} & {a for a, _ in valid}
+    assert not {b for _, b in train} & {b for _, b in valid}
+    assert len(both) == len(held.train) + len(held.valid) + held.duplicates + held.shared
+    assert held.duplicates == len(both) - len(set(both))
+
+
+def test_a_split_can_be_split():
+    train, test = hold_out(pairs_of(many(300)), count=50)
+    train, valid = hold_out(train, count=50, seed=1)
+    assert (len(train), len(valid), len(test)) == (200, 50, 50)
+    assert contents(train) | contents(valid) | contents(test) == set(many(300))
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"count": 5, "fraction": 0.1}, {"count": 0}, {"fraction": 0.0}, {"fraction": 1.5}]
+)
+def test_what_cannot_be_meant_is_refused(asked):
+    with pytest.raises(ArgumentError, match=r"hold_out\(\)"):
+        hold_out(pairs_of(many(10)), **asked)
+
+
+def test_too_few_pairs_are_refused():
+    with pytest.raises(DataError, match="10 of 10 pairs would be held out, 0 left"):
+        hold_out(pairs_of(many(10)), count=10)
+    with pytest.raises(DataError, match="0 of 0 pairs"):
+        hold_out(pairs_of([]), count=1)
