@@ -63,8 +63,8 @@ class Subwords(Tokenizer):
         characters = _covering(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
-            # A piece must be seen often to be learned (Gowda and May 2020); this rule gives each piece 12 words
-            # of the text on average where there are 10,000, and 80 where there are 400,000.
+            # A piece must be seen often to be learned (Gowda and May 2020); this rule gives each piece 12
+            # words of the text on average where there are 10,000, and 80 where there are 400,000.
             size = min(BYTES + len(characters) + int(8 * math.sqrt(words)), LARGEST)
         if not isinstance(size, int) or size < BYTES + 4:
             expected = f"{BYTES + 4} or more: {BYTES} are the special tokens and the bytes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -95,19 +95,17 @@ class Tokenizer(ABC):
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to one file, which is there whole or not at all."""
         path = Path(path)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(self.serialized())
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            with temporary.open("xb") as file:
+                file.write(self.serialized())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
         except OSError as error:
             raise DataError(message(str(path), f"cannot be written: {error.strerror}")) from None
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -1,0 +1,193 @@
+"""The cache: pairs encoded once, to files that are mapped into memory instead of being read into it.
+
+A cache is a folder named by its key, a hash of the text, the tokenizers and the settings: whatever changes
+the tokens is another cache. storage.py says what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+
+from regard.data.encoded import EncodedPairs
+from regard.data.progress import advancing
+from regard.data.storage import EncodedChunk, flush_folder, open_stored, store
+from regard.data.tokenizers import Tokenizer
+from regard.data.tokenizers.text import sides
+from regard.errors import ArgumentError, DataError, UnknownName, message
+
+__all__ = ["EncodedPairs", "encode_pairs"]
+
+VERSION = 1
+"""Of the format and of text.clean(); another version is another cache."""
+
+CHUNK = 20_000
+"""Pairs that are encoded at a time, which bounds the memory that encoding takes."""
+
+LEFT_OVER = 24 * 60 * 60.0
+"""Seconds after which the unfinished folder of a killed run is taken away."""
+
+OVER = ("skip", "truncate")
+
+
+class SizedPairs(Protocol):
+    """Pairs that can be counted and read again; each has a source and a target."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+def encode_pairs(
+    pairs: SizedPairs,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    folder: str | Path,
+    *,
+    longest: int | None = 256,
+    over: str = "skip",
+) -> EncodedPairs:
+    """Encode pairs into a folder of caches, or find them there.
+
+    pairs: Pairs, or a list of (source, target), which is hashed to know it again. longest: the most tokens of
+    a side, without BOS and EOS; a longer pair is dropped (over="skip") or cut (over="truncate"), and counted.
+    A damaged cache is made anew, with a warning. The memory this takes does not grow with the text, but by a
+    few numbers a pair.
+
+    >>> import tempfile
+    >>> from regard.data.tokenizers import train_tokenizers
+    >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat"), ("ein Haus ein Haus", "a house a house")]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data = encode_pairs(pairs, *train_tokenizers(pairs, "word"), folder, longest=3)
+    >>> data, data.source(1), data.target(1)
+    (EncodedPairs(2 pairs, 1 skipped, 0 truncated), array([4, 6], dtype=uint16), array([4, 6], dtype=uint16))
+    """
+    _check(pairs, longest, over)
+    tokenizers = (source_tokenizer, target_tokenizer)
+    content = getattr(pairs, "fingerprint", None) or _fingerprint(pairs)
+    parts = [VERSION, content, *(each.fingerprint for each in tokenizers), longest, over]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    folder = Path(folder)
+    place = folder / key
+    try:
+        if place.exists():
+            try:
+                return open_stored(place, key)
+            except DataError as error:
+                warnings.warn(f"{error}\nthe cache is made anew", stacklevel=2)
+        folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        made = folder / f".{key}.{secrets.token_hex(4)}.part"
+        made.mkdir()
+        try:
+            chunks = _encoded(pairs, tokenizers, longest, over)
+            store(made, key, chunks, (source_tokenizer.size, target_tokenizer.size))
+            _publish(made, place, key)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return open_stored(place, key)
+    except OSError as error:
+        hint = "give a folder that can be written to, with room for 2 bytes a token and 24 a pair"
+        raise DataError(message(str(folder), f"cannot be used: {error.strerror}", hint=hint)) from None
+
+
+def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
+    if over not in OVER:
+        raise UnknownName("way with pairs that are too long", over, OVER)
+    if longest is not None and longest < 1:
+        expected = "1 or more, or None for no bound"
+        raise ArgumentError(message("encode_pairs()", f"longest is {longest}", expected=expected))
+    if not hasattr(pairs, "__len__"):
+        problem = f"pairs is of type {type(pairs).__name__}, which cannot be counted and read again"
+        expected = "Pairs, or a list of (source, target)"
+        raise ArgumentError(message("encode_pairs()", problem, expected=expected, hint="list(pairs)"))
+    if not len(pairs):
+        raise DataError(message("encode_pairs()", "there are no pairs"))
+
+
+def _fingerprint(pairs: Iterable[Any]) -> str:
+    """A hash of the text of pairs that bring none."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        for text in sides(pair):
+            encoded = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d " % len(encoded) + encoded)
+    return digest.hexdigest()
+
+
+def _encoded(
+    pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
+) -> Iterator[EncodedChunk]:
+    """The pairs encoded, a chunk at a time; refused at the end if nothing was left of them."""
+    read = skipped = 0
+    with advancing("encoding pairs", len(pairs)) as reached:
+        for chunk in _chunks(pairs):
+            sources, targets = zip(*map(sides, chunk), strict=True)
+            rows = tokenizers[0].encode_lines(sources), tokenizers[1].encode_lines(targets)
+            numbers = numpy.arange(read, read + len(chunk))
+            over_long = [
+                place
+                for place, lengths in enumerate(zip(map(len, rows[0]), map(len, rows[1]), strict=True))
+                if longest is not None and max(lengths) > longest
+            ]
+            if over == "truncate":
+                for place in over_long:
+                    rows[0][place], rows[1][place] = rows[0][place][:longest], rows[1][place][:longest]
+                yield EncodedChunk(rows, numbers, 0, len(over_long))
+            else:
+                for place in reversed(over_long):
+                    del rows[0][place], rows[1][place]
+                yield EncodedChunk(rows, numpy.delete(numbers, over_long), len(over_long), 0)
+                skipped += len(over_long)
+            read += len(chunk)
+            reached(read)
+    if read != len(pairs):
+        problem = f"there were {len(pairs)} pairs, and {read} came when they were read"
+        raise DataError(message("encode_pairs()", problem, hint="change no file while it is read"))
+    if skipped == read:
+        problem = f"all {read} pairs have over {longest} tokens"
+        raise DataError(message("encode_pairs()", problem, hint="a larger longest, or over='truncate'"))
+
+
+def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(pairs)
+    while chunk := list(itertools.islice(iterator, CHUNK)):
+        yield chunk
+
+
+def _publish(made: Path, place: Path, key: str) -> None:
+    """Move a cache to its place; a damaged one there gives way, a whole one of another process stays."""
+    if place.exists():
+        try:
+            open_stored(place, key)
+            return
+        except DataError:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(place, made.with_suffix(".damaged.part"))
+            shutil.rmtree(made.with_suffix(".damaged.part"), ignore_errors=True)
+    try:
+        os.rename(made, place)
+    except OSError:
+        if not place.exists():
+            raise
+    flush_folder(place.parent)
+
+
+def _sweep(folder: Path) -> None:
+    """Take away what runs that were killed left behind long ago."""
+    for path in folder.glob(".*.part"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > LEFT_OVER:
+                shutil.rmtree(path, ignore_errors=True)

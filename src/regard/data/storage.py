@@ -1,0 +1,160 @@
+"""How encoded pairs lie on disk: flat files that are written once, and checked whole when they are opened.
+
+A folder holds a file a side, all its tokens one after another and then int64 offsets; the numbers of the
+pairs that were kept; and a header in JSON with sizes, dtypes and checksums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.data.encoded import EncodedPairs, Side
+from regard.errors import DataError, message
+
+__all__ = ["EncodedChunk", "open_stored", "store"]
+
+SIDES = ("source", "target")
+
+
+class EncodedChunk(NamedTuple):
+    """Some pairs, encoded: the rows of both sides, the numbers they had, how many were skipped and cut."""
+
+    rows: tuple[list[list[int]], list[list[int]]]
+    numbers: NDArray[numpy.int64]
+    skipped: int
+    truncated: int
+
+
+class Written:
+    """A file that keeps the checksum of what is put into it, and is on the disk when it is closed."""
+
+    def __init__(self, path: Path):
+        self.file = path.open("xb")
+        self.checksum = 0
+
+    def put(self, content: bytes) -> None:
+        """Write on."""
+        self.file.write(content)
+        self.checksum = zlib.crc32(content, self.checksum)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.file:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+
+
+def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[int, int]) -> None:
+    """Write encoded pairs into an empty folder.
+
+    key: kept in the header, so that a folder under a wrong name is seen. sizes: of the two vocabularies,
+    which say whether two bytes are enough for a token.
+    """
+    dtypes = [numpy.dtype(numpy.uint16 if size <= 2**16 else numpy.uint32) for size in sizes]
+    lengths: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
+    pairs = skipped = truncated = 0
+    with contextlib.ExitStack() as stack:
+        *files, numbers = [stack.enter_context(Written(folder / name)) for name in (*SIDES, "numbers")]
+        for chunk in chunks:
+            for file, rows, dtype, counted in zip(files, chunk.rows, dtypes, lengths, strict=True):
+                counted.append(numpy.fromiter(map(len, rows), numpy.int32, len(rows)))
+                flat = itertools.chain.from_iterable(rows)
+                file.put(numpy.fromiter(flat, dtype, int(counted[-1].sum(dtype=numpy.int64))).tobytes())
+            numbers.put(chunk.numbers.astype(numpy.int64).tobytes())
+            pairs, skipped = pairs + len(chunk.numbers), skipped + chunk.skipped
+            truncated += chunk.truncated
+        tokens = []
+        for file, dtype, counted in zip(files, dtypes, lengths, strict=True):
+            offsets = numpy.zeros(pairs + 1, numpy.int64)
+            if counted:
+                numpy.cumsum(numpy.concatenate(counted), out=offsets[1:])
+            tokens.append(int(offsets[-1]))
+            file.put(bytes(_padding(tokens[-1], dtype)) + offsets.tobytes())
+    header = {
+        "key": key,
+        "pairs": pairs,
+        "skipped": skipped,
+        "truncated": truncated,
+        "dtypes": [dtype.name for dtype in dtypes],
+        "tokens": tokens,
+        "checksums": [file.checksum for file in (*files, numbers)],
+    }
+    with Written(folder / "header.json") as file:
+        file.put(json.dumps({"header": header, "checksum": _checksum(header)}, indent=1).encode())
+    flush_folder(folder)
+
+
+def open_stored(folder: Path, key: str) -> EncodedPairs:
+    """The pairs in a folder, mapped into memory; every byte is read once, to see that it is as written."""
+    header = _header(folder / "header.json", key)
+    count = header["pairs"]
+    *checksums, numbers_checksum = header["checksums"]
+    maps, found = [], []
+    for name, kind, tokens, checksum in zip(
+        SIDES, header["dtypes"], header["tokens"], checksums, strict=True
+    ):
+        dtype = numpy.dtype(kind)
+        begin = tokens * dtype.itemsize + _padding(tokens, dtype)
+        maps.append(_mapped(folder / name, begin + 8 * (count + 1), checksum))
+        offsets = numpy.frombuffer(maps[-1], numpy.int64, count + 1, begin)
+        found.append(Side(numpy.frombuffer(maps[-1], dtype, tokens), offsets))
+    maps.append(_mapped(folder / "numbers", 8 * count, numbers_checksum))
+    numbers = numpy.frombuffer(maps[-1], numpy.int64, count)
+    return EncodedPairs(found[0], found[1], numbers, header["skipped"], header["truncated"], maps)
+
+
+def flush_folder(folder: Path) -> None:
+    """See the names in a folder onto the disk."""
+    if os.name == "posix":  # elsewhere, folders cannot be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _padding(tokens: int, dtype: numpy.dtype[Any]) -> int:
+    """The bytes between tokens and offsets: int64 must lie on multiples of 8."""
+    return -tokens * dtype.itemsize % 8
+
+
+def _checksum(header: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+
+
+def _header(path: Path, key: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+        header: dict[str, Any] = content["header"]
+        if content["checksum"] == _checksum(header) and header["key"] == key:
+            return header
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise DataError(message(str(path), "the header of this cache is missing or damaged"))
+
+
+def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
+    """A file mapped into memory, if it is as it was written."""
+    found = 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                found = zlib.crc32(block, found)
+            if file.tell() == size and found == checksum:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise DataError(message(str(path), "this file of a cache is missing")) from None
+    raise DataError(message(str(path), "this file of a cache is damaged"))

@@ -1,0 +1,65 @@
+"""Algorithmic tasks: what is drawn, what is made of it, and that it repeats with its seed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.batch import BOS, EOS, PAD, Batch
+from regard.data.algorithms import TASKS, algorithm_batch
+from regard.errors import ArgumentError, UnknownName
+
+
+def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """The sources and targets of a batch, without what surrounds and pads them."""
+    sources = [row[: length - 1] for row, length in zip(batch.source, batch.source_lengths, strict=True)]
+    targets = [row[1:length] for row, length in zip(batch.target, batch.target_lengths, strict=True)]
+    return [(source.tolist(), target.tolist()) for source, target in zip(sources, targets, strict=True)]
+
+
+def drawn(name: str, seed: int = 0, **options: int) -> Batch:
+    given_ = {"count": 20, "length": 10, "symbols": 16} | options
+    return algorithm_batch(name, generator=torch.Generator().manual_seed(seed), **given_)
+
+
+@pytest.mark.parametrize("length", [5, 10])
+def test_targets_are_what_the_task_says(length: int):
+    for source, target in rows(drawn("copy", length=length)):
+        assert target == source and len(source) == length
+    for source, target in rows(drawn("reverse", length=length)):
+        assert target == list(reversed(source))
+    for source, target in rows(drawn("sort", length=length)):
+        assert sorted(source) == target
+
+
+@given(name=st.sampled_from([*TASKS]), seed=st.integers(0, 99), length=st.integers(0, 12), data=st.data())
+def test_sequences_are_as_long_and_as_varied_as_asked(name: str, seed: int, length: int, data: st.DataObject):
+    shortest = data.draw(st.integers(0, length))
+    batch = drawn(name, seed, length=length, symbols=3, shortest=shortest)
+    for source, target in rows(batch):
+        assert shortest <= len(source) == len(target) <= length
+        assert set(source) <= {4, 5, 6}
+    assert set(batch.source.flatten().tolist()) <= {PAD, EOS, 4, 5, 6}
+    assert (batch.target[:, 0] == BOS).all() and batch.index.tolist() == list(range(20))
+
+
+def test_every_length_and_symbol_comes():
+    batch = drawn("copy", count=500, length=4, symbols=3, shortest=2)
+    assert set((batch.source_lengths - 1).tolist()) == {2, 3, 4}
+    assert {symbol for source, _ in rows(batch) for symbol in source} == {4, 5, 6}
+
+
+def test_a_seed_repeats_a_batch():
+    first, again, other = drawn("sort", 3), drawn("sort", 3), drawn("sort", 4)
+    assert torch.equal(first.source, again.source) and torch.equal(first.target, again.target)
+    assert not torch.equal(first.source, other.source)
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(UnknownName, match="did you mean 'reverse'"):
+        drawn("revers")
+    for options in ({"symbols": 0}, {"count": 0}, {"length": -1}, {"length": 3, "shortest": 4}):
+        with pytest.raises(ArgumentError, match=r"algorithm_batch\(\): count is"):
+            drawn("copy", **options)

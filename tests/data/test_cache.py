@@ -1,0 +1,317 @@
+"""The cache: encoded once, found again, rebuilt when damaged, whole or not there; in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data import cache, progress
+from regard.data.batches import Batches
+from regard.data.cache import EncodedPairs, encode_pairs
+from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
+from regard.errors import ArgumentError, DataError, UnknownName
+
+PAIRS = [("ein Haus", "a house"), ("ein Hut am See", "a hat"), ("", ""), ("das Haus", "the old house")]
+FILES = ("header.json", "numbers", "source", "target")
+
+
+class Counting(Words):
+    """A tokenizer that counts the lines it is given."""
+
+    lines = 0
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        type(self).lines += len(lines)
+        return super().encode_lines(lines)
+
+
+@pytest.fixture
+def tokenizer() -> Counting:
+    Counting.lines = 0
+    return Counting(["ein", "Haus", "a", "house", "the", "Hut"])
+
+
+class Record(NamedTuple):
+    source: str
+    target: str
+    number: int
+
+
+class Streamed:
+    """Pairs that are made anew each time they are read, and know their fingerprint."""
+
+    def __init__(self, count: int, fingerprint: str = "given"):
+        self.count, self.fingerprint = count, fingerprint
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Record]:
+        return (Record("ein Haus " * (n % 5), "a house " * (n % 7), n) for n in range(self.count))
+
+
+def rows(data: EncodedPairs) -> list[tuple[list[int], list[int]]]:
+    return [(data.source(i).tolist(), data.target(i).tolist()) for i in range(len(data))]
+
+
+def the_cache(folder: Path) -> Path:
+    (only,) = folder.iterdir()
+    return only
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "character"])
+def test_pairs_come_back_as_the_tokenizers_encode_them(kind: str, tmp_path: Path):
+    source, target = train_tokenizers(PAIRS, kind)
+    data = encode_pairs(PAIRS, source, target, tmp_path / "new" / "folder")
+    assert rows(data) == [(source.encode(one), target.encode(other)) for one, other in PAIRS]
+    assert data.source_lengths.tolist() == [len(source.encode(one)) for one, _ in PAIRS]
+    assert data.target_lengths.tolist() == [len(target.encode(other)) for _, other in PAIRS]
+    assert data.numbers.tolist() == [0, 1, 2, 3] and not data.skipped and not data.truncated
+
+
+def test_the_second_call_finds_what_the_first_made(tmp_path: Path, tokenizer: Counting):
+    first = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    assert Counting.lines == 8
+    again = encode_pairs(list(PAIRS), tokenizer, tokenizer, tmp_path)
+    assert Counting.lines == 8 and rows(again) == rows(first)
+    assert sorted(path.name for path in the_cache(tmp_path).iterdir()) == sorted(FILES)
+
+
+def test_whatever_changes_the_tokens_is_another_cache(tmp_path: Path, tokenizer: Counting):
+    other = Counting(["ein", "Haus"])
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    encode_pairs([*PAIRS[:-1], ("das Haus", "the old horse")], tokenizer, tokenizer, tmp_path)
+    encode_pairs([("ein", "Hausa house"), *PAIRS[1:]], tokenizer, tokenizer, tmp_path)
+    encode_pairs(PAIRS, other, tokenizer, tmp_path)
+    encode_pairs(PAIRS, tokenizer, other, tmp_path)
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=3)
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=3, over="truncate")
+    encode_pairs(Streamed(4), tokenizer, tokenizer, tmp_path)
+    encode_pairs(Streamed(4, "other"), tokenizer, tokenizer, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 9 and Counting.lines == 9 * 8
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("way", ["cut", "flip first", "flip last", "grow", "empty", "delete"])
+def test_a_damaged_cache_is_made_anew_and_this_is_said(
+    name: str, way: str, tmp_path: Path, tokenizer: Counting
+):
+    first = rows(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path))
+    path = the_cache(tmp_path) / name
+    content = bytearray(path.read_bytes())
+    content[-1 if way == "flip last" else 0] ^= 1
+    ways = {"cut": content[:-1], "grow": content + b"\0", "empty": b""}
+    path.unlink()
+    if way != "delete":
+        path.write_bytes(ways.get(way, content))
+    with pytest.warns(UserWarning, match=rf"{name}: (?s:.*)(missing|damaged)\nthe cache is made anew"):
+        again = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    assert rows(again) == first and Counting.lines == 16
+    assert rows(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)) == first and Counting.lines == 16
+    assert the_cache(tmp_path).is_dir()
+
+
+def test_a_header_that_says_otherwise_is_damage(tmp_path: Path, tokenizer: Counting):
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    path = the_cache(tmp_path) / "header.json"
+    content = json.loads(path.read_text())
+    content["header"]["skipped"] = 7
+    path.write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="header"):
+        assert encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path).skipped == 0
+
+
+def test_a_cache_under_a_wrong_name_is_not_taken(tmp_path: Path, tokenizer: Counting):
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "one")
+    encode_pairs(PAIRS[::-1], tokenizer, tokenizer, tmp_path / "two")
+    right, wrong = the_cache(tmp_path / "one"), the_cache(tmp_path / "two")
+    shutil.rmtree(right)
+    wrong.rename(right)
+    with pytest.warns(UserWarning, match="header"):
+        data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "one")
+    assert data.target(3).tolist() == tokenizer.encode("the old house")
+
+
+def test_long_pairs_are_skipped_or_cut_and_counted(tmp_path: Path, tokenizer: Counting):
+    skipped = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=2)
+    assert skipped.numbers.tolist() == [0, 2] and (skipped.skipped, skipped.truncated) == (2, 0)
+    assert rows(skipped) == [(tokenizer.encode("ein Haus"), tokenizer.encode("a house")), ([], [])]
+    cut = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=2, over="truncate")
+    assert len(cut) == 4 and (cut.skipped, cut.truncated) == (0, 2)
+    assert cut.source(1).tolist() == tokenizer.encode("ein Hut")
+    assert len(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=None)) == 4
+    again = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=2)
+    assert (again.skipped, again.numbers.tolist()) == (2, [0, 2])
+
+
+@pytest.mark.parametrize("over", ["skip", "truncate"])
+def test_chunks_leave_no_trace(
+    over: str, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    pairs = Streamed(101)
+    whole = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "whole", longest=9, over=over)
+    monkeypatch.setattr(cache, "CHUNK", 10)
+    parts = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "parts", longest=9, over=over)
+    assert rows(parts) == rows(whole) and parts.numbers.tolist() == whole.numbers.tolist()
+    assert (parts.skipped, parts.truncated) == (whole.skipped, whole.truncated)
+    assert (parts.skipped or parts.truncated) == sum(2 * (n % 7) > 9 for n in range(101))
+
+
+def test_tokens_take_two_bytes_where_two_are_enough(tmp_path: Path):
+    words = [f"w{number}" for number in range(70_000)]
+    small, large = Words(words[: 2**16 - 4]), Words(words)
+    data = encode_pairs([(words[2**16 - 5], words[-1])], small, large, tmp_path)
+    assert (data.source(0).dtype, data.source(0).tolist()) == (numpy.uint16, [2**16 - 1])
+    assert (data.target(0).dtype, data.target(0).tolist()) == (numpy.uint32, [70_003])
+
+
+def test_hostile_text_neither_stops_nor_shifts_anything(tmp_path: Path):
+    hostile = ["\x00", "\ud800", "a\udcff", "\u2028", "▁", "", "x\ny", "<s>"]
+    pairs = [(line, str(number)) for number, line in enumerate(hostile)]
+    source, target = train_tokenizer("unigram", ["ab"]), train_tokenizer("character", ["0123456789"])
+    data = encode_pairs(pairs, source, target, tmp_path)
+    assert [target.decode(data.target(i)) for i in range(len(data))] == [str(i) for i in range(len(hostile))]
+
+
+def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
+    def encoded(pairs: object, **options: object) -> EncodedPairs:
+        return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
+
+    with pytest.raises(DataError, match="there are no pairs"):
+        encoded([])
+    with pytest.raises(ArgumentError, match=r"cannot be counted(?s:.*)hint: list\(pairs\)"):
+        encoded(iter(PAIRS))
+    with pytest.raises(ArgumentError, match="longest is 0"):
+        encoded(PAIRS, longest=0)
+    with pytest.raises(UnknownName, match="did you mean 'truncate'"):
+        encoded(PAIRS, over="trunkate")
+    with pytest.raises(DataError, match="all 1 pairs have over 1 tokens"):
+        encoded(PAIRS[:1], longest=1)
+    assert not list((tmp_path / "folder").iterdir())
+
+
+def test_data_that_changes_while_it_is_read_is_refused(tmp_path: Path, tokenizer: Counting):
+    class Shrinking(Streamed):
+        def __iter__(self) -> Iterator[Record]:
+            return iter(list(super().__iter__())[:-1])
+
+    with pytest.raises(DataError, match="there were 9 pairs, and 8 came"):
+        encode_pairs(Shrinking(9), tokenizer, tokenizer, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, tokenizer: Counting):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match=r"file: cannot be used: (Not a directory|File exists)"):
+        encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path):
+    class Interrupted(Counting):
+        def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_pairs(PAIRS, Counting(["a"]), Interrupted(["a"]), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_run_left_is_taken_away_after_a_day(tmp_path: Path, tokenizer: Counting):
+    old, new = tmp_path / ".a.old.part", tmp_path / ".a.new.part"
+    for path in (old, new):
+        path.mkdir()
+        (path / "source").write_bytes(b"half")
+    long_ago = new.stat().st_mtime - 2 * cache.LEFT_OVER
+    os.utime(old, (long_ago, long_ago))
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    assert new.exists() and not old.exists()
+
+
+def test_another_process_may_be_faster(tmp_path: Path):
+    class Racing(Counting):
+        """Another process makes the same cache while this one encodes."""
+
+        def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+            if not list(tmp_path.glob("[!.]*")):
+                encode_pairs(PAIRS, Counting(["a"]), Counting(["a"]), tmp_path)
+            return super().encode_lines(lines)
+
+    data = encode_pairs(PAIRS, Racing(["a"]), Racing(["a"]), tmp_path)
+    assert len(data) == 4 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_views_cannot_be_written_to_and_indices_are_checked(tmp_path: Path, tokenizer: Counting):
+    data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="read-only"):
+        data.source(0)[0] = 9
+    assert data.target(-1).tolist() == data.target(3).tolist()
+    for index in (4, -5):
+        with pytest.raises(IndexError, match=f"no pair {index}: there are 4"):
+            data.source(index)
+    assert repr(data) == "EncodedPairs(4 pairs, 0 skipped, 0 truncated)"
+
+
+def test_what_was_released_is_read_again(tmp_path: Path, tokenizer: Counting):
+    data = encode_pairs(Streamed(1000), tokenizer, tokenizer, tmp_path)
+    view, before = data.source(7), rows(data)
+    data.release()
+    assert rows(data) == before and view.tolist() == before[7][0]
+
+
+@settings(max_examples=30)
+@given(sources=st.lists(st.lists(st.integers(0, 2**31), max_size=5), max_size=10), data=st.data())
+def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObject):
+    targets = data.draw(st.lists(st.just([4, 5]), min_size=len(sources), max_size=len(sources)))
+    assert rows(EncodedPairs.in_memory(sources, targets)) == list(zip(sources, targets, strict=True))
+    with pytest.raises(ArgumentError, match=f"{len(sources)} sources and {len(sources) + 1} targets"):
+        EncodedPairs.in_memory(sources, [*targets, [4]])
+
+
+def test_batches_from_files_are_those_from_memory(tmp_path: Path, tokenizer: Counting):
+    stored = encode_pairs(Streamed(500), tokenizer, tokenizer, tmp_path)
+    held = EncodedPairs.in_memory(*map(list, zip(*rows(stored), strict=True)))
+    for one, other in zip(Batches(stored, 50).epoch(1), Batches(held, 50).epoch(1), strict=True):
+        assert one.source.equal(other.source) and one.target.equal(other.target)
+        assert one.index.equal(other.index)
+
+
+def test_encoding_takes_memory_by_the_chunk(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cache, "CHUNK", 100)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        try:
+            encode_pairs(Streamed(count), tokenizer, tokenizer, tmp_path / str(count))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    small, large = peak(1000), peak(10_000)
+    # A block for checksums, and for each pair its lengths and offsets: the tokens alone would be 200 bytes.
+    assert large - small < 9000 * 60
+
+
+def test_progress_is_shown_on_a_terminal_that_waits(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "quick")
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "piped")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "terminal")
+    shown = capsys.readouterr()
+    assert "encoding pairs" in shown.err and not shown.out
