@@ -15,7 +15,7 @@ OVERLONG = ("split", "truncate")
 END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]»]*+(?=\s)|[。！？｡]++[\"'”’」』）)]*+")
 """The end of a sentence: marks before a space, or wide marks, which need none after them.
 
-A run of marks is tried once, from its beginning, so that a line of a million dots takes no longer than others.
+A run of marks is tried once, from its beginning: a line of a million dots takes no longer than others.
 """
 
 TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|[Ee]\.g|[Ii]\.e)\.$")

@@ -146,7 +146,7 @@ class Translator:
                         found = Hypothesis(
                             said, tuple(scores[: len(said)].tolist()), 0.0, observed.attention_of(place)
                         )
-                        passages[row] = self._passage(sources_in[row], found, 0)
+                        passages[row] = self._passage(sources_in[row], found, right[row], 0)
                 waiting.advance(len(rows))
         return [
             Scored(left[row], right[row], (passages[row],), tuple(notes[row])) for row in range(len(left))
@@ -232,18 +232,20 @@ class Translator:
             others = tuple(self._translation(line, [(part, [each])], note) for each in next_best)
         passages, texts, notes, word = [], [], [note] if note else [], 0
         for part, (best, *_) in said:
-            passages.append(self._passage(part, best, word))
-            word = max([word, *(number + 1 for number in passages[-1].words)])
             texts.append(" ".join(self.target_tokenizer.decode(best.said).splitlines()))
+            passages.append(self._passage(part, best, texts[-1], word))
+            word = max([word, *(number + 1 for number in passages[-1].words)])
             if not best.finished:
                 notes.append(f"the translation did not end: cut at {len(best.tokens)} tokens")
         ranking = sum(best.ranking for _, (best, *_) in said)
         text = " ".join(filter(None, texts))
         return Translation(line, text, tuple(passages), tuple(notes), ranking, others)
 
-    def _passage(self, part: Part, found: Hypothesis, first_word: int) -> Passage:
-        """One hypothesis with the text and the words of its tokens, numbered from the first word given."""
+    def _passage(self, part: Part, found: Hypothesis, text: str, first_word: int) -> Passage:
+        """One hypothesis with the pieces and the words of its tokens, numbered from the first word given."""
         words = [word + first_word if word >= 0 else -1 for word in self.target_tokenizer.words(found.said)]
+        # Tokens that are nothing but spaces are part of no word.
+        words = words if text.strip() else [-1] * len(words)
         end = len(found.tokens) - len(found.said)
         return Passage(
             (*self.source_tokenizer.pieces(part.tokens), END),
@@ -256,7 +258,7 @@ class Translator:
 
 
 def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
-    """Lines as a list of text that can be encoded; half characters become question marks."""
+    """Lines as a list of text that can be written: halves of characters are joined, or replaced."""
     if isinstance(lines, str):
         hint = f"put a single line in a list: {call[:-1]}[line])"
         raise ArgumentError(message(call, "a line was given where lines are expected", hint=hint))
@@ -265,7 +267,7 @@ def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
         if not isinstance(line, str):
             problem = f"line {number} is of type {type(line).__name__}"
             raise ArgumentError(message(call, problem, expected="text"))
-        checked.append(line.encode("utf-8", "replace").decode("utf-8"))
+        checked.append(line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     return checked
 
 

@@ -1,0 +1,243 @@
+"""Lines in, lines out: the order, the count, what is said of them, and what they carry."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from regard.batch import Batch
+from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
+from regard.decoding.waiting import Waiting
+from regard.errors import ArgumentError, UnknownName
+from tests.decoding.toys import Looking, Spaced, Table
+from tests.models.variants import make
+
+SIZE = 40
+TEXT = "한 사람이 길을 걸었다. 그는 집에 갔다. 밥은 없었다!"
+
+
+def translator(model=None, **options) -> Translator:
+    options.setdefault("search", Greedy(Rules(maximum=9)))
+    model = Looking(size=SIZE) if model is None else model
+    target = Spaced(SIZE, lines=["a man went home and ate what there was in it"])
+    return Translator(model, Spaced(SIZE, lines=[TEXT]), target, **options)
+
+
+HOSTILE = [
+    "",
+    "   ",
+    "\t\r\n",
+    "\x00",
+    "a\x00b",
+    "\x1b[31mred\x1b[0m",
+    "[bold]markup[/bold] [/]",
+    "👩‍👩‍👧‍👦🏳️‍🌈",
+    "\u202eright to left\u2066",
+    "\ud800 half of a pair",
+    "e\u0301" * 50,
+    "\ufeff",
+    "a\u2028b\u2029c",
+    "." * 3000,
+    "word " * 10_000,
+    "한" * 3000,
+    "<script>alert(1)</script>",
+    "</s> <pad>",
+]
+
+
+@pytest.mark.parametrize("overlong", ["split", "truncate"])
+def test_as_many_out_as_in_whatever_they_hold(overlong: str):
+    found = translator(longest=60, overlong=overlong).translate(HOSTILE)
+    assert len(found) == len(HOSTILE)
+    for line, each in zip(HOSTILE, found, strict=True):
+        assert each.source == line.replace("\ud800", "\ufffd")
+        assert len(each.text.splitlines()) <= 1
+        assert (each.text == "" and each.score == 0) or line.strip()
+        assert each.alignment is not None
+
+
+@given(st.lists(st.text(max_size=20), max_size=6))
+def test_as_many_out_as_in(lines: list[str]):
+    found = translator(Table(SIZE, 0), look=None, longest=4).translate(lines)
+    assert [each.source for each in found] == lines
+    for each in found:
+        assert bool(each.passages) == bool(each.source.split())
+
+
+def test_the_order_is_kept_and_batches_do_not_matter():
+    lines = ["길을", TEXT, "", "그는 집에 갔다.", "밥은", "길을"] * 3
+    one = translator(tokens_per_batch=1, search=Beam(size=3, best=2)).translate(lines)
+    many = translator(tokens_per_batch=100, search=Beam(size=3, best=2)).translate(lines)
+    assert [each.source for each in one] == lines == [each.source for each in many]
+    for a, b in zip(one, many, strict=True):
+        assert a.text == b.text and a.pieces == b.pieces
+        assert a.token_scores == pytest.approx(b.token_scores, abs=1e-5)
+        assert [other.text for other in a.others] == [other.text for other in b.others]
+
+
+def test_streaming_is_translating():
+    lines = ["길을", TEXT, "", "그는 집에 갔다.", "밥은"]
+    how = Sample(seed=3, temperature=2.0, rules=Rules(maximum=6))
+    whole = [each.text for each in translator(search=how).translate(lines)]
+    assert [each.text for each in translator(search=how).stream(iter(lines), at_once=2)] == whole
+    assert len(set(whole)) > 2
+
+
+@pytest.mark.parametrize("name", ["looking", "transformer rotary"])
+def test_what_a_translation_carries_fits_together(name: str):
+    model = Looking(size=11, seed=3) if name == "looking" else make(name).float()
+    tokenizer = Spaced(11, lines=["abcd ef", "gh ijklmn"])
+    made = Translator(model, tokenizer, tokenizer, search=Beam(size=4, best=3), longest=5)
+    split, short = made.translate(["abcd ef gh abcd ijklmn ef", "gh"])
+    assert len(split.passages) > 1 and len(short.passages) == 1 and not split.others
+    assert split.notes[0].startswith(f"split into {len(split.passages)}")
+    assert 1 <= len(short.others) <= 2
+    for each in (split, short, *short.others):
+        assert len(each.pieces) == len(each.token_scores)
+        assert each.score == pytest.approx(sum(each.token_scores))
+        for site, weights in each.attention.items():
+            assert site.endswith("cross")
+            assert weights.shape[-2:] == (len(each.pieces), len(each.source_pieces))
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        assert each.alignment.matrix.shape == (len(each.text.split()), len(each.source.split()))
+        assert [int(link.split("-")[1]) for link in str(each.alignment).split()] == list(
+            range(len(each.text.split()))
+        )
+    assert [each.ranking for each in (short, *short.others)] == sorted(
+        (each.ranking for each in (short, *short.others)), reverse=True
+    )
+
+
+def test_parts_are_joined_as_they_were_translated():
+    whole = translator(longest=8)
+    (joined,) = whole.translate([TEXT])
+    parts = translator().translate(["한 사람이 길을 걸었다.", "그는 집에 갔다.", "밥은 없었다!"])
+    assert joined.notes[0] == "split into 3 at sentence ends"
+    assert joined.text == " ".join(each.text for each in parts if each.text)
+    assert joined.score == pytest.approx(sum(each.score for each in parts), abs=1e-4)
+    assert joined.pieces == tuple(piece for each in parts for piece in each.pieces)
+    sources, targets, links = 0, 0, []
+    for each in parts:
+        links += [f"{source + sources}-{target + targets}" for source, target in each.alignment.links]
+        sources, targets = sources + len(each.source.split()), targets + len(each.text.split())
+    assert str(joined.alignment) == " ".join(links)
+
+
+def test_what_was_done_to_a_line_is_said():
+    (cut,) = translator(longest=8, overlong="truncate").translate([TEXT])
+    assert cut.notes[0].startswith("cut at 7 of ") and len(cut.source_pieces) == 8
+    (long,) = translator(search=Greedy(Rules(minimum=3, maximum=3))).translate(["길을"])
+    assert long.pieces[-1] == "</s>" or long.notes == ("the translation did not end: cut at 3 tokens",)
+
+    class Silent(Spaced):
+        def encode_lines(self, lines):
+            return [[] for _ in lines]
+
+    made = Translator(Looking(SIZE), Silent(SIZE), Spaced(SIZE))
+    assert [each.notes for each in made.translate(["\x01", " "])] == [("nothing in it could be read",), ()]
+
+
+def test_a_model_that_reads_little_is_given_little():
+    model = Looking(size=SIZE)
+    model.longest_source, model.longest_target = 6, 5
+    made = translator(model, search=Greedy())
+    (found,) = made.translate([TEXT])
+    assert all(len(each.source_pieces) <= 6 and len(each.pieces) <= 5 for each in found.passages)
+    (scored,) = made.score([TEXT], ["a man went home"])
+    assert [note.split(" of ")[0] for note in scored.notes] == ["source cut at 5", "target cut at 4"]
+
+
+def test_a_prefix_begins_the_translation():
+    lines, prefixes = [TEXT, "", "길을"], ["a man", "went", ""]
+    made = translator(longest=8)
+    first, blank, free = made.translate(lines, prefixes)
+    assert first.text.startswith("a man") and blank.text == ""
+    assert free.text == made.translate(["길을"])[0].text
+    with pytest.raises(ArgumentError, match="prefix of line 3 has 9 tokens"):
+        made.translate(lines, ["", "", "a a a a a a a a a"])
+    with pytest.raises(ArgumentError, match="2 prefixes for 3 lines"):
+        made.translate(lines, ["", ""])
+
+
+@pytest.mark.parametrize("how", [Greedy(), Beam(size=3, best=3)], ids=["greedy", "beam"])
+def test_a_translation_scores_as_a_given_pair(how):
+    made = translator(search=how)
+    for found in made.translate(["길을 걸었다.", "그는 집에"]):
+        for each in (found, *found.others):
+            if each.pieces[-1] != "</s>" or made.target_tokenizer.encode(each.text) == []:
+                continue
+            tokens = made.target_tokenizer.encode(each.text)
+            (scored,) = made.score([each.source], [each.text])
+            if made.target_tokenizer.pieces(tokens) == list(each.pieces[:-1]):
+                assert scored.token_scores == pytest.approx(each.token_scores, abs=1e-5)
+                assert str(scored.alignment) == str(each.alignment)
+
+
+def test_scores_of_pairs_are_those_of_each_alone():
+    made = translator()
+    sources = ["길을", "", TEXT, "그는 집에 갔다."]
+    targets = ["a man", "went home", "", "he ate what there was in it"]
+    together = made.score(sources, targets)
+    for source, target, each in zip(sources, targets, together, strict=True):
+        (alone,) = made.score([source], [target])
+        assert (each.source, each.text) == (source, target) and each.score < 0
+        assert each.token_scores == pytest.approx(alone.token_scores, abs=1e-5)
+        assert len(each.token_scores) == len(made.target_tokenizer.encode(target)) + 1
+        assert str(each.alignment) == str(alone.alignment)
+        assert each.alignment.matrix.shape == (len(target.split()), len(source.split()))
+    assert [str(each) for each in made.align(sources, targets)] == [str(each.alignment) for each in together]
+    site = together[0].align("decoder.cross", head=0)
+    assert str(site) == str(together[0].alignment)
+
+
+def test_a_model_without_attention_translates_and_does_not_align():
+    model = make("seq2seq gru").float()
+    made = Translator(model, Spaced(11), Spaced(11))
+    (found,) = made.translate(["ab cd"])
+    assert found.attention == {} and found.alignment is None
+    with pytest.raises(ArgumentError, match="shows no attention"):
+        made.align(["ab"], ["cd"])
+
+
+def test_the_best_of_a_line_is_what_search_finds():
+    made = translator(search=Beam(size=4, best=3))
+    (found,) = made.translate(["그는 집에 갔다."])
+    tokens = made.source_tokenizer.encode("그는 집에 갔다.")
+    (expected,) = search(made.model, Batch.collate([tokens]), made.search)
+    assert [each.token_scores for each in (found, *found.others)] == [
+        pytest.approx(each.token_scores, abs=1e-5) for each in expected
+    ]
+
+
+def test_what_does_not_fit_is_refused():
+    model = Looking(size=SIZE)
+    for wrong, words in [
+        (lambda: Translator(model, Spaced(9), Spaced(SIZE)), "source tokenizer has 9 tokens.*made for 40"),
+        (lambda: Translator(model, Spaced(SIZE), Spaced(41)), "target tokenizer has 41 tokens"),
+        (lambda: translator(tokens_per_batch=0), "tokens_per_batch is 0"),
+        (lambda: translator(longest=1), "longest is 1"),
+        (lambda: translator().translate("one line"), r"translate\(\[line\]\)"),
+        (lambda: translator().translate(["a", None]), "line 2 is of type NoneType"),
+        (lambda: list(translator().stream(["a", 3])), "line 2 is of type int"),
+        (lambda: translator().score(["a"], []), "1 sources and 0 targets"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            wrong()
+    with pytest.raises(UnknownName, match="known: split, truncate"):
+        translator(overlong="drop")
+
+
+def test_waiting_is_shown_on_a_terminal_once_it_is_long():
+    for terminal, patience, shown in [(True, 0.0, True), (True, 1e9, False), (False, 0.0, False)]:
+        written = io.StringIO()
+        console = Console(file=written, force_terminal=terminal, width=60)
+        with Waiting("translating", 4, patience, console) as waiting:
+            waiting.advance(1)
+            waiting.advance(3)
+        assert ("translating" in written.getvalue()) == shown
+        assert waiting.done == 4
