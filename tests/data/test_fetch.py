@@ -1,0 +1,293 @@
+"""Public sets come whole and checked or not at all; the network is a server on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from regard.data import downloading
+from regard.data import fetch as fetching
+from regard.data.downloading import download
+from regard.data.fetch import fetch
+from regard.data.sets import SETS, Piece, PublicSet
+from regard.errors import DataError, UnknownName
+
+TEXT = "".join(f"sentence {i}\t문장 {i}\tCC BY\n" for i in range(5000)).encode()
+
+
+class Server:
+    """A server of files that can be told to misbehave; keeps what was asked of it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str | None]] = []
+        self.cut = 0
+        self.cuts = 0
+        self.tag: str | None = '"one"'
+        self.status = 200
+        self.elsewhere = ""
+        self.ranges = True
+        self.length = True
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server: Server = self.server.told
+        wanted = self.headers.get("Range")
+        server.asked.append((self.path, wanted))
+        if server.elsewhere or server.status != 200:
+            self.send_response(302 if server.elsewhere else server.status)
+            self.send_header("Location", server.elsewhere)
+            self.end_headers()
+            return
+        data, start = server.files[self.path], 0
+        if wanted and server.ranges and self.headers.get("If-Range") == server.tag:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            self.send_response(206 if start < len(data) else 416)
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        else:
+            self.send_response(200)
+        if server.tag:
+            self.send_header("ETag", server.tag)
+        data = data[start:]
+        if server.length:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if server.cuts:
+            server.cuts, data = server.cuts - 1, data[: server.cut]
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Server]:
+    monkeypatch.setattr(downloading, "PAUSE", 0.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.told = told = Server()
+        told.address = f"http://127.0.0.1:{running.server_address[1]}"
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield told
+        running.shutdown()
+        thread.join()
+
+
+def public(address: str, packed: str, member: str = "", editions: bool = False) -> PublicSet:
+    piece = Piece("a.tsv", f"{address}/{packed}", len(TEXT), hashlib.sha256(TEXT).hexdigest(), member)
+    return PublicSet(
+        "a set", "[bold]free[/bold]", "nowhere", "family", (piece,), {"all": {"tsv": "a.tsv"}}, editions
+    )
+
+
+def zipped(**members: bytes) -> bytes:
+    page = io.BytesIO()
+    with zipfile.ZipFile(page, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name.replace("__", "/").replace("_txt", ".txt"), data)
+    return page.getvalue()
+
+
+def left(folder: Path) -> set[str]:
+    return {
+        path.name for path in folder.rglob("*") if path.is_file() and not path.name.endswith("licence.txt")
+    }
+
+
+@pytest.mark.parametrize(
+    "name, packed, member",
+    [("a.tsv", TEXT, ""), ("a.gz", gzip.compress(TEXT), ""), ("a.zip", zipped(a_txt=TEXT, b=b"?"), "a.txt")],
+)
+def test_a_set_is_fetched_unpacked_checked_and_read(
+    server, tmp_path, monkeypatch, capsys, name, packed, member
+):
+    monkeypatch.setitem(SETS, "test", public(server.address, name, member))
+    server.files[f"/{name}"] = packed
+    found = fetch("test", tmp_path)
+    assert (tmp_path / "family" / "a.tsv").read_bytes() == TEXT and left(tmp_path) == {"a.tsv"}
+    assert len(found.pairs("all")) == 5000 and found.parts == ("all",)
+    told = capsys.readouterr()
+    assert "licence: [bold]free[/bold]" in told.err and told.out == ""
+    assert "licence: [bold]free[/bold]" in (found.folder / "test.licence.txt").read_text()
+    fetch("test", tmp_path)
+    assert len(server.asked) == 1, "what is there is not fetched again"
+    with pytest.raises(UnknownName, match="part of test 'train'"):
+        found.pairs("train")
+
+
+def test_what_breaks_off_is_taken_up_where_it_was(server, tmp_path):
+    server.files["/a"], server.cut, server.cuts = TEXT, 70_000, 2
+    seen: list[int] = []
+    download(f"{server.address}/a", tmp_path / "a", len(TEXT), seen.append)
+    assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
+    assert [asked for _, asked in server.asked] == [None, "bytes=70000-", "bytes=140000-"]
+    assert seen == sorted(seen) and seen[-1] == len(TEXT)
+
+
+def test_a_broken_fetch_goes_on_at_the_next_call(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading, "ATTEMPTS", 1)
+    server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
+    with pytest.raises(DataError, match=r"(?s)broke off|IncompleteRead.*what was loaded is kept"):
+        download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
+    assert left(tmp_path) == {"a.part", "a.part-tag"}
+    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
+    assert (tmp_path / "a").read_bytes() == TEXT and server.asked[-1][1] == "bytes=100000-"
+
+
+def len_of_nothing(_: int) -> None:
+    """Nobody watches."""
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading, "ATTEMPTS", 1)
+    server.files["/a"], server.cut, server.cuts = b"old " * 50_000, 100_000, 1
+    with pytest.raises(DataError, match="cannot be fetched"):
+        download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
+    server.files["/a"], server.tag = TEXT, '"two"'
+    download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
+    assert (tmp_path / "a").read_bytes() == TEXT
+
+
+@pytest.mark.parametrize("tag, ranges", [(None, True), ('W/"weak"', True), ('"one"', False)])
+def test_without_a_promise_that_it_is_the_same_all_is_fetched_again(server, tmp_path, tag, ranges):
+    server.files["/a"], server.cut, server.cuts, server.tag, server.ranges = TEXT, 1000, 1, tag, ranges
+    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
+    assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
+
+
+def test_a_part_that_is_already_whole_does_no_harm(server, tmp_path):
+    server.files["/a"] = TEXT
+    (tmp_path / "a.part").write_bytes(TEXT)
+    (tmp_path / "a.part-tag").write_text('"one"')
+    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
+    assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_more_than_there_should_be_is_refused(server, tmp_path, length):
+    server.files["/a"], server.length = TEXT, length
+    with pytest.raises(DataError, match="over 1,000 bytes"):
+        download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
+    assert "a" not in left(tmp_path) and "a.part" not in left(tmp_path)
+
+
+@pytest.mark.parametrize("status, attempts", [(404, 1), (403, 1), (503, 5), (429, 5)])
+def test_a_server_that_refuses_is_quoted(server, tmp_path, status, attempts):
+    server.status = status
+    with pytest.raises(DataError, match=f"the server answers {status}"):
+        download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
+    assert len(server.asked) == attempts
+
+
+def test_nobody_there_is_said(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(downloading, "ATTEMPTS", 2)
+    with pytest.raises(DataError, match=r"(?s)after 2 attempts.*hint: .*source="):
+        download("http://127.0.0.1:1/a", tmp_path / "a", 1000, len_of_nothing)
+
+
+@pytest.mark.parametrize("url", ["http://example.org/a", "file:///etc/hosts", "ftp://example.org/a", "a"])
+def test_only_https_is_taken_and_followed(server, tmp_path, url):
+    with pytest.raises(DataError, match="this address is not taken"):
+        download(url, tmp_path / "a", 1000, len_of_nothing)
+    if "/" in url:
+        server.elsewhere = url
+        with pytest.raises(DataError, match=r"this address is not taken|is not allowed"):
+            download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "served", [TEXT[:-1] + b"!", TEXT[:-1], gzip.compress(TEXT)[:-3], gzip.compress(TEXT + b"+")]
+)
+def test_wrong_bytes_never_arrive(server, tmp_path, monkeypatch, served):
+    monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
+    server.files["/a.gz"] = served
+    with pytest.raises(DataError, match=r"not the one that is known|cannot be unpacked|more than it should"):
+        fetch("test", tmp_path, edition="any")
+    assert left(tmp_path) == set()
+
+
+def test_a_damaged_copy_is_fetched_anew(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
+    server.files["/a.gz"] = gzip.compress(TEXT)
+    (fetch("test", tmp_path).folder / "a.tsv").write_bytes(b"damaged")
+    assert len(fetch("test", tmp_path).pairs("all")) == 5000
+
+
+def test_another_edition_is_taken_only_if_chosen(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public(server.address, "a.zip", "a.txt", editions=True))
+    server.files["/a.zip"] = zipped(a_txt=b"new\tedition\n")
+    with pytest.raises(DataError, match=r'(?s)another edition.*edition="any"'):
+        fetch("test", tmp_path)
+    assert left(tmp_path) == set()
+    assert len(fetch("test", tmp_path, edition="any").pairs("all")) == 1
+    asked = len(server.asked)
+    fetch("test", tmp_path, edition="any")
+    assert len(server.asked) == asked
+    with pytest.raises(UnknownName, match="edition 'new'"):
+        fetch("test", tmp_path, edition="new")
+
+
+def test_an_archive_is_never_unpacked_under_its_own_names(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.zip").write_bytes(zipped(**{"..__..__evil_txt": b"evil", "a_txt": TEXT}))
+    fetch("test", tmp_path / "into", source=source)
+    assert left(tmp_path) == {"a.zip", "a.tsv"}
+    (source / "a.zip").write_bytes(zipped(**{"..__a_txt": TEXT}))
+    with pytest.raises(DataError, match=r"has no file 'a\.txt'; there is \.\./a\.txt"):
+        fetch("test", tmp_path / "again", source=source)
+    assert left(tmp_path / "again") == set()
+
+
+def test_what_unpacks_to_too_much_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt", editions=True))
+    monkeypatch.setattr(fetching, "LARGEST", 10_000)
+    (tmp_path / "a.zip").write_bytes(zipped(a_txt=b"\0" * 100_000))
+    with pytest.raises(DataError, match="unpacks to over 10,000 bytes"):
+        fetch("test", tmp_path / "into", source=tmp_path, edition="any")
+    assert left(tmp_path / "into") == set()
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.txt", "a.txt.gz", "packed.zip", "family/a.tsv"])
+def test_a_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(SETS, "test", public("https://example.org", "packed.zip", "a.txt"))
+    place = tmp_path / "source" / name
+    place.parent.mkdir(parents=True)
+    packed = {".gz": gzip.compress(TEXT), ".zip": zipped(a_txt=TEXT)}
+    place.write_bytes(packed.get(place.suffix, TEXT))
+    assert len(fetch("test", tmp_path / "into", source=tmp_path / "source").pairs("all")) == 5000
+    assert place.exists()
+
+
+def test_folders_that_will_not_do_are_told_of(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
+    with pytest.raises(DataError, match=r"(?s)has no file for a\.tsv.*one of a\.tsv, .*a\.zip"):
+        fetch("test", tmp_path, source=tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be used"):
+        fetch("test", tmp_path / "file", source=tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(SETS))
+def test_the_known_sets_are_told_whole(name):
+    known = SETS[name]
+    assert known.about and known.licence and known.home.startswith("https://")
+    for piece in known.pieces:
+        assert piece.url.startswith("https://") and len(piece.sha256) == 64 and piece.size > 0
+        assert bool(piece.member) == piece.url.endswith(".zip")
+    names = {piece.name for piece in known.pieces}
+    used = {how[key] for how in known.parts.values() for key in ("source", "target", "tsv") if key in how}
+    assert used == names
+    assert replace(known, editions=not known.editions) != known
