@@ -1,0 +1,308 @@
+"""What is done, to what, where, when and how: everything that a verb brings along, and relative clauses."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.data.korean.clauses import Rest, arranged, verb_predicate
+from regard.data.korean.nominals import (
+    HUMAN,
+    Adornment,
+    Nominal,
+    common,
+    coordinated,
+    modified,
+    person,
+    thing,
+)
+from regard.data.korean.particles import attach
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
+from regard.data.korean.predicates import FRAMES, IN_TOWN, REACH, TOOLS, Frame
+from regard.data.korean.words import (
+    HOURS,
+    NAMES,
+    NOUNS,
+    OFTEN,
+    PRONOUNS,
+    TIMES,
+    YOUNGER,
+    Noun,
+    Person,
+    Place,
+)
+
+__all__ = ["Plan", "action", "at_place", "relative", "time_phrase"]
+
+
+class Plan(NamedTuple):
+    """How a clause is to be: its tense, ending and negation, what it asks for, and how much it may hold."""
+
+    tense: str
+    ending: str = "statement"
+    negation: str = ""
+    ask: str = ""
+    timed: bool = True
+    gap: bool = False
+    nested: bool = False
+
+
+OBJECT_PEOPLE = (
+    *(PRONOUNS[who] for who in ("나", "너", "그", "그녀", "우리", "그들")),
+    *NAMES,
+    *(each for each in YOUNGER if each.korean.startswith(("내 ", "그녀의 "))),
+)
+COMPANIONS = (*NAMES, *(PRONOUNS[who] for who in ("그", "그녀", "그들")))
+FRIENDS = {"친구": NOUNS["people"][1], "아이": NOUNS["people"][2]}
+TIME_OF = {"want": "future", "can": "future"}
+
+
+def time_phrase(dice: Dice, tense: str) -> Phrase:
+    """When: a phrase that fits the tense."""
+    return say(*dice.pick(TIMES[tense]))
+
+
+def _hour(dice: Dice) -> Phrase:
+    korean, english = dice.pick(HOURS)
+    return say(f"{korean} 시에", f"(at) {english}/1 o'clock/2")
+
+
+def at_place(dice: Dice, place: Place, particle: str, english: str) -> Phrase:
+    """Where: a place with its particle, now and then with 이, 그 or 우리 before it."""
+    if place.english[0].islower() and place.korean not in ("바다", "강") and dice.chance(0.15):
+        preposition = english.split()[0] if english[0] == "(" else "(to)"
+        ours = place.korean in ("학교", "집")
+        determiner, determined = ("우리", "our") if ours else dice.pick((("이", "this"), ("그", "that")))
+        words = [Word(determiner), Word(attach(place.korean, particle))]
+        return Phrase(words, gloss(f"{preposition} {determined}/1 {place.english}/2", words))
+    return say(attach(place.korean, particle), english)
+
+
+def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
+    """A clause with this verb and subject, as planned."""
+    predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
+    return arranged(subject, predicate, rest(dice, frame, plan, subject), plan.ending == "question")
+
+
+def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Rest:
+    """All that a verb brings along, each piece in its place in both languages."""
+    asked: list[Gloss] = []
+    korean: list[Word] = []
+    time, middle = _when(dice, frame, plan)
+    if plan.ask in ("when", "why"):
+        word = Word("언제" if plan.ask == "when" else "왜")
+        korean, asked = [word], surely(plan.ask, word)
+    korean += time.korean + middle.korean
+    room = 1 if plan.nested or plan.ask else 2
+    company, place, tool, manner = _around(dice, frame, plan, subject, room)
+    goal = NOTHING
+    if frame.goals and plan.ask != "where":
+        goal, tool = _goal(dice, frame, tool)
+    if plan.ask == "where":
+        word = Word("어디에" if frame.goals else "어디에서")
+        asked, place = surely("where", word), Phrase([word], [])
+    receiver = _receiver(dice, subject) if "given" in frame.traits else NOTHING
+    taken = NOTHING
+    if plan.ask in ("what", "whom"):
+        word = Word("무엇을" if plan.ask == "what" else "누구를")
+        asked, taken = surely(plan.ask, word), Phrase([word], [])
+    elif frame.objects and not plan.gap:
+        object_phrase = _object(dice, frame, plan, subject)
+        taken = Phrase(object_phrase.korean, object_phrase.english)
+    for piece in (company, place, tool, receiver, goal, taken, manner):
+        korean += piece.korean
+    after = taken.english + receiver.english + goal.english
+    for piece in (manner, tool, place, company, time):
+        after += piece.english
+    return Rest(korean, after, middle.english, asked)
+
+
+NOTHING = Phrase([], [])
+HOURLY = spread({"time": 6, "hour": 1})
+
+
+def _when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
+    """A time, which English says at the end, or how often, which it says before the verb."""
+    if plan.ask == "when" or not plan.timed or "state" in frame.traits:
+        return NOTHING, NOTHING
+    if plan.tense == "progressive":
+        return (time_phrase(dice, "progressive") if dice.chance(0.5) else NOTHING), NOTHING
+    lasting = "lasting" in frame.traits
+    if plan.tense == "present":
+        if lasting:
+            return NOTHING, NOTHING
+        if not plan.negation and dice.chance(0.5):
+            return NOTHING, say(*dice.pick(OFTEN))
+        needed = "habit" not in frame.traits
+        kind = "not present" if plan.negation else "present"
+        return (time_phrase(dice, kind) if needed or dice.chance(0.4) else NOTHING), NOTHING
+    share = 0.2 if plan.tense in ("want", "can") else 0.35 if plan.nested else 0.55
+    if not dice.chance(share):
+        return NOTHING, NOTHING
+    tense = TIME_OF.get(plan.tense, plan.tense)
+    if lasting or ("years" in frame.traits and dice.chance(0.3)):
+        return time_phrase(dice, f"lasting {tense}"), NOTHING
+    hour = dice.pick(HOURLY) == "hour" and plan.tense in ("past", "future")
+    return (_hour(dice) if hour else time_phrase(dice, tense)), NOTHING
+
+
+def _around(
+    dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
+) -> tuple[Phrase, Phrase, Phrase, Phrase]:
+    """With whom, where, by what and how: as many of them as there is room for."""
+    company = place = tool = manner = NOTHING
+    animal = "animals" in frame.traits
+    sociable = not animal and "state" not in frame.traits and not plan.nested
+    if sociable and dice.chance(0.35 if "company" in frame.traits else 0.07):
+        company, room = _company(dice, subject), room - 1
+    if frame.places and room and plan.ask != "where" and dice.chance(0.4):
+        where = dice.pick(frame.places)
+        place, room = at_place(dice, where, "in", where.at), room - 1
+    if frame.tools and room and dice.chance(0.3):
+        name, english = dice.pick(frame.tools)
+        tool, room = say(attach(name, "by"), english), room - 1
+    if frame.manners and room and not (plan.negation or plan.gap or company.korean) and dice.chance(0.35):
+        manner = say(*dice.pick(frame.manners))
+    return company, place, tool, manner
+
+
+def _company(dice: Dice, subject: Nominal) -> Phrase:
+    """친구와 함께: with a friend."""
+    if dice.chance(0.4):
+        noun = FRIENDS["친구" if dice.chance(0.5) else "아이"]
+        plural = dice.chance(0.5) or noun.korean == "아이"
+        who = common(
+            noun, "and", "definite" if noun.korean == "아이" else "indefinite", Adornment(plural=plural)
+        )
+    else:
+        who = person(_other(dice, COMPANIONS, subject), "and", "object")
+    together = Word("함께")
+    with_them = Gloss("with", together, (who.korean[-1],))
+    return Phrase([*who.korean, together], [with_them, *who.english])
+
+
+def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
+    """Someone who is not the subject, nor one of them."""
+    said = " ".join(gloss.text for gloss in subject.english)
+    first_person = ("I", "we", "me", "us")
+    while True:
+        found = dice.pick(people)
+        same = found.subject == said or (found.subject in first_person and said in first_person)
+        same = same or (found.subject == "you" and [word.text for word in subject.korean] == ["저는"])
+        if not same and not (found.subject in ("he", "she", "they") and found.agreement == subject.agreement):
+            return found
+        people = tuple(each for each in people if each is not found)
+
+
+def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
+    """Where to, and by what one gets there."""
+    goal = dice.pick(frame.goals)
+    if "moves" in frame.traits and dice.chance(0.3):
+        ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
+        tool = say(attach(ride, "by"), TOOLS[ride])
+    return at_place(dice, goal, "at", goal.at if "arrival" in frame.traits else goal.to), tool
+
+
+def _receiver(dice: Dice, subject: Nominal) -> Phrase:
+    """친구에게: to a friend."""
+    if dice.chance(0.3):
+        who = common(FRIENDS["친구"], "to", "indefinite", Adornment(plural=dice.chance(0.3)))
+    else:
+        who = person(_other(dice, OBJECT_PEOPLE, subject), "to", "object")
+    return Phrase(who.korean, possibly("to", who.korean[-1]) + who.english)
+
+
+def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
+    """What it is done to: someone by name, a noun, a list, or a noun with a relative clause."""
+    noun = dice.pick(frame.objects)
+    role = "generic" if plan.tense == "present" else "indefinite"
+    if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):
+        return person(_other(dice, OBJECT_PEOPLE, subject), "object", "object")
+    if "definite" in frame.traits or (role == "generic" and noun.korean in HUMAN):
+        return common(noun, "object", role, Adornment(determiner=dice.pick(("이", "그"))))
+    plain = not plan.nested and plan.ending != "polite" and not {"creates", "given"} & frame.traits
+    other_verbs = any(each.verb is not frame.verb for each in LEFT.get(noun.korean, ()))
+    if plain and noun.kind == "count" and other_verbs and dice.chance(0.1):
+        return modified(*relative(dice, noun, "object", frame))
+    if "counted" in frame.traits and noun in LISTED and dice.chance(0.2):
+        return _list(dice, frame, noun, role)
+    return thing(dice, noun, "object", role, "counted" in frame.traits)
+
+
+LISTED = tuple(noun for group in ("fruit", "dishes", "flowers") for noun in NOUNS[group])
+
+
+def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
+    """사과와 빵을: an apple and bread; 사과 , 빵 그리고 우유를: an apple , bread and milk."""
+    others = tuple(each for each in LISTED if each is not noun and each in frame.objects)
+    second = dice.pick(others)
+    if len(others) == 1 or dice.chance(0.6):
+        return coordinated(common(noun, "and", role), common(second, "object", role))
+    third = dice.pick(tuple(each for each in others if each is not second))
+    comma, together = Word(","), Word("그리고")
+    first, middle, last = (
+        common(noun, "bare", role),
+        common(second, "bare", role),
+        common(third, "object", role),
+    )
+    return Nominal(
+        [*first.korean, comma, *middle.korean, together, *last.korean],
+        [*first.english, Gloss(",", comma), *middle.english, Gloss("and", together), *last.english],
+        "they",
+    )
+
+
+LEFT: dict[str, tuple[Frame, ...]] = {
+    noun.korean: tuple(frame for frame in FRAMES if "left" in frame.traits and noun in frame.objects)
+    for frame in FRAMES
+    if "left" in frame.traits
+    for noun in frame.objects
+}
+"""The verbs that a relative clause about a noun may have: 내가 산 책, the book that I bought."""
+
+DOING = {
+    "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event"} & frame.traits),
+    "animals": tuple(frame for frame in FRAMES if "animals" in frame.traits),
+}
+ANIMALS = {noun.korean for noun in NOUNS["animals"]}
+PAST_MOSTLY = spread({"past": 8, "future": 1})
+NOW_MOSTLY = spread({"progressive": 3, "past": 2})
+
+
+def relative(dice: Dice, noun: Noun, particle: str, avoid: Frame | None = None) -> tuple[Nominal, Phrase]:
+    """A noun and a relative clause for modified(): what someone did to it, or what it did.
+
+    내가 어제 만난 친구: the friend whom I met yesterday.
+    책을 읽고 있는 학생: the student who is reading a book.
+    """
+    head = common(noun, particle, "definite")
+    alive = "animals" if noun.korean in ANIMALS else "people" if noun.korean in HUMAN else ""
+    frames = tuple(
+        frame for frame in LEFT.get(noun.korean, ()) if avoid is None or frame.verb is not avoid.verb
+    )
+    if alive and (not frames or dice.chance(0.5)):
+        return head, _doing(dice, head, alive)
+    frame = dice.pick(frames)
+    tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY)
+    negation = "not" if tense == "past" and dice.chance(0.08) else ""
+    subject = _inner_subject(dice)
+    plan = Plan(tense, "adnominal", negation, gap=True, nested=True)
+    clause = action(dice, frame, plan, subject)
+    which = possibly("whom" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
+    return head, Phrase(clause.korean, which + clause.english)
+
+
+INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
+
+
+def _inner_subject(dice: Dice) -> Nominal:
+    return person(dice.pick(INNER), "subject")
+
+
+def _doing(dice: Dice, head: Nominal, alive: str) -> Phrase:
+    frame = dice.pick(DOING[alive])
+    tense = "present" if "habit" in frame.traits else dice.pick(NOW_MOSTLY)
+    tense = tense if "left" in frame.traits else "progressive" if tense == "past" else tense
+    plan = Plan(tense, "adnominal", timed=tense == "past", nested=True)
+    clause = action(dice, frame, plan, Nominal([], [], head.agreement))
+    who = possibly("who" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
+    return Phrase(clause.korean, who + clause.english)

@@ -1,0 +1,212 @@
+"""Predicates and clauses: what is said of whom, the verb last in Korean and after the subject in English."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.data.korean.conjugation import Stem, conjugate
+from regard.data.korean.nominals import Nominal
+from regard.data.korean.phrases import Gloss, Phrase, Word, possibly, surely
+from regard.data.korean.predicates import Adjective, Verb
+
+__all__ = ["Predicate", "Rest", "adjective_predicate", "arranged", "be", "finish", "verb_predicate"]
+
+FINALS = {
+    "statement": {"past": "었다", "present": "ㄴ다"},
+    "polite": {"past": "었습니다", "present": "ㅂ니다"},
+    "question": {"past": "었니", "present": "니"},
+    "who": {"past": "었니", "present": "니"},
+    "and": {"past": "었고", "present": "고"},
+    "but": {"past": "었지만", "present": "지만"},
+}
+"""The ending of a verb by what its clause does, and by its tense; "who" asks for its subject."""
+
+GOING = {
+    "statement": "것이다",
+    "polite": "것입니다",
+    "question": "거니",
+    "who": "거니",
+    "and": "것이고",
+    "but": "것이지만",
+}
+"""What ends a future: 갈 것이다, will go."""
+
+BE = {
+    "present": {"I": "am", "you": "are", "he": "is", "they": "are"},
+    "past": {"I": "was", "you": "were", "he": "was", "they": "were"},
+}
+DO = {"I": "do", "you": "do", "he": "does", "they": "do"}
+
+EXIST, LACK = Stem("있", "있"), Stem("없", "있")
+WISH, DO_NOT, IS_NOT = Stem("싶", "", True), Stem("않"), Stem("않", "", True)
+FAIL, DO_IT = Stem("못하", "하"), Stem("하", "하")
+
+
+class Predicate(NamedTuple):
+    """What ends a Korean clause; in English its auxiliaries, which a question puts first, and the rest."""
+
+    korean: list[Word]
+    auxiliaries: list[Gloss]
+    main: list[Gloss]
+
+
+def finish(stem: Stem, tense: str, ending: str) -> str:
+    """A stem in its last form: as the ending of the clause and the tense ask.
+
+    >>> finish(Stem("만들"), "past", "question"), finish(Stem("만들"), "present", "adnominal")
+    ('만들었니', '만드는')
+    """
+    if ending == "adnominal":
+        describes = stem.describes and stem.kind != "있"
+        return conjugate(stem, "ㄴ" if tense == "past" or describes else "는")
+    if ending == "join":
+        return conjugate(stem, "고")
+    return conjugate(stem, FINALS[ending][tense])
+
+
+def be(tense: str, agreement: str) -> str:
+    """The form of "be"; the future is said with will."""
+    return BE["past" if tense == "past" else "present"][agreement]
+
+
+def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation: str = "") -> Predicate:
+    """A verb in a tense (past, present, future, progressive, want, can), with an ending and a negation.
+
+    negation: "", "not" (안, or 지 않다 for 하다 verbs) or "could not" (못, or 지 못하다).
+    """
+    if tense in ("past", "present"):
+        return _simple(verb, tense, ending, agreement, negation)
+    if tense == "future":
+        return _future(verb, ending, negation)
+    return {"progressive": _progressive, "want": _want, "can": _can}[tense](verb, ending, agreement, negation)
+
+
+def _simple(verb: Verb, tense: str, ending: str, agreement: str, negation: str) -> Predicate:
+    if not negation:
+        word = Word(finish(verb.stem, tense, ending))
+        words, said = [word], word
+    elif verb.stem.kind == "하":
+        word = Word(conjugate(verb.stem, "지"))
+        said = Word(finish(DO_NOT if negation == "not" else FAIL, tense, ending))
+        words = [word, said]
+    else:
+        said, word = Word("안" if negation == "not" else "못"), Word(finish(verb.stem, tense, ending))
+        words = [said, word]
+    if negation == "could not":
+        return Predicate(words, surely("could not", said), _main(verb, verb.base, word, words))
+    do = "did" if tense == "past" else DO[agreement]
+    if negation or verb.stem.text == "모르":
+        refused = [*possibly(do, *words), Gloss("not", said, (word,))]
+        return Predicate(words, refused, _main(verb, verb.base, word, words))
+    if ending == "question":
+        return Predicate(words, possibly(do, word), _main(verb, verb.base, word, words))
+    finite = verb.past if tense == "past" else verb.third if agreement == "he" else verb.base
+    return Predicate(words, [], _main(verb, finite, word, words))
+
+
+def _main(verb: Verb, english: str, word: Word, words: list[Word]) -> list[Gloss]:
+    """The verb itself; the "to" of "listen to" has no Korean word of its own."""
+    said = [Gloss(part, word, tuple(words)) for part in english.split()]
+    return said + possibly(verb.preposition, *words) if verb.preposition else said
+
+
+def _future(verb: Verb, ending: str, negation: str) -> Predicate:
+    word = Word(conjugate(verb.stem, "고" if ending == "join" else "ㄹ"))
+    words = [word]
+    refusal: Word | None = None
+    if negation and verb.stem.kind == "하":
+        word, refusal = Word(conjugate(verb.stem, "지")), Word(conjugate(DO_NOT, "ㄹ"))
+        words = [word, refusal]
+    elif negation:
+        refusal = Word("안")
+        words = [refusal, word]
+    if ending in GOING:
+        words.append(Word(GOING[ending]))
+        will = [Gloss("will", words[-1], tuple(words))]
+    else:
+        will = possibly("will", *words)
+    if refusal:
+        will.append(Gloss("not", refusal, (word,)))
+    return Predicate(words, will, _main(verb, verb.base, word, words))
+
+
+def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
+    words = [Word(conjugate(verb.stem, "고"))]
+    if negation:
+        words += [Word(conjugate(EXIST, "지")), Word(finish(IS_NOT, "present", ending))]
+    else:
+        words.append(Word(finish(EXIST, "present", ending)))
+    auxiliaries = possibly(be("present", agreement), *words)
+    if negation:
+        auxiliaries.append(Gloss("not", words[-1], tuple(words)))
+    return Predicate(words, auxiliaries, _main(verb, verb.progressive, words[0], words))
+
+
+def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
+    """I and you want with 싶다; of others Korean says that they act as if they wanted, 싶어 하다."""
+    first = Word(conjugate(verb.stem, "고"))
+    others = agreement in ("he", "they")
+    if others:
+        last = [Word("하지"), Word(finish(DO_NOT, "present", ending))] if negation else []
+        last = last or [Word(finish(DO_IT, "present", ending))]
+        wish = Word("싶어")
+        words = [first, wish, *last]
+    elif negation:
+        wish = Word(conjugate(WISH, "지"))
+        words = [first, wish, Word(finish(IS_NOT, "present", ending))]
+    else:
+        wish = Word(finish(WISH, "present", ending))
+        words = [first, wish]
+    auxiliaries: list[Gloss] = []
+    if negation or ending == "question":
+        auxiliaries = possibly(DO[agreement], *words)
+    if negation:
+        auxiliaries.append(Gloss("not", words[-1], tuple(words)))
+    finite = "wants" if agreement == "he" and not auxiliaries else "want"
+    main = [Gloss(finite, wish, tuple(words)), *possibly("to", *words), *_main(verb, verb.base, first, words)]
+    return Predicate(words, auxiliaries, main)
+
+
+def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
+    word = Word(conjugate(verb.stem, "ㄹ"))
+    words = [word, Word("수"), Word(finish(LACK if negation else EXIST, "present", ending))]
+    able = Gloss("cannot" if negation else "can", words[2], (word, words[1]))
+    return Predicate(words, [able], _main(verb, verb.base, word, words))
+
+
+def adjective_predicate(
+    adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
+) -> Predicate:
+    """An adjective that is said of something, in the past, the present or the future."""
+    if tense == "future":
+        word = Word(conjugate(adjective.stem, "ㄹ"))
+        words = [word, Word(GOING[ending])]
+        will = [Gloss("will", words[1], (word,))]
+        return Predicate(words, will, [*possibly("be", *words), *surely(adjective.english, word)])
+    if negated:
+        words = [Word(conjugate(adjective.stem, "지")), Word(finish(IS_NOT, tense, ending))]
+        auxiliaries = [*possibly(be(tense, agreement), *words), Gloss("not", words[1], (words[0],))]
+    else:
+        words = [Word(finish(adjective.stem, tense, ending))]
+        auxiliaries = possibly(be(tense, agreement), *words)
+    return Predicate(words, auxiliaries, surely(adjective.english, words[0]))
+
+
+class Rest(NamedTuple):
+    """All of a clause but its subject and predicate; English says it after them, between them, or first."""
+
+    korean: list[Word]
+    after: list[Gloss]
+    middle: list[Gloss]
+    asked: list[Gloss]
+
+
+def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
+    """A clause with its words in order: the verb last in Korean, second in English, or turned to ask."""
+    korean = subject.korean + rest.korean + predicate.korean
+    first = predicate.auxiliaries
+    if question and first:
+        english = [*rest.asked, first[0], *subject.english, *first[1:], *rest.middle]
+    else:
+        english = [*rest.asked, *subject.english, *first, *rest.middle]
+    return Phrase(korean, english + predicate.main + rest.after)

@@ -1,0 +1,163 @@
+"""Conjugation: the forms of Korean verbs and adjectives, by table.
+
+A stem has three bases, and every ending is glued to one of them:
+
+    closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다
+    open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ
+    infinitive   먹어  가   들어   도와   불러   만들어   써   해     before 서, and ㅆ for the past
+
+Verbs and adjectives share them. They differ in the plain present, 먹는다 against 작다, and in the adnominal
+of the present, 먹는 against 작은. What is irregular is said by the stem's kind, a key of KINDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from regard.data.korean.hangul import close, final, join, split, vowel_before
+from regard.errors import UnknownName
+
+__all__ = ["ENDINGS", "KINDS", "Stem", "conjugate"]
+
+CONTRACTIONS = {
+    "ㅏ": "ㅏ",
+    "ㅐ": "ㅐ",
+    "ㅓ": "ㅓ",
+    "ㅔ": "ㅔ",
+    "ㅕ": "ㅕ",
+    "ㅗ": "ㅘ",
+    "ㅚ": "ㅙ",
+    "ㅜ": "ㅝ",
+    "ㅣ": "ㅕ",
+}
+"""What a last vowel becomes together with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
+
+WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
+"""What a vowel before ㅎ becomes together with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
+
+
+class Stem(NamedTuple):
+    """What a dictionary form is before 다, how it is irregular, and whether it describes (an adjective).
+
+    >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
+    '아름다운'
+    """
+
+    text: str
+    kind: str = ""
+    describes: bool = False
+
+
+def _regular(stem: str) -> tuple[str, str]:
+    initial, vowel, consonant = split(stem[-1])
+    bright = vowel_before(stem) in "ㅏㅗ"
+    if consonant:
+        return (close(stem, "") if consonant == "ㄹ" else stem + "으"), stem + ("아" if bright else "어")
+    if vowel == "ㅡ":
+        return stem, stem[:-1] + join(initial, "ㅏ" if bright else "ㅓ")
+    if vowel in CONTRACTIONS:
+        return stem, stem[:-1] + join(initial, CONTRACTIONS[vowel])
+    return stem, stem + "어"
+
+
+def _d(stem: str) -> tuple[str, str]:
+    softened = close(stem, "ㄹ")
+    return softened + "으", softened + ("아" if vowel_before(stem) in "ㅏㅗ" else "어")
+
+
+def _b(stem: str) -> tuple[str, str]:
+    opened = close(stem, "")
+    return opened + "우", opened + ("와" if stem in ("돕", "곱") else "워")
+
+
+def _reu(stem: str) -> tuple[str, str]:
+    return stem, close(stem[:-1], "ㄹ") + ("라" if vowel_before(stem) in "ㅏㅗ" else "러")
+
+
+def _h(stem: str) -> tuple[str, str]:
+    initial, vowel, _ = split(stem[-1])
+    return close(stem, ""), stem[:-1] + join(initial, WITH_A[vowel])
+
+
+def _ha(stem: str) -> tuple[str, str]:
+    return stem, stem[:-1] + "해"
+
+
+def _apart(stem: str) -> tuple[str, str]:
+    return stem, stem + "어"
+
+
+KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
+    "": _regular,
+    "ㄷ": _d,
+    "ㅂ": _b,
+    "르": _reu,
+    "ㅎ": _h,
+    "하": _ha,
+    "있": _regular,
+    "아니": _apart,
+}
+"""How each kind of stem makes its open base and its infinitive.
+
+있 is regular, and keeps 있다 and 있는; 아니 does not contract, 아니었다.
+"""
+
+ENDINGS = {
+    "다": ("closed", "다"),
+    "고": ("closed", "고"),
+    "지": ("closed", "지"),
+    "지만": ("closed", "지만"),
+    "니": ("dropped", "니"),
+    "는": ("dropped", "는"),
+    "ㄴ": ("open", "ㄴ"),
+    "ㄹ": ("open", "ㄹ"),
+    "서": ("infinitive", "서"),
+    "었다": ("past", "다"),
+    "었고": ("past", "고"),
+    "었지만": ("past", "지만"),
+    "었니": ("past", "니"),
+    "었습니다": ("past", "습니다"),
+    "었습니까": ("past", "습니까"),
+    "ㄴ다": ("present", "다"),
+    "ㅂ니다": ("polite", "니다"),
+    "ㅂ니까": ("polite", "니까"),
+}
+"""Each ending: the base it is glued to, and what is glued. `dropped` is closed without ㄹ: 만드니, 만드는."""
+
+
+@cache
+def conjugate(stem: Stem, ending: str) -> str:
+    """A stem with an ending, a key of ENDINGS.
+
+    >>> [conjugate(Stem("듣", "ㄷ"), ending) for ending in ("ㄴ다", "었다", "고", "는", "ㄴ", "ㅂ니다")]
+    ['듣는다', '들었다', '듣고', '듣는', '들은', '듣습니다']
+    """
+    if stem.kind not in KINDS:
+        raise UnknownName("kind of stem", stem.kind, KINDS)
+    if ending not in ENDINGS:
+        raise UnknownName("ending", ending, ENDINGS)
+    base, glued = ENDINGS[ending]
+    open_base, infinitive = KINDS[stem.kind](stem.text)
+    dropped = close(stem.text, "") if final(stem.text) == "ㄹ" else stem.text
+    if base == "closed":
+        return stem.text + glued
+    if base == "dropped":
+        return dropped + glued
+    if base == "open":
+        return close(open_base, glued)
+    if base == "infinitive":
+        return infinitive + glued
+    if base == "past":
+        return close(infinitive, "ㅆ") + glued
+    if base == "polite":
+        return (dropped + "습" if final(dropped) else close(dropped, "ㅂ")) + glued
+    return _plain_present(stem, dropped) + glued
+
+
+def _plain_present(stem: Stem, dropped: str) -> str:
+    """Adjectives and 있다 are themselves, 작다; verbs take ㄴ or 는, 간다 and 먹는다."""
+    if stem.describes or stem.kind == "있":
+        return stem.text
+    return dropped + "는" if final(dropped) else close(dropped, "ㄴ")

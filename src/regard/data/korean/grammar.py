@@ -1,0 +1,301 @@
+"""Sentences: the constructions of the built-in corpus, each a function from choices to a sentence.
+
+To add one: its function, and its line in SENTENCES, with how often it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from regard.data.korean.actions import Plan, action, relative, rest, time_phrase
+from regard.data.korean.clauses import be, verb_predicate
+from regard.data.korean.conjugation import conjugate
+from regard.data.korean.descriptions import (
+    archaic,
+    identity,
+    location,
+    quality,
+    rain,
+    state,
+    there_is,
+    weather,
+)
+from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
+from regard.data.korean.predicates import FRAMES, STATES, WEATHER, Frame
+from regard.data.korean.words import NAMES, NOUNS, REASONS
+
+__all__ = ["SENTENCES", "long_sentence", "sentence"]
+
+TENSES = spread({"past": 9, "present": 8, "future": 5, "progressive": 4, "want": 3, "can": 2})
+QUESTION_TENSES = spread({"past": 6, "present": 7, "future": 3, "progressive": 2, "want": 2, "can": 1})
+PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
+ANIMAL_FRAMES = tuple(frame for frame in FRAMES if "animals" in frame.traits)
+ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
+
+BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
+
+
+def _tense(dice: Dice, frame: Frame, ending: str) -> str:
+    if "state" in frame.traits:
+        return "past" if ending == "statement" and dice.chance(0.2) else "present"
+    tense = dice.pick(QUESTION_TENSES if ending == "question" else TENSES)
+    if tense == "present" and ("event" in frame.traits or ending in ("but", "and")):
+        return "past"
+    # 갑니다 of every verb would be forms that come too seldom to learn.
+    return "past" if tense == "present" and ending == "polite" and "habit" not in frame.traits else tense
+
+
+def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
+    if "negative" in frame.traits:
+        return ""
+    able = plan.tense != "past" or plan.ending == "question" or "state" in frame.traits
+    return "not" if able or dice.chance(0.65) else "could not"
+
+
+def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
+    """Someone does something."""
+    if ending != "polite" and dice.chance(0.06):
+        return _animal_deed(dice, ending, negated)
+    frame = dice.pick(PEOPLE_FRAMES)
+    tense = _tense(dice, frame, ending)
+    subject = _doer(dice, frame, ending)
+    plan = Plan(tense, ending)
+    if negated:
+        plan = plan._replace(negation=_negation(dice, frame, plan))
+    return action(dice, frame, plan, subject)
+
+
+def _doer(dice: Dice, frame: Frame, ending: str) -> Nominal:
+    if ending == "statement" and dice.chance(0.08):
+        return modified(*relative(dice, dice.pick(NOUNS["people"]), "topic", frame))
+    if ending in ("statement", "and", "but") and dice.chance(0.05):
+        first = dice.pick(NAMES)
+        second = dice.pick(tuple(name for name in NAMES if name is not first))
+        return coordinated(person(first, "and"), person(second, "topic"))
+    return someone(dice, ending)
+
+
+def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
+    frame = dice.pick(ANIMAL_FRAMES)
+    noun = dice.pick(NOUNS["animals"][:2] if frame.objects else NOUNS["animals"])
+    tense = "past" if negated else dice.pick(("past", "progressive"))
+    subject = thing(dice, noun, "topic", "definite")
+    return action(dice, frame, Plan(tense, ending, "not" if negated else ""), subject)
+
+
+Build = Callable[[Dice, str, bool], Phrase]
+
+CLAUSES: dict[str, tuple[Build, ...]] = {
+    "statement": spread(
+        {deed: 60, quality: 22, state: 7, identity: 8, there_is: 7, location: 5, rain: 2, weather: 3}
+    ),
+    "polite": spread({deed: 7, state: 2, identity: 3}),
+    "question": spread({deed: 60, quality: 22, state: 6, identity: 8, there_is: 6, location: 5}),
+    "and": spread({deed: 70, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
+    "but": spread({deed: 70, there_is: 5, location: 4}),
+    "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
+}
+"""What can be said with each ending. 작지만 and 학생이지만 would be forms that come too seldom to learn."""
+
+
+def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
+    """Any clause with this ending."""
+    return dice.pick(CLAUSES["but, not" if ending == "but" and negated else ending])(dice, ending, negated)
+
+
+HUMBLE = {"내": "제", "우리": "저희"}
+"""How one says "my" and "our" in a polite sentence."""
+
+
+def _ended(said: Phrase, mark: str) -> Phrase:
+    end = Word(mark)
+    if said.korean[0].text == "저는":
+        for word in said.korean:
+            word.text = HUMBLE.get(word.text, word.text)
+    return Phrase([*said.korean, end], [*said.english, Gloss(mark, end)])
+
+
+def statement(dice: Dice) -> Phrase:
+    """One clause."""
+    return _ended(clause(dice, "statement", dice.chance(0.15)), ".")
+
+
+def polite(dice: Dice) -> Phrase:
+    """One clause of myself in the polite style: 저는 학생입니다."""
+    return _ended(clause(dice, "polite", dice.chance(0.15)), ".")
+
+
+def old_style(dice: Dice) -> Phrase:
+    """나는 고양이로소이다."""
+    return _ended(archaic(dice, "statement", False), ".")
+
+
+def yes_or_no(dice: Dice) -> Phrase:
+    """A question that is answered by yes or no."""
+    return _ended(clause(dice, "question", dice.chance(0.1)), "?")
+
+
+ASKS = spread({"what": 5, "where": 5, "when": 3, "why": 3, "whom": 3, "who": 4})
+ASK_TENSES = spread({"past": 6, "future": 3, "present": 2, "want": 2})
+ASKED = {
+    "what": tuple(f for f in ACTIVE_FRAMES if f.objects and not {n.korean for n in f.objects} & HUMAN),
+    "whom": tuple(f for f in ACTIVE_FRAMES if {n.korean for n in f.objects} & HUMAN),
+    "where": tuple(f for f in ACTIVE_FRAMES if (f.places or f.goals) and "coming" not in f.traits),
+    "when": ACTIVE_FRAMES,
+    "why": ACTIVE_FRAMES,
+    "who": ACTIVE_FRAMES,
+}
+
+
+def open_question(dice: Dice) -> Phrase:
+    """A question with a question word: 너는 어제 무엇을 샀니 ? What did you buy yesterday ?"""
+    ask = dice.pick(ASKS)
+    frame = dice.pick(ASKED[ask])
+    tense = dice.pick(ASK_TENSES)
+    if ask == "who":
+        tense = "past" if tense in ("want", "present") else tense
+        who = Word("누가")
+        subject = Nominal([who], surely("who", who))
+        return _ended(action(dice, frame, Plan(tense, "who"), subject), "?")
+    tense = "past" if tense == "present" and (ask == "when" or "event" in frame.traits) else tense
+    negation = "not" if ask == "why" and dice.chance(0.4) else ""
+    subject = someone(dice, "question")
+    return _ended(action(dice, frame, Plan(tense, "question", negation, ask), subject), "?")
+
+
+def together(dice: Dice) -> Phrase:
+    """Two things that one person does: 나는 책을 읽고 잤다, I read a book and slept."""
+    first, second = dice.pick(BRIEF_FRAMES), dice.pick(BRIEF_FRAMES)
+    while second.verb is first.verb:
+        second = dice.pick(BRIEF_FRAMES)
+    ending = "polite" if dice.chance(0.1) else "statement"
+    subject = someone(dice, ending)
+    tense = "past" if dice.chance(0.7) else "future"
+    time = time_phrase(dice, tense) if dice.chance(0.6) else Phrase([], [])
+    plan = Plan(tense, "join", timed=False, nested=True)
+    begun = verb_predicate(first.verb, tense, "join", subject.agreement)
+    done = verb_predicate(second.verb, tense, ending, subject.agreement)
+    opening, closing = rest(dice, first, plan, subject), rest(dice, second, plan, subject)
+    korean = [*subject.korean, *time.korean, *opening.korean, *begun.korean, *closing.korean, *done.korean]
+    will = done.auxiliaries
+    english = [*subject.english, *will, *begun.main, *opening.after, *possibly("and", begun.korean[-1])]
+    return _ended(Phrase(korean, english + done.main + closing.after + time.english), ".")
+
+
+OUTDOORS = tuple(
+    frame
+    for frame in ACTIVE_FRAMES
+    if frame.verb.stem.text
+    in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "돌아오", "만나", "수영하")
+)
+CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
+
+
+def because(dice: Dice) -> Phrase:
+    """Why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    how = dice.pick(CAUSES)
+    ending = "polite" if dice.chance(0.1) else "statement"
+    subject = someone(dice, ending)
+    while not subject.pronoun:
+        subject = someone(dice, ending)
+    frame = dice.pick(OUTDOORS if how == "weather" else ACTIVE_FRAMES)
+    plan = Plan("past", ending, "could not" if dice.chance(0.6) else "not", nested=True)
+    main = action(dice, frame, plan, subject._replace(korean=[]))
+    if how == "weather":
+        cause, first = _weather_cause(dice)
+        both = [cause.korean, subject.korean] if first else [subject.korean, cause.korean]
+        korean = both[0] + both[1] + main.korean
+    else:
+        cause = _own_cause(dice, subject) if how == "state" else _noun_cause(dice, REASONS[2:])
+        korean = subject.korean + cause.korean + main.korean
+    return _ended(Phrase(korean, main.english + cause.english), ".")
+
+
+def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
+    """바빠서: because I was busy; Korean does not say again who was."""
+    adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
+    word = Word(conjugate(adjective.stem, "서"))
+    who = possibly(subject.pronoun, *subject.korean)
+    was = possibly(be("past", subject.agreement), word)
+    return Phrase([word], [*possibly("because", word), *who, *was, *surely(adjective.english, word)])
+
+
+def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
+    """비 때문에: because of the rain."""
+    korean, english = dice.pick(nouns)
+    words = [Word(korean), Word("때문에")]
+    return Phrase(words, gloss(f"because/2 (of) {english}", words))
+
+
+def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
+    """비가 와서, because it rained, and so on; and whether it comes before the subject."""
+    if dice.chance(0.25):
+        return _noun_cause(dice, REASONS[:2]), False
+    if dice.chance(0.5):
+        korean, english = dice.pick((("비가", "rained"), ("눈이", "snowed")))
+        return say(f"{korean} 와서", f"(because) (it) {english}/1"), True
+    adjective = WEATHER[dice.pick(("춥", "덥", "나쁘"))]
+    words = f"날씨가 {conjugate(adjective.stem, '서')}"
+    return say(words, f"(because) (the) weather/1 (was) {adjective.english}/2"), True
+
+
+JOINS = spread({"and": 13, "but": 7})
+
+
+def joined(dice: Dice, clauses: int) -> Phrase:
+    """Clauses one after another, with 고 and 지만; what "but" joins differs in being negated."""
+    korean: list[Word] = []
+    english: list[Gloss] = []
+    negated = dice.chance(0.15)
+    ending = ""
+    for _ in range(clauses - 1):
+        ending = "and" if ending == "but" else dice.pick(JOINS)
+        said = clause(dice, ending, negated)
+        comma = Word(",")
+        english += [*said.english, Gloss(",", comma), *possibly(ending, said.korean[-1], comma)]
+        korean += [*said.korean, comma]
+        negated = not negated if ending == "but" else dice.chance(0.15)
+    last = clause(dice, "statement", negated)
+    return _ended(Phrase(korean + last.korean, english + last.english), ".")
+
+
+def two_clauses(dice: Dice) -> Phrase:
+    """Two clauses joined."""
+    return joined(dice, 2)
+
+
+def several_clauses(dice: Dice) -> Phrase:
+    """Three to five clauses joined."""
+    return joined(dice, dice.pick((3, 3, 3, 4, 4, 5)))
+
+
+SENTENCES: dict[Callable[[Dice], Phrase], int] = {
+    statement: 70,
+    polite: 16,
+    old_style: 3,
+    yes_or_no: 22,
+    open_question: 20,
+    together: 16,
+    because: 14,
+    two_clauses: 30,
+    several_clauses: 10,
+}
+"""Every construction, and how often it comes."""
+
+SENTENCE = spread(SENTENCES)
+
+
+def sentence(dice: Dice) -> Phrase:
+    """A sentence of any construction.
+
+    >>> said = sentence(Dice("a seed"))
+    >>> said.korean[-1].text in ".?" and said.korean[-1].text == said.english[-1].text
+    True
+    """
+    return dice.pick(SENTENCE)(dice)
+
+
+def long_sentence(dice: Dice) -> Phrase:
+    """A sentence of four to nine clauses, the same that short ones are made of."""
+    return joined(dice, 4 + int(6 * dice.random()))

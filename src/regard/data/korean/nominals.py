@@ -1,0 +1,195 @@
+"""Noun phrases in both languages: who and what a sentence is about.
+
+Korean has no articles, so English takes them by rule: "the" for what a sentence is about and for what a
+relative clause picks out, "a" for an object, the bare plural for an object of the simple present ("I like
+cats"), and nothing where the noun is a mass, a name, or has 이, 그, or an owner before it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from regard.data.korean.conjugation import conjugate
+from regard.data.korean.particles import attach
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
+from regard.data.korean.predicates import ADJECTIVES, Adjective
+from regard.data.korean.words import (
+    CONTAINERS,
+    ELDERS,
+    NAMES,
+    NOUNS,
+    NUMBERS,
+    PRONOUNS,
+    YOUNGER,
+    Noun,
+    Person,
+)
+
+__all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person", "someone", "thing"]
+
+
+class Nominal(NamedTuple):
+    """A noun phrase: both languages, how an English verb agrees with it, and a pronoun for it, if any."""
+
+    korean: list[Word]
+    english: list[Gloss]
+    agreement: str = "he"
+    pronoun: str = ""
+
+
+class Adornment(NamedTuple):
+    """What stands before a noun: a determiner or an owner, an adjective, a number; or 들 after it."""
+
+    determiner: str = ""
+    adjective: Adjective | None = None
+    number: tuple[str, str] | None = None
+    plural: bool = False
+
+
+PLAIN = Adornment()
+
+DETERMINERS = {
+    "이": ("this", "these"),
+    "그": ("that", "those"),
+    "내": ("my", "my"),
+    "네": ("your", "your"),
+    "우리": ("our", "our"),
+    "그의": ("his", "his"),
+    "그녀의": ("her", "her"),
+}
+
+OWNERS = ("내", "그의", "그녀의")
+OWNED = {
+    noun.korean
+    for group in ("goods", "bicycles", "cars", "books", "pictures", "photos", "letters", "boxes", "songs")
+    for noun in NOUNS[group]
+}
+HUMAN = {noun.korean for group in ("people", "jobs") for noun in NOUNS[group]}
+GROUPED = {"학생", "친구", "아이"}
+"""People who also come in the plural, with 들."""
+
+
+def attributes(noun: Noun) -> tuple[Adjective, ...]:
+    """The adjectives that may stand before a noun."""
+    return _ATTRIBUTES.get(noun.korean, ())
+
+
+_ATTRIBUTES = {
+    noun.korean: tuple(each for each in ADJECTIVES.values() if noun.korean in each.attribute_of)
+    for group in NOUNS.values()
+    for noun in group
+}
+
+
+def person(who: Person, particle: str, part: str = "subject") -> Nominal:
+    """A pronoun, a name or a relative, with its particle; part is "subject" or "object", for the English."""
+    *before, last = who.korean.split()
+    words = [*map(Word, before), Word(attach(last, particle))]
+    english = who.subject if part == "subject" else who.object
+    return Nominal(words, gloss(english, words), who.agreement, who.pronoun)
+
+
+def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
+    """A noun with what stands before it; role is "definite", "indefinite" or "generic"."""
+    if noun.kind == "fixed":
+        alone = [Word(attach(noun.korean, particle))]
+        return Nominal(alone, gloss(noun.english, alone))
+    if adornment.number:
+        return _counted(noun, particle, adornment.number)
+    plural = adornment.plural or (role == "generic" and not adornment.determiner and noun.kind == "count")
+    head = Word(attach(attach(noun.korean, "plural") if adornment.plural else noun.korean, particle))
+    words: list[Word] = []
+    described: list[Gloss] = surely(noun.plural if plural else noun.english, head)
+    if adornment.adjective:
+        words = [Word(conjugate(adornment.adjective.stem, _attributive(adornment.adjective)))]
+        described = surely(adornment.adjective.english, words[0]) + described
+    if adornment.determiner:
+        words.insert(0, Word(adornment.determiner))
+        first = surely(DETERMINERS[adornment.determiner][plural], words[0])
+    else:
+        first = possibly(_article(noun, role, plural, described[0].text), *words, head)
+    return Nominal([*words, head], first + described, "they" if plural else "he")
+
+
+def _attributive(adjective: Adjective) -> str:
+    return "는" if adjective.stem.kind == "있" else "ㄴ"
+
+
+def _article(noun: Noun, role: str, plural: bool, following: str) -> str:
+    if role == "definite":
+        return "the"
+    return "" if plural or noun.kind == "mass" else article(following)
+
+
+def _counted(noun: Noun, particle: str, number: tuple[str, str]) -> Nominal:
+    """사과 세 개를: three apples; 커피 두 잔을: two cups of coffee."""
+    many = number[1] != "one"
+    words = [Word(noun.korean), Word(number[0]), Word(attach(noun.counter, particle))]
+    counted = surely(number[1], words[1])
+    if noun.counter in CONTAINERS:
+        counted += surely(CONTAINERS[noun.counter][many], words[2]) + possibly("of", words[0], words[2])
+        return Nominal(words, counted + surely(noun.english, words[0]), "they" if many else "he")
+    name = Gloss(noun.plural if many else noun.english, words[0], (words[2],))
+    return Nominal(words, [*counted, name], "they" if many else "he")
+
+
+OBJECTS = spread({"": 60, "determined": 14, "owned": 8, "described": 22, "counted": 10, "plural": 30})
+SUBJECTS = spread({"": 50, "determined": 40, "owned": 15, "described": 20, "plural": 12})
+
+
+def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Nominal:
+    """A noun as it comes: plain, or with a determiner, an owner, an adjective, a number."""
+    if noun.kind == "fixed":
+        return common(noun, particle, role)
+    how = dice.pick(SUBJECTS if role == "definite" else OBJECTS)
+    determiner, adjective, number = "", None, None
+    if how == "determined":
+        determiner = dice.pick(("이", "그"))
+    elif how == "owned" and noun.korean in OWNED:
+        determiner = dice.pick(OWNERS)
+    elif how == "described" and attributes(noun):
+        adjective = dice.pick(attributes(noun))
+        determiner = dice.pick(("이", "그")) if dice.chance(0.2) else ""
+    elif how == "counted" and counted and noun.counter and role != "generic":
+        number = dice.pick(NUMBERS)
+    plural = how == "plural" and noun.korean in GROUPED
+    return common(noun, particle, role, Adornment(determiner, adjective, number, plural))
+
+
+WHO = spread({"나": 24, "그": 14, "그녀": 14, "우리": 10, "그들": 8, "name": 26, "relative": 20, "noun": 40})
+WHO_ASKED = spread({"너": 60, "그": 10, "그녀": 10, "그들": 6, "name": 14, "relative": 10, "noun": 12})
+RELATIVES = {
+    "statement": tuple(each for each in (*ELDERS, *YOUNGER) if not each.korean.startswith("네 ")),
+    "question": tuple(each for each in YOUNGER if not each.korean.startswith("내 ")),
+}
+PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
+ASKED_PEOPLE = NOUNS["people"][:7]
+"""Those one may speak of with a plain verb; of elders, teachers and guests Korean asks with 시."""
+
+
+def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
+    """Who does it: a pronoun, a name, a relative or a noun for people."""
+    if ending == "polite":
+        return person(PRONOUNS["저"], particle)
+    asked = ending == "question"
+    who = dice.pick(WHO_ASKED if asked else WHO)
+    if who == "name":
+        return person(dice.pick(NAMES), particle)
+    if who == "relative":
+        return person(dice.pick(RELATIVES["question" if asked else "statement"]), particle)
+    if who in PRONOUNS:
+        return person(PRONOUNS[who], particle)
+    if asked:
+        return common(dice.pick(ASKED_PEOPLE), particle, "definite", Adornment(dice.pick(("이", "그"))))
+    return thing(dice, dice.pick(PEOPLE), particle, "definite")
+
+
+def coordinated(first: Nominal, second: Nominal) -> Nominal:
+    """Two noun phrases as one; the first already ends in 와 or 과."""
+    both = first.english + possibly("and", first.korean[-1]) + second.english
+    return Nominal(first.korean + second.korean, both, "they")
+
+
+def modified(head: Nominal, clause: Phrase) -> Nominal:
+    """A noun phrase with its relative clause: before the noun in Korean, after it in English."""
+    return head._replace(korean=clause.korean + head.korean, english=head.english + clause.english)
