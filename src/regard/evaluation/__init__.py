@@ -1,0 +1,1 @@
+"""Evaluation: how good translations and alignments are."""

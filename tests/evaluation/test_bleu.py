@@ -1,0 +1,92 @@
+"""The scores are those of the definitions, computed by hand where that can be done."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from regard.errors import ArgumentError, DataError, UnknownName
+from regard.evaluation.bleu import bleu, chrf, ter
+
+
+def test_bleu_is_that_of_a_computation_by_hand():
+    """6 words, all lengths alike: 5/6 words, 3/5 twos, 2/4 threes, 1/3 fours; no brevity penalty."""
+    score = bleu(["the cat sat on the mat"], ["the cat sat on a mat"])
+    assert score.value == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert score.name == "BLEU" and "tok:13a" in score.signature and "nrefs:1" in score.signature
+
+
+def test_short_translations_pay_the_brevity_penalty():
+    score = bleu(["the cat sat on"], ["the cat sat on the mat"])
+    assert score.value == pytest.approx(100 * math.exp(1 - 6 / 4))
+
+
+def test_a_corpus_is_summed_and_not_averaged():
+    """Two sentences of five words, one right and one wrong throughout but for its first word."""
+    score = bleu(["a b c d e", "v x x x x"], ["a b c d e", "v w y z u"])
+    assert score.value == pytest.approx(100 * (6 / 10 * 4 / 8 * 3 / 6 * 2 / 4) ** 0.25)
+
+
+def test_several_references_are_taken_together():
+    references = [["the cat sits on the mat"], ["a cat sat on the mat"]]
+    assert (
+        bleu(["the cat sat on the mat"], references).value
+        > bleu(["the cat sat on the mat"], references[0]).value
+    )
+    assert "nrefs:2" in bleu(["the cat sat on the mat"], references).signature
+
+
+def test_case_and_tokenizer_are_in_the_signature():
+    assert bleu(["A B C D"], ["a b c d"], lowercase=True).value == pytest.approx(100)
+    assert "case:lc" in bleu(["A B C D"], ["a b c d"], lowercase=True).signature
+    score = bleu(["고양이가 앉았다"], ["고양이는 앉았다"], tokenize="char")
+    assert 0 < score.value < 100 and "tok:char" in score.signature
+
+
+def test_chrf_is_100_for_the_same_and_0_for_nothing_alike():
+    assert chrf(["가나다"], ["가나다"]).value == 100 and chrf(["가나다"], ["xyz"]).value == 0
+    assert chrf(["a b"], ["a b"], words=2).name == "chrF2++"
+    assert "nw:2" in chrf(["a b"], ["a b"], words=2).signature
+
+
+def test_chrf_is_that_of_a_computation_by_hand():
+    """Half of the characters are right and none of the twos: the mean of both, longer ones there are none."""
+    assert chrf(["ab"], ["ac"]).value == pytest.approx(100 * (1 / 2 + 0) / 2)
+
+
+def test_ter_counts_edits_and_shifts():
+    assert ter(["a b c d"], ["a b x d"]).value == pytest.approx(25)
+    assert ter(["c d a b"], ["a b c d"]).value == pytest.approx(25), "one shift of two words"
+    assert ter(["a b"], ["a b"]).value == 0
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf, ter])
+def test_what_cannot_be_scored_is_told(metric):
+    with pytest.raises(DataError, match="2 translations against 1 references"):
+        metric(["a", "b"], ["a"])
+    with pytest.raises(DataError, match="1 translations against 2 references"):
+        metric(["a"], [["a"], ["a", "b"]])
+    with pytest.raises(DataError, match="nothing to score"):
+        metric([], [])
+    with pytest.raises(ArgumentError, match="a text alone"):
+        metric("a", ["a"])
+    with pytest.raises(ArgumentError, match="translation 2 is no text but list"):
+        metric(["a", ["b"]], ["a", "b"])
+
+
+def test_tokenizers_are_known_and_fetch_nothing():
+    for name in ("flores200", "13b"):
+        with pytest.raises(UnknownName, match=f"tokenizer of BLEU '{name}'"):
+            bleu(["a"], ["a"], tokenize=name)
+
+
+def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch):
+    import sacrebleu.metrics
+
+    def refuse(**_: object) -> None:
+        raise RuntimeError("extra dependencies")
+
+    monkeypatch.setattr(sacrebleu.metrics, "BLEU", refuse)
+    with pytest.raises(ArgumentError, match=r"(?s)'ko-mecab' is not installed.*sacrebleu\[ko\]"):
+        bleu(["a"], ["a"], tokenize="ko-mecab")
