@@ -13,9 +13,10 @@ from regard.decoding.observing import pieces_of
 from tests.decoding.toys import Looking
 from tests.models.variants import make
 
-SOURCES = [[4, 5, 6, 7, 8], [9], [10, 4], [5, 5, 5, 5, 5, 5, 5], []]
-WAYS = [Greedy(), Beam(size=3, best=3), Sample(count=2)]
-MODELS = ("bahdanau", "luong general", "luong local-p fed", "transformer sinusoidal", "transformer rotary")
+SOURCES = [[4, 5, 6, 7], [9], [5, 5, 5, 5, 5, 5], []]
+RULES = Rules(maximum=12)
+WAYS = [Greedy(RULES), Beam(size=3, best=3, rules=RULES), Sample(count=2, rules=RULES)]
+MODELS = ("bahdanau", "luong local-p fed", "transformer rotary")
 EVERY_WAY = pytest.mark.parametrize("how", WAYS, ids=["greedy", "beam", "sample"])
 
 
@@ -24,7 +25,7 @@ def models(name: str):
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["looking", "seq2seq gru", *MODELS])
+@pytest.mark.parametrize("name", ["seq2seq gru", *MODELS])
 def test_the_second_reading_agrees_with_the_search(name: str, how):
     model = models(name)
     for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
@@ -77,7 +78,7 @@ def test_a_transformer_shows_all_layers_and_heads():
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("name", ["looking", "seq2seq lstm", *MODELS])
+@pytest.mark.parametrize("name", ["seq2seq lstm", *MODELS])
 def test_company_does_not_matter(name: str, how):
     model = models(name)
     together = search(model, Batch.collate(SOURCES), how)
@@ -91,12 +92,12 @@ def test_company_does_not_matter(name: str, how):
 
 def test_observing_in_pieces_is_observing(monkeypatch):
     model = Looking()
-    targets = [[4, 5], [], [6, 7, 8, 9, 4], [5], [10]]
+    targets = [[4, 5], [], [6, 7, 8, 9, 4], [5]]
     batch = Batch.collate(SOURCES, targets)
     whole = observe(model, batch)
     monkeypatch.setattr(observing_module, "LOGITS", 2 * 7 * 11)
     pieces = list(pieces_of(batch, 11))
-    assert [len(piece) for piece in pieces] == [2, 2, 1]
+    assert [len(piece) for piece in pieces] == [2, 2]
     row = 0
     for piece in pieces:
         seen = observe(model, piece)
@@ -107,7 +108,7 @@ def test_observing_in_pieces_is_observing(monkeypatch):
             for site, weights in seen.attention_of(place).items():
                 torch.testing.assert_close(weights, whole.attention_of(row)[site])
             row += 1
-    assert row == 5
+    assert row == 4
 
 
 def test_what_nobody_asks_for_is_not_seen():

@@ -70,9 +70,9 @@ def test_as_many_out_as_in(lines: list[str]):
 
 
 def test_the_order_is_kept_and_batches_do_not_matter():
-    lines = ["길을", TEXT, "", "그는 집에 갔다.", "밥은", "길을"] * 3
-    one = translator(tokens_per_batch=1, search=Beam(size=3, best=2)).translate(lines)
-    many = translator(tokens_per_batch=100, search=Beam(size=3, best=2)).translate(lines)
+    lines = ["길을", TEXT, "", "그는 집에 갔다.", "밥은", "길을"]
+    one = translator(tokens_per_batch=1, search=Beam(3, best=2, rules=Rules(maximum=9))).translate(lines)
+    many = translator(tokens_per_batch=100, search=Beam(3, best=2, rules=Rules(maximum=9))).translate(lines)
     assert [each.source for each in one] == lines == [each.source for each in many]
     for a, b in zip(one, many, strict=True):
         assert a.text == b.text and a.pieces == b.pieces
