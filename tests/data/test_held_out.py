@@ -49,7 +49,7 @@ def test_the_order_does_not_matter_and_the_seed_does():
 
 def test_the_split_is_the_same_on_every_machine():
     valid = hold_out(pairs_of(many(40)), count=3).valid
-    assert [pair.number for pair in valid] == [4, 22, 38]
+    assert [pair.number for pair in valid] == [16, 19, 24]
 
 
 def test_the_same_pair_is_kept_once_whatever_its_spaces():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from regard.data import reading
+from regard.data import progress, reading
 from regard.data.choices import KINDS, Choices
 from regard.data.inspection import Report
 from regard.data.out_of_step import out_of_step
@@ -246,6 +246,18 @@ def test_the_report_and_the_pairs_agree(tmp_path_factory, sources, targets, inva
     assert report.read - report.kept == sum(finding.dropped for finding in report.findings)
     assert report["duplicate"].count == len(found) - len({pair[:2] for pair in found})
     assert report["return"].count == sum(any(side.endswith(b"\r") for side in two) for two in both)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_long_shows_a_bar_on_a_terminal_alone(tmp_path, monkeypatch, terminal):
+    page = io.StringIO()
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(
+        progress, "Console", lambda **_: Console(file=page, force_terminal=terminal, width=80)
+    )
+    parallel(tmp_path, b"a\n" * 50, b"b\n" * 50).inspect()
+    assert ("checking pairs" in page.getvalue()) == terminal
+    assert terminal or page.getvalue() == ""
 
 
 def test_every_kind_has_its_own_bit_and_its_default_first():

@@ -215,10 +215,11 @@ def test_the_fingerprint_is_of_content_and_choices(tmp_path):
     pairs = pairs_from_lists(KOREAN, ENGLISH)
     other = pairs_from_lists([*KOREAN[:2], "비가 온다!"], ENGLISH)
     choosy = pairs_from_lists(KOREAN, ENGLISH, Choices(longest=5))
+    idle = pairs_from_lists(KOREAN, ENGLISH, Choices(ratio=2, uneven="keep"))
     turned = pairs_from_lists(ENGLISH, KOREAN)
     part = pairs.only(numpy.array([True, False, True]), "part")
     prints = [each.fingerprint for each in (pairs, other, choosy, turned, part)]
-    assert len(set(prints)) == 5
+    assert len(set(prints)) == 5 and idle.fingerprint == pairs.fingerprint
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     assert parallel(moved, lines(KOREAN), lines(ENGLISH)).fingerprint == pairs.fingerprint
@@ -238,6 +239,14 @@ def test_files_that_changed_after_the_check_are_refused(tmp_path):
     saved(tmp_path, "a.ko", lines([*KOREAN, "하나 더"]))
     with pytest.raises(DataError, match="have changed since they were checked"):
         list(pairs)
+
+
+def test_a_file_that_went_away_is_told_of(tmp_path):
+    pairs = parallel(tmp_path, lines(KOREAN), lines(ENGLISH))
+    (tmp_path / "a.en").unlink()
+    for use in (list, len, iter):
+        with pytest.raises(DataError, match=r"(?i)a\.en: .*no such file"):
+            [*(use(pairs) or ())]
 
 
 def test_unknown_choices_are_refused():

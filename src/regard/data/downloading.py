@@ -111,7 +111,6 @@ def _remember(part: Path, headers: Any) -> None:
     _forget(part)
     # A weak tag ("W/...") does not promise the same bytes.
     if same and not same.startswith("W/"):
-        part.parent.mkdir(parents=True, exist_ok=True)
         _tag(part).write_text(same, encoding="latin-1", errors="replace")
 
 

@@ -108,7 +108,7 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
     """The position of each pair, and hashes of its sides that are the same on every machine."""
-    key = seed.to_bytes(8, "little", signed=True)
+    key = str(seed).encode()
 
     def hashed(text: str) -> int:
         words = " ".join(text.split()).encode("utf-8")

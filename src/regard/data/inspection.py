@@ -27,7 +27,11 @@ DONE = {"error": "refused", "skip": "dropped", "replace": "repaired", "keep": "k
 
 @dataclass(frozen=True)
 class Example:
-    """One odd pair: its position in the data from 1 on, the place of the odd line, and how that begins."""
+    """One odd pair: its position in the data from 1 on, the place of the odd line, and how that begins.
+
+    >>> Example(3, "a.ko, line 3", "안녕").place
+    'a.ko, line 3'
+    """
 
     number: int
     place: str
@@ -40,6 +44,11 @@ class Finding:
 
     dropped: how many are dropped for it. A pair that is odd in several ways is in the count of each, and
     dropped for one.
+
+    >>> from regard.data.pairs import pairs_from_lists
+    >>> found = pairs_from_lists(["하나", ""], ["one", "two"]).inspect()["empty"]
+    >>> found.says, found.count, found.done
+    ('a side is empty', 1, 'dropped')
     """
 
     kind: str
@@ -111,10 +120,20 @@ def inspect_pairs(origin: Origin, choices: Choices) -> Report:
                 reached(chunk.reached)
         except CountsDiffer as difference:
             refused = counts_differ(difference, *tally.lengths())
-    digest = hashlib.blake2b(repr(sorted(asdict(choices).items())).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(_deciding(choices)).encode(), digest_size=16)
     for examiner in examiners:
         digest.update(examiner.digest.digest())
     return tally.report(refused, digest.hexdigest())
+
+
+def _deciding(choices: Choices) -> list[tuple[str, object]]:
+    """The choices, without the bounds past which pairs are kept all the same."""
+    idle = {
+        bound
+        for bound, kind in (("longest", "long"), ("ratio", "uneven"))
+        if choices.done_with(kind) == "keep"
+    }
+    return [(name, value) for name, value in sorted(asdict(choices).items()) if name not in idle]
 
 
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int) -> DataError:

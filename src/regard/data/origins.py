@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regard.data.choices import KINDS, SHORT, Choices
 from regard.data.examining import Block, Examiner
-from regard.data.reading import Marks, Raw, read_blocks, shown
+from regard.data.reading import Marks, Raw, checked_path, read_blocks, shown
 from regard.data.rows import json_rows, list_rows, tabbed_rows
 
 __all__ = ["Chunk", "CountsDiffer", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
@@ -169,7 +169,7 @@ class Rows:
 
 
 def _stamp(paths: Iterable[Path]) -> Stamp:
-    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, map(checked_path, paths)))
 
 
 def _joined(

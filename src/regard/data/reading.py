@@ -131,13 +131,12 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
-    head = file.read(16)
+    packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if head[:2] == b"\x1f\x8b" else file
+    stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
     began, rest = False, b""
     while data := stream.read(BLOCK):
         if not began:
-            # A stream gives fewer bytes than asked for at its end alone, so a short head is a short file.
             data, began = _begun(path, data), True
         end = data.rfind(b"\n") + 1
         if end:

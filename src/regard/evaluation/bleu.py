@@ -38,8 +38,8 @@ def bleu(
     """Corpus BLEU (Papineni et al. 2002): precision of 1 to 4 words in a row, 0 to 100, higher is better.
 
     translations: plain text, as people write it. references: one for each, or several lists of them.
-    tokenize: one of TOKENIZERS; "13a" is what papers use for European languages, "ko-mecab" and "ja-mecab" need
-    sacrebleu's extras, and "char" is what can be had for Korean without them.
+    tokenize: one of TOKENIZERS; "13a" is what papers use for European languages, "ko-mecab" and "ja-mecab"
+    need sacrebleu's extras, and "char" is what can be had for Korean without them.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on a mat"]).value.__round__(2)
     53.73
