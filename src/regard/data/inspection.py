@@ -93,7 +93,8 @@ class Report:
         title = f"{self.read:,} pairs read, {self.kept:,} kept"
         table = Table(title=title, title_justify="left", title_style="bold")
         for name in ("what", "pairs", "dropped", "done", "first"):
-            table.add_column(name, justify="right" if name in ("pairs", "dropped") else "left")
+            right = name in ("pairs", "dropped")
+            table.add_column(name, justify="right" if right else "left", overflow="fold")
         for each in self.findings:
             if each.count:
                 first = each.examples[0].place if each.examples else ""

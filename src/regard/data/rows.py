@@ -21,6 +21,9 @@ ROWS = 4096
 
 Two = tuple[Raw, Raw]
 
+MAPPINGS = (dict, Mapping)
+"""To ask for a dict first is much faster."""
+
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
     """Two columns of a file; named ones are looked up in its first line, which then is no pair."""
@@ -128,17 +131,17 @@ def _line(value: Any) -> tuple[bytes, int]:
 
 def _field(row: Any, name: str) -> Any:
     """A field by its name, or by a way through fields within fields: "translation.de"."""
-    if isinstance(row, Mapping) and name in row:
+    if isinstance(row, MAPPINGS) and name in row:
         return row[name]
     value = row
     for part in name.split("."):
-        if isinstance(value, Mapping) and part in value:
+        if isinstance(value, MAPPINGS) and part in value:
             value = value[part]
         elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
             known = (
-                ", ".join(sorted(map(str, row))) if isinstance(row, Mapping) else f"a {type(row).__name__}"
+                ", ".join(sorted(map(str, row))) if isinstance(row, MAPPINGS) else f"a {type(row).__name__}"
             )
             raise LookupError(f"no field '{name}'; there is {printable(known)[:200] or 'nothing'}")
     return value
