@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from regard.batch import Batch
+from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
 from regard.decoding.waiting import Waiting
 from regard.errors import ArgumentError, UnknownName
+from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
 from tests.models.variants import make
 
@@ -131,8 +133,14 @@ def test_parts_are_joined_as_they_were_translated():
 def test_what_was_done_to_a_line_is_said():
     (cut,) = translator(longest=8, overlong="truncate").translate([TEXT])
     assert cut.notes[0].startswith("cut at 7 of ") and len(cut.source_pieces) == 8
-    (long,) = translator(search=Greedy(Rules(minimum=3, maximum=3))).translate(["길을"])
-    assert long.pieces[-1] == "</s>" or long.notes == ("the translation did not end: cut at 3 tokens",)
+
+    endless = Looking(size=SIZE)
+    with torch.no_grad():
+        endless.output.bias[3] = -100.0
+    one, parts = translator(endless, longest=8).translate(["길을", TEXT])
+    assert one.notes == ("the translation did not end: cut at 9 tokens",) and "</s>" not in one.pieces
+    assert parts.notes == ("split into 3 at sentence ends", "3 of 3 parts did not end, and were cut")
+    assert "tensor" not in repr(parts)
 
     class Silent(Spaced):
         def encode_lines(self, lines):
@@ -164,18 +172,42 @@ def test_a_prefix_begins_the_translation():
         made.translate(lines, ["", ""])
 
 
-@pytest.mark.parametrize("how", [Greedy(), Beam(size=3, best=3)], ids=["greedy", "beam"])
+@pytest.mark.parametrize("how", [Greedy(), Beam(size=4, best=4)], ids=["greedy", "beam"])
 def test_a_translation_scores_as_a_given_pair(how):
-    made = translator(search=how)
-    for found in made.translate(["길을 걸었다.", "그는 집에"]):
-        for each in (found, *found.others):
-            if each.pieces[-1] != "</s>" or made.target_tokenizer.encode(each.text) == []:
-                continue
-            tokens = made.target_tokenizer.encode(each.text)
-            (scored,) = made.score([each.source], [each.text])
-            if made.target_tokenizer.pieces(tokens) == list(each.pieces[:-1]):
-                assert scored.token_scores == pytest.approx(each.token_scores, abs=1e-5)
-                assert str(scored.alignment) == str(each.alignment)
+    target = Spaced(SIZE, cut=9, lines=[" ".join(f"w{word}" for word in range(4, SIZE))])
+    compared = 0
+    for seed in range(4):
+        model = Looking(size=SIZE, seed=seed)
+        with torch.no_grad():
+            model.output.bias[3] += 0.5
+        made = Translator(model, Spaced(SIZE, lines=[TEXT]), target, search=how)
+        for found in made.translate(["길을 걸었다.", "그는 집에"]):
+            for each in (found, *found.others):
+                if each.pieces[-1] == "</s>":
+                    (scored,) = made.score([each.source], [each.text])
+                    assert scored.pieces == each.pieces
+                    assert scored.token_scores == pytest.approx(each.token_scores, abs=1e-5)
+                    assert str(scored.alignment) == str(each.alignment)
+                    compared += len(each.pieces) > 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
+def test_the_tokenizers_of_the_library_fit(kind: str):
+    size = 300 if kind == "bpe" else None
+    source = train_tokenizer(kind, [TEXT] * 9, size)
+    target = train_tokenizer(kind, ["a man went home and there was nothing"] * 9, size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = build_model("bahdanau", source.size, target.size, width=8, embedding=8)
+    made = Translator(model, source, target, search=Beam(3, best=2, rules=Rules(maximum=9)), longest=12)
+    lines = [*HOSTILE[:14], TEXT]
+    found = made.translate(lines)
+    assert len(found) == len(lines)
+    for each in found:
+        words = len(source.decode(source.encode(each.source)).split()) if each.passages else 0
+        assert each.alignment.matrix.shape == (len(each.text.split()), words)
+        assert len(each.pieces) == len(each.token_scores)
 
 
 def test_scores_of_pairs_are_those_of_each_alone():

@@ -30,7 +30,7 @@ class Hypothesis:
     tokens: tuple[int, ...]
     token_scores: tuple[float, ...]
     ranking: float
-    attention: dict[str, Tensor] = field(default_factory=dict)
+    attention: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:

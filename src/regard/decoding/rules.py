@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -79,8 +80,8 @@ class Rules:
 
         must: (rows,), the token that a prefix forces on each row, PAD where it is free.
         """
-        never = sorted({PAD, BOS, *self.forbidden} & set(range(scores.shape[-1])))
-        left_RV = scores.index_fill(-1, torch.tensor(never, device=scores.device), -torch.inf)
+        never = _never(self.forbidden, scores.shape[-1], scores.device)
+        left_RV = scores.index_fill(-1, never, -torch.inf)
         short = said.shape[1] + 1 < self.minimum
         if short:
             left_RV[:, EOS] = -torch.inf
@@ -121,6 +122,12 @@ def whole(call: str, **numbers: tuple[object, int]) -> None:
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             expected = f"a whole number, {least} or more"
             raise ArgumentError(message(call, f"{name} is {number!r}", expected=expected))
+
+
+@lru_cache(maxsize=8)
+def _never(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    """The tokens that are never said; kept, for to give a GPU a list is to wait for it, at every step."""
+    return torch.tensor(sorted({PAD, BOS, *forbidden} & set(range(size))), device=device)
 
 
 def _again(said: Tensor, size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Passage:
     pieces: tuple[str, ...]
     words: tuple[int, ...]
     token_scores: tuple[float, ...]
-    attention: dict[str, Tensor]
+    attention: dict[str, Tensor] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Scored:
 
     source: str
     text: str
-    passages: tuple[Passage, ...] = ()
+    passages: tuple[Passage, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
 
     @property

@@ -230,16 +230,15 @@ class Translator:
         if len(said) == 1:
             part, (_, *next_best) = said[0]
             others = tuple(self._translation(line, [(part, [each])], note) for each in next_best)
-        passages, texts, notes, word = [], [], [note] if note else [], 0
+        passages, texts, word = [], [], 0
         for part, (best, *_) in said:
             texts.append(" ".join(self.target_tokenizer.decode(best.said).splitlines()))
             passages.append(self._passage(part, best, texts[-1], word))
             word = max([word, *(number + 1 for number in passages[-1].words)])
-            if not best.finished:
-                notes.append(f"the translation did not end: cut at {len(best.tokens)} tokens")
+        notes = [note, _unended([best for _, (best, *_) in said])]
         ranking = sum(best.ranking for _, (best, *_) in said)
         text = " ".join(filter(None, texts))
-        return Translation(line, text, tuple(passages), tuple(notes), ranking, others)
+        return Translation(line, text, tuple(passages), tuple(filter(None, notes)), ranking, others)
 
     def _passage(self, part: Part, found: Hypothesis, text: str, first_word: int) -> Passage:
         """One hypothesis with the pieces and the words of its tokens, numbered from the first word given."""
@@ -284,6 +283,14 @@ def _read(
             said.append(f"{side} {note}")
         parts.append(part)
     return parts
+
+
+def _unended(said: list[Hypothesis]) -> str:
+    """What is to be said of translations that were cut before they ended; nothing where none was."""
+    cut = [len(each.tokens) for each in said if not each.finished]
+    if len(said) == 1 and cut:
+        return f"the translation did not end: cut at {cut[0]} tokens"
+    return f"{len(cut)} of {len(said)} parts did not end, and were cut" if cut else ""
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
