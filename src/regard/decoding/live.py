@@ -13,7 +13,7 @@ from regard.batch import BOS, Batch
 from regard.decoding.rules import Rules, forced
 from regard.models.base import Encoded, Model, State
 
-__all__ = ["Live", "begin", "quietly", "rows_of"]
+__all__ = ["Live", "begin", "device_of", "quietly", "rows_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,3 +76,10 @@ def quietly(model: Model) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def device_of(model: Model) -> torch.device:
+    """Where a model's numbers are; the CPU for a model that has none."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")

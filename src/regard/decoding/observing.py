@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from regard.attended import Attended
 from regard.batch import Batch
-from regard.decoding.live import quietly
+from regard.decoding.live import device_of, quietly
 from regard.look import Look
 from regard.models.base import Model
 from regard.sites import Record, record
@@ -77,6 +77,7 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     >>> observe(Indifferent(), Batch.collate([[4]], [[5, 6]])).token_scores.exp()
     tensor([[0.1250, 0.1250, 0.1250]])
     """
+    batch = batch.to(device_of(model))
     watched = nullcontext(Record()) if look is None else record(Look(weights=True), at=look)
     with quietly(model), watched as seen:
         logits_BTV = model.forward(batch).float()

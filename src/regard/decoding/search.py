@@ -11,13 +11,13 @@ from regard.batch import BOS, Batch
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Found, Hypothesis
-from regard.decoding.live import quietly
+from regard.decoding.live import device_of, quietly
 from regard.decoding.observing import CROSS, observe, pieces_of
 from regard.decoding.sample import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 
-__all__ = ["Search", "device_of", "search"]
+__all__ = ["Search", "search"]
 
 Search = Greedy | Beam | Sample
 """A way of searching."""
@@ -75,13 +75,6 @@ def search(
     there_BK[:, 0] = True
     attention = _attention(model, batch, found, there_BK, look)
     return _hypotheses(found.map(Tensor.cpu), there_BK.cpu(), attention)
-
-
-def device_of(model: Model) -> torch.device:
-    """Where a model's numbers are; the CPU for a model that has none."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
 
 
 def _found(model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None) -> Found:

@@ -12,7 +12,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.observing import CROSS, observe, pieces_of
 from regard.decoding.rules import whole
-from regard.decoding.search import Search, device_of, search
+from regard.decoding.search import Search, search
 from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
 from regard.decoding.translation import Passage, Scored, Translation
 from regard.decoding.waiting import Waiting
@@ -139,7 +139,7 @@ class Translator:
                 batch = Batch.collate(
                     [sources_in[row].tokens for row in rows], [targets_in[row].tokens for row in rows], rows
                 )
-                for piece in pieces_of(batch.to(device_of(self.model)), self.model.target_size):
+                for piece in pieces_of(batch, self.model.target_size):
                     observed = observe(self.model, piece, self.look)
                     for place, row in enumerate(piece.index.tolist()):
                         said, scores = (*targets_in[row].tokens, EOS), observed.token_scores[place]
