@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import cache, progress
+from regard.data import cache, progress, storage
 from regard.data.batches import Batches
 from regard.data.cache import EncodedPairs, encode_pairs
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
@@ -184,19 +184,19 @@ def test_hostile_text_neither_stops_nor_shifts_anything(tmp_path: Path):
 
 
 def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
-    def encoded(pairs: object, **options: object) -> EncodedPairs:
+    def attempt(pairs: object, **options: object) -> EncodedPairs:
         return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
 
     with pytest.raises(DataError, match="there are no pairs"):
-        encoded([])
+        attempt([])
     with pytest.raises(ArgumentError, match=r"cannot be counted(?s:.*)hint: list\(pairs\)"):
-        encoded(iter(PAIRS))
+        attempt(iter(PAIRS))
     with pytest.raises(ArgumentError, match="longest is 0"):
-        encoded(PAIRS, longest=0)
+        attempt(PAIRS, longest=0)
     with pytest.raises(UnknownName, match="did you mean 'truncate'"):
-        encoded(PAIRS, over="trunkate")
+        attempt(PAIRS, over="trunkate")
     with pytest.raises(DataError, match="all 1 pairs have over 1 tokens"):
-        encoded(PAIRS[:1], longest=1)
+        attempt(PAIRS[:1], longest=1)
     assert not list((tmp_path / "folder").iterdir())
 
 
@@ -262,13 +262,6 @@ def test_views_cannot_be_written_to_and_indices_are_checked(tmp_path: Path, toke
     assert repr(data) == "EncodedPairs(4 pairs, 0 skipped, 0 truncated)"
 
 
-def test_what_was_released_is_read_again(tmp_path: Path, tokenizer: Counting):
-    data = encode_pairs(Streamed(1000), tokenizer, tokenizer, tmp_path)
-    view, before = data.source(7), rows(data)
-    data.release()
-    assert rows(data) == before and view.tolist() == before[7][0]
-
-
 @settings(max_examples=30)
 @given(sources=st.lists(st.lists(st.integers(0, 2**31), max_size=5), max_size=10), data=st.data())
 def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObject):
@@ -278,12 +271,31 @@ def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObj
         EncodedPairs.in_memory(sources, [*targets, [4]])
 
 
-def test_batches_from_files_are_those_from_memory(tmp_path: Path, tokenizer: Counting):
+@pytest.mark.parametrize("large", [0, 2**20])
+def test_batches_from_files_are_those_from_memory(
+    large: int, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(storage, "LARGE", large)
     stored = encode_pairs(Streamed(500), tokenizer, tokenizer, tmp_path)
+    assert (stored.sources.reader is None) == (large > 0)
     held = EncodedPairs.in_memory(*map(list, zip(*rows(stored), strict=True)))
+    shutil.rmtree(tmp_path)  # what is open stays, whatever becomes of the folder
     for one, other in zip(Batches(stored, 50).epoch(1), Batches(held, 50).epoch(1), strict=True):
         assert one.source.equal(other.source) and one.target.equal(other.target)
         assert one.index.equal(other.index)
+
+
+def test_files_are_closed_with_what_reads_them(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(storage, "LARGE", 0)
+    data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    assert data.sources.reader is not None
+    handle = data.sources.reader.handle
+    os.fstat(handle)
+    del data
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
 
 
 def test_encoding_takes_memory_by_the_chunk(

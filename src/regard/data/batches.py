@@ -20,9 +20,6 @@ __all__ = ["Batches", "Plan"]
 WINDOW = 2**18
 """Samples that are sorted by length together. Batches of a window are alike; windows are drawn at random."""
 
-RELEASE = 256
-"""Batches after which what was read from the files is given back."""
-
 
 class Plan(NamedTuple):
     """An epoch: the samples in their order, and where each batch begins and ends among them.
@@ -167,8 +164,6 @@ class Batches:
             target, target_lengths = _padded(self.data.targets, rows, begin=True)
             index = torch.from_numpy(self.data.numbers[rows])
             yield Batch(source, source_lengths, target, target_lengths, index)
-            if number % RELEASE == RELEASE - 1:
-                self.data.release()
 
 
 def _check(**given: int | None) -> None:
@@ -184,12 +179,10 @@ def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
 
 def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
     """The sentences of some rows between BOS, if they begin so, and EOS, padded; and their lengths."""
-    starts = side.offsets[rows]
-    lengths = side.offsets[rows + 1] - starts
+    tokens, lengths = side.gather(rows)
     places = numpy.arange(int(lengths.max()))
-    inside = places < lengths[:, None]
     padded = numpy.full((len(rows), begin + len(places) + 1), PAD, numpy.int64)
-    padded[:, begin:-1][inside] = side.tokens[(starts[:, None] + places)[inside]]
+    padded[:, begin:-1][places < lengths[:, None]] = tokens
     padded[numpy.arange(len(rows)), begin + lengths] = EOS
     if begin:
         padded[:, 0] = BOS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import mmap
+import os
+import weakref
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -16,11 +18,32 @@ from regard.errors import ArgumentError, message
 __all__ = ["EncodedPairs", "Side"]
 
 
+class Reader:
+    """A file from which places are read without mapping them.
+
+    A place that is read through a map brings what is around it into the process, up to 64 KiB: sentences
+    in random order would soon bring all of a large file.
+    """
+
+    def __init__(self, path: Path):
+        self.handle = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+
+    def read(self, begins: NDArray[numpy.int64], ends: NDArray[numpy.int64]) -> bytes:
+        """The bytes from each begin to its end, one after another."""
+        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
+        return b"".join([os.pread(self.handle, end - begin, begin) for begin, end in bounds])
+
+
 class Side(NamedTuple):
-    """The sentences of one side: all tokens in a row, where each sentence begins, and where the last ends."""
+    """The sentences of one side: all tokens in a row, where each sentence begins, and where the last ends.
+
+    reader: of the file that begins with these tokens, if there is one and it is large.
+    """
 
     tokens: NDArray[Any]
     offsets: NDArray[numpy.int64]
+    reader: Reader | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Side:
@@ -33,6 +56,16 @@ class Side(NamedTuple):
         """The tokens of one sentence."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
+    def gather(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
+        """The tokens of some sentences, one after another, and how many each has."""
+        begins, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - begins
+        if self.reader is not None:
+            size = self.tokens.itemsize
+            return numpy.frombuffer(self.reader.read(begins * size, ends * size), self.tokens.dtype), lengths
+        shifts = begins - (numpy.cumsum(lengths) - lengths)
+        return self.tokens[numpy.arange(int(lengths.sum())) + numpy.repeat(shifts, lengths)], lengths
+
     def lengths(self) -> NDArray[numpy.int32]:
         """The tokens of each sentence, counted."""
         return numpy.diff(self.offsets).astype(numpy.int32)
@@ -42,7 +75,7 @@ class EncodedPairs:
     """Pairs of sentences as token numbers, without BOS and EOS, in flat arrays.
 
     sources, targets: a Side each. numbers: (N,), the place of each pair in the data it was made from, from 0
-    on: pairs can have been skipped. skipped, truncated: how many were too long. maps: the files behind it.
+    on: pairs can have been skipped. skipped, truncated: how many were too long.
 
     >>> data = EncodedPairs.in_memory([[7, 8], [9]], [[5], [6, 4, 4]])
     >>> len(data), data.source(0), data.target_lengths
@@ -56,11 +89,9 @@ class EncodedPairs:
         numbers: NDArray[numpy.int64],
         skipped: int = 0,
         truncated: int = 0,
-        maps: Sequence[mmap.mmap] = (),
     ):
         self.sources, self.targets, self.numbers = sources, targets, numbers
         self.skipped, self.truncated = skipped, truncated
-        self._maps = maps
 
     @classmethod
     def in_memory(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedPairs:
@@ -90,15 +121,6 @@ class EncodedPairs:
     def target_lengths(self) -> NDArray[numpy.int32]:
         """The tokens of each target, counted: (N,)."""
         return self.targets.lengths()
-
-    def release(self) -> None:
-        """Give back the memory of what has been read from the files; it is read again when it is needed.
-
-        The system does so by itself when memory is short; until then, what was read counts as this process's.
-        """
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for each in self._maps:
-                each.madvise(mmap.MADV_DONTNEED)
 
     def _checked(self, index: int) -> int:
         if not -len(self) <= index < len(self):

@@ -19,12 +19,15 @@ from typing import Any, NamedTuple, Self
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.encoded import EncodedPairs, Side
+from regard.data.encoded import EncodedPairs, Reader, Side
 from regard.errors import DataError, message
 
 __all__ = ["EncodedChunk", "open_stored", "store"]
 
 SIDES = ("source", "target")
+
+LARGE = 2**27
+"""Bytes of tokens that may all come into memory as they are used; of more, only those of a batch are read."""
 
 
 class EncodedChunk(NamedTuple):
@@ -102,18 +105,18 @@ def open_stored(folder: Path, key: str) -> EncodedPairs:
     header = _header(folder / "header.json", key)
     count = header["pairs"]
     *checksums, numbers_checksum = header["checksums"]
-    maps, found = [], []
+    found = []
     for name, kind, tokens, checksum in zip(
         SIDES, header["dtypes"], header["tokens"], checksums, strict=True
     ):
         dtype = numpy.dtype(kind)
         begin = tokens * dtype.itemsize + _padding(tokens, dtype)
-        maps.append(_mapped(folder / name, begin + 8 * (count + 1), checksum))
-        offsets = numpy.frombuffer(maps[-1], numpy.int64, count + 1, begin)
-        found.append(Side(numpy.frombuffer(maps[-1], dtype, tokens), offsets))
-    maps.append(_mapped(folder / "numbers", 8 * count, numbers_checksum))
-    numbers = numpy.frombuffer(maps[-1], numpy.int64, count)
-    return EncodedPairs(found[0], found[1], numbers, header["skipped"], header["truncated"], maps)
+        mapped = _mapped(folder / name, begin + 8 * (count + 1), checksum)
+        offsets = numpy.frombuffer(mapped, numpy.int64, count + 1, begin)
+        reader = Reader(folder / name) if begin > LARGE and hasattr(os, "pread") else None
+        found.append(Side(numpy.frombuffer(mapped, dtype, tokens), offsets, reader))
+    numbers = numpy.frombuffer(_mapped(folder / "numbers", 8 * count, numbers_checksum), numpy.int64, count)
+    return EncodedPairs(found[0], found[1], numbers, header["skipped"], header["truncated"])
 
 
 def flush_folder(folder: Path) -> None:
