@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from regard.data import cache, progress, storage
 from regard.data.batches import Batches
 from regard.data.cache import EncodedPairs, encode_pairs
+from regard.data.pairs import pairs_from_lists
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
 from regard.errors import ArgumentError, DataError, UnknownName
 
@@ -183,6 +184,13 @@ def test_hostile_text_neither_stops_nor_shifts_anything(tmp_path: Path):
     assert [target.decode(data.target(i)) for i in range(len(data))] == [str(i) for i in range(len(hostile))]
 
 
+def test_pairs_that_are_read_as_they_are_needed_are_encoded(tmp_path: Path, tokenizer: Counting):
+    pairs = pairs_from_lists(["ein Haus", "", "ein Hut"], ["a house", "nothing", "the Hut"])
+    data = encode_pairs(pairs, tokenizer, tokenizer, tmp_path)
+    assert rows(data) == [(tokenizer.encode(pair.source), tokenizer.encode(pair.target)) for pair in pairs]
+    assert len(data) == 2 and encode_pairs(pairs, tokenizer, tokenizer, tmp_path) and Counting.lines == 4
+
+
 def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
     def attempt(pairs: object, **options: object) -> EncodedPairs:
         return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
@@ -191,6 +199,8 @@ def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
         attempt([])
     with pytest.raises(ArgumentError, match=r"cannot be counted(?s:.*)hint: list\(pairs\)"):
         attempt(iter(PAIRS))
+    with pytest.raises(ArgumentError, match="pair 1 has a side of type NoneType"):
+        attempt([("a", "b"), ("a", None)])
     with pytest.raises(ArgumentError, match="longest is 0"):
         attempt(PAIRS, longest=0)
     with pytest.raises(UnknownName, match="did you mean 'truncate'"):

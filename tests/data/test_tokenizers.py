@@ -29,7 +29,7 @@ from regard.data.tokenizers import (
     train_tokenizer,
     train_tokenizers,
 )
-from regard.data.tokenizers.sampling import sample_merges, sample_pieces
+from regard.data.tokenizers.sampling import Lattice, sample_merges, sample_pieces
 from regard.errors import ArgumentError, DataError, UnknownName
 
 KINDS = tuple(TOKENIZERS)
@@ -387,7 +387,7 @@ def test_segmentations_are_drawn_as_often_as_they_are_likely():
     scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
     weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
     draw = random.Random(3).random
-    drawn = Counter(tuple(sample_pieces("ababa", scores, 3, 0.5, draw)) for _ in range(20_000))
+    drawn = Counter(tuple(sample_pieces("ababa", Lattice.of(scores), 0.5, draw)) for _ in range(20_000))
     assert set(drawn) == set(weights) and len(weights) > 5
     for way, weight in weights.items():
         assert drawn[way] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)

@@ -120,8 +120,11 @@ def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
 def _fingerprint(pairs: Iterable[Any]) -> str:
     """A hash of the text of pairs that bring none."""
     digest = hashlib.sha256()
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         for text in sides(pair):
+            if not isinstance(text, str):
+                problem = f"pair {number} has a side of type {type(text).__name__}"
+                raise ArgumentError(message("encode_pairs()", problem, expected="two strings a pair"))
             encoded = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d " % len(encoded) + encoded)
     return digest.hexdigest()

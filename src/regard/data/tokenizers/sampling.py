@@ -9,27 +9,41 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-__all__ = ["sample_merges", "sample_pieces"]
+__all__ = ["Lattice", "sample_merges", "sample_pieces"]
 
 Draw = Callable[[], float]
 
 
-def sample_pieces(
-    text: str, scores: Mapping[str, float], longest: int, alpha: float, draw: Draw
-) -> list[str]:
+class Lattice(NamedTuple):
+    """What segmentations are made of: the log-probability of each piece, and what follows from them.
+
+    longest: the characters of the longest piece. unknown: the score of a character that is no piece.
+    """
+
+    scores: Mapping[str, float]
+    longest: int
+    unknown: float
+
+    @classmethod
+    def of(cls, scores: Mapping[str, float]) -> Lattice:
+        """The lattice of these pieces; unknown is as much below the least as it is in sentencepiece."""
+        return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
+
+
+def sample_pieces(text: str, lattice: Lattice, alpha: float, draw: Draw) -> list[str]:
     """Draw one of all segmentations of text into pieces, each with probability p(pieces)^alpha, normalised.
 
     Kudo (2018), "Subword Regularization", section 3.2, over all segmentations: the weights of the ways to
-    reach a place are summed forwards, and a way is drawn backwards. scores: the log-probability of each
-    piece; longest: the characters of the longest one. A character that is no piece is one of its own.
+    reach a place are summed forwards, and a way is drawn backwards.
 
     >>> import random
-    >>> draw = random.Random(0).random
-    >>> [sample_pieces("ab", {"a": -2.0, "b": -2.0, "ab": -3.0}, 2, 0.5, draw) for _ in range(3)]
+    >>> lattice, draw = Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), random.Random(0).random
+    >>> [sample_pieces("ab", lattice, 0.5, draw) for _ in range(3)]
     [['a', 'b'], ['ab'], ['ab']]
     """
-    unknown = min(scores.values(), default=0.0) - 10  # as sentencepiece has it
+    scores, longest, unknown = lattice
     total = [0.0]
     ways: list[list[tuple[float, int]]] = [[]]
     for end in range(1, len(text) + 1):

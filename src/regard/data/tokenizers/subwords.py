@@ -18,7 +18,7 @@ from typing import Any, Self
 import sentencepiece
 
 from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.sampling import Draw, sample_merges, sample_pieces
+from regard.data.tokenizers.sampling import Draw, Lattice, sample_merges, sample_pieces
 from regard.data.tokenizers.text import SPACE, Sample, clean
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
@@ -147,12 +147,12 @@ class Unigram(Subwords):
     kind = "unigram"
 
     def cut(self, word: str, sample: float, draw: Draw) -> list[str]:
-        return sample_pieces(word, self.scores, self.longest, sample, draw)
+        return sample_pieces(word, self.lattice, sample, draw)
 
     @cached_property
-    def longest(self) -> int:
-        """The characters of the longest piece."""
-        return max(map(len, self.scores), default=1)
+    def lattice(self) -> Lattice:
+        """The pieces, ready to be drawn."""
+        return Lattice.of(self.scores)
 
     def check(self, sample: float) -> None:
         if not 0 < sample < math.inf:
