@@ -1,1 +1,12 @@
-"""The built-in Korean-English corpus: a small grammar of two languages that knows which word says which."""
+"""The built-in Korean-English corpus: a small grammar of two languages that knows which word says which.
+
+hangul takes syllables apart; particles and conjugation glue endings on; words and predicates are the lexicon;
+phrases, nominals, clauses, actions and descriptions build the pieces of a sentence in both languages at once;
+grammar puts them together, and corpus numbers and splits what it says.
+"""
+
+from __future__ import annotations
+
+from regard.data.korean.corpus import Example, KoreanEnglish, korean_english
+
+__all__ = ["Example", "KoreanEnglish", "korean_english"]

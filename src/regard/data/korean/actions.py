@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from regard.data.korean.clauses import Rest, arranged, verb_predicate
+from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
 from regard.data.korean.nominals import (
     HUMAN,
     Adornment,
@@ -80,10 +80,11 @@ def at_place(dice: Dice, place: Place, particle: str, english: str) -> Phrase:
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
     """A clause with this verb and subject, as planned."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
-    return arranged(subject, predicate, rest(dice, frame, plan, subject), plan.ending == "question")
+    around = rest(dice, frame, plan, subject, predicate)
+    return arranged(subject, predicate, around, plan.ending == "question")
 
 
-def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Rest:
+def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Predicate) -> Rest:
     """All that a verb brings along, each piece in its place in both languages."""
     asked: list[Gloss] = []
     korean: list[Word] = []
@@ -108,9 +109,13 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Rest:
     elif frame.objects and not plan.gap:
         object_phrase = _object(dice, frame, plan, subject)
         taken = Phrase(object_phrase.korean, object_phrase.english)
+        # After a long object English's adverb would seem to belong to that.
+        manner = NOTHING if len(taken.korean) > 3 else manner
     for piece in (company, place, tool, receiver, goal, taken, manner):
         korean += piece.korean
-    after = taken.english + receiver.english + goal.english
+    # The "to" of "listen to" is in the verb and in the object's 을.
+    preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
+    after = preposition + taken.english + receiver.english + goal.english
     for piece in (manner, tool, place, company, time):
         after += piece.english
     return Rest(korean, after, middle.english, asked)
@@ -141,7 +146,7 @@ def _when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
     tense = TIME_OF.get(plan.tense, plan.tense)
     if lasting or ("years" in frame.traits and dice.chance(0.3)):
         return time_phrase(dice, f"lasting {tense}"), NOTHING
-    hour = dice.pick(HOURLY) == "hour" and plan.tense in ("past", "future")
+    hour = dice.pick(HOURLY) == "hour" and plan.tense in ("past", "future") and not plan.nested
     return (_hour(dice) if hour else time_phrase(dice, tense)), NOTHING
 
 
@@ -151,7 +156,8 @@ def _around(
     """With whom, where, by what and how: as many of them as there is room for."""
     company = place = tool = manner = NOTHING
     animal = "animals" in frame.traits
-    sociable = not animal and "state" not in frame.traits and not plan.nested
+    about_people = any(noun.korean in HUMAN for noun in frame.objects)
+    sociable = not (animal or about_people or plan.nested or {"state", "given"} & frame.traits)
     if sociable and dice.chance(0.35 if "company" in frame.traits else 0.07):
         company, room = _company(dice, subject), room - 1
     if frame.places and room and plan.ask != "where" and dice.chance(0.4):
@@ -160,7 +166,8 @@ def _around(
     if frame.tools and room and dice.chance(0.3):
         name, english = dice.pick(frame.tools)
         tool, room = say(attach(name, "by"), english), room - 1
-    if frame.manners and room and not (plan.negation or plan.gap or company.korean) and dice.chance(0.35):
+    free = room and not plan.negation and plan.ending != "adnominal" and not company.korean
+    if frame.manners and free and dice.chance(0.35):
         manner = say(*dice.pick(frame.manners))
     return company, place, tool, manner
 
@@ -181,16 +188,15 @@ def _company(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
-    """Someone who is not the subject, nor one of them."""
-    said = " ".join(gloss.text for gloss in subject.english)
-    first_person = ("I", "we", "me", "us")
+    """Someone who is not the subject, nor one of them, nor a "he" that might be taken for him."""
+    who = " ".join(word.text for word in subject.korean)
+    polite = who == "저는"
+    first = subject.agreement in ("I", "we")
     while True:
         found = dice.pick(people)
-        same = found.subject == said or (found.subject in first_person and said in first_person)
-        same = same or (found.subject == "you" and [word.text for word in subject.korean] == ["저는"])
-        if not same and not (found.subject in ("he", "she", "they") and found.agreement == subject.agreement):
+        same = found.korean in who if len(found.korean) > 1 else found.agreement == subject.agreement
+        if not (same or (first and found.agreement in ("I", "we")) or (polite and found.agreement == "you")):
             return found
-        people = tuple(each for each in people if each is not found)
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
@@ -222,13 +228,13 @@ def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
     plain = not plan.nested and plan.ending != "polite" and not {"creates", "given"} & frame.traits
     other_verbs = any(each.verb is not frame.verb for each in LEFT.get(noun.korean, ()))
     if plain and noun.kind == "count" and other_verbs and dice.chance(0.1):
-        return modified(*relative(dice, noun, "object", frame))
+        return modified(*relative(dice, noun, "object", frame, plan.tense != "past", timed=False))
     if "counted" in frame.traits and noun in LISTED and dice.chance(0.2):
         return _list(dice, frame, noun, role)
     return thing(dice, noun, "object", role, "counted" in frame.traits)
 
 
-LISTED = tuple(noun for group in ("fruit", "dishes", "flowers") for noun in NOUNS[group])
+LISTED = tuple(noun for group in ("fruit", "dishes") for noun in NOUNS[group])
 
 
 def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
@@ -260,16 +266,24 @@ LEFT: dict[str, tuple[Frame, ...]] = {
 """The verbs that a relative clause about a noun may have: 내가 산 책, the book that I bought."""
 
 DOING = {
-    "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event"} & frame.traits),
+    "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event", "instant"} & frame.traits),
     "animals": tuple(frame for frame in FRAMES if "animals" in frame.traits),
 }
-ANIMALS = {noun.korean for noun in NOUNS["animals"]}
-PAST_MOSTLY = spread({"past": 8, "future": 1})
+ANIMALS = {noun.korean for group in ("pets", "cattle") for noun in NOUNS[group]}
+PETS = {noun.korean for noun in NOUNS["pets"]}
+PAST_MOSTLY = spread({"past": 4, "future": 1})
 NOW_MOSTLY = spread({"progressive": 3, "past": 2})
 
 
-def relative(dice: Dice, noun: Noun, particle: str, avoid: Frame | None = None) -> tuple[Nominal, Phrase]:
-    """A noun and a relative clause for modified(): what someone did to it, or what it did.
+def relative(
+    dice: Dice,
+    noun: Noun,
+    particle: str,
+    avoid: Frame | None = None,
+    future: bool = False,
+    timed: bool = True,
+) -> tuple[Nominal, Phrase]:
+    """A noun and a relative clause for modified(): what someone did to it, or will do, or what it does.
 
     내가 어제 만난 친구: the friend whom I met yesterday.
     책을 읽고 있는 학생: the student who is reading a book.
@@ -279,30 +293,28 @@ def relative(dice: Dice, noun: Noun, particle: str, avoid: Frame | None = None) 
     frames = tuple(
         frame for frame in LEFT.get(noun.korean, ()) if avoid is None or frame.verb is not avoid.verb
     )
-    if alive and (not frames or dice.chance(0.5)):
+    active = noun.korean in PETS or noun.korean in HUMAN
+    if active and (not frames or dice.chance(0.5)):
         return head, _doing(dice, head, alive)
     frame = dice.pick(frames)
-    tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY)
+    tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY) if future else "past"
     negation = "not" if tense == "past" and dice.chance(0.08) else ""
-    subject = _inner_subject(dice)
-    plan = Plan(tense, "adnominal", negation, gap=True, nested=True)
+    subject = person(dice.pick(INNER if timed else INNER[:6]), "subject")
+    plan = Plan(tense, "adnominal", negation, timed=timed, gap=True, nested=True)
     clause = action(dice, frame, plan, subject)
     which = possibly("whom" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
     return head, Phrase(clause.korean, which + clause.english)
 
 
 INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
-
-
-def _inner_subject(dice: Dice) -> Nominal:
-    return person(dice.pick(INNER), "subject")
+"""Who does what a relative clause says; inside an object, pronouns alone, lest it be the subject's name."""
 
 
 def _doing(dice: Dice, head: Nominal, alive: str) -> Phrase:
     frame = dice.pick(DOING[alive])
     tense = "present" if "habit" in frame.traits else dice.pick(NOW_MOSTLY)
     tense = tense if "left" in frame.traits else "progressive" if tense == "past" else tense
-    plan = Plan(tense, "adnominal", timed=tense == "past", nested=True)
+    plan = Plan(tense, "adnominal", timed=False, nested=True)
     clause = action(dice, frame, plan, Nominal([], [], head.agreement))
     who = possibly("who" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
     return Phrase(clause.korean, who + clause.english)

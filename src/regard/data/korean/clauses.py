@@ -32,10 +32,10 @@ GOING = {
 """What ends a future: 갈 것이다, will go."""
 
 BE = {
-    "present": {"I": "am", "you": "are", "he": "is", "they": "are"},
-    "past": {"I": "was", "you": "were", "he": "was", "they": "were"},
+    "present": {"I": "am", "you": "are", "he": "is", "we": "are", "they": "are"},
+    "past": {"I": "was", "you": "were", "he": "was", "we": "were", "they": "were"},
 }
-DO = {"I": "do", "you": "do", "he": "does", "they": "do"}
+DO = {"I": "do", "you": "do", "he": "does", "we": "do", "they": "do"}
 
 EXIST, LACK = Stem("있", "있"), Stem("없", "있")
 WISH, DO_NOT, IS_NOT = Stem("싶", "", True), Stem("않"), Stem("않", "", True)
@@ -93,21 +93,19 @@ def _simple(verb: Verb, tense: str, ending: str, agreement: str, negation: str) 
         said, word = Word("안" if negation == "not" else "못"), Word(finish(verb.stem, tense, ending))
         words = [said, word]
     if negation == "could not":
-        return Predicate(words, surely("could not", said), _main(verb, verb.base, word, words))
+        return Predicate(words, _main("could not", said, words), _main(verb.base, word, words))
     do = "did" if tense == "past" else DO[agreement]
     if negation or verb.stem.text == "모르":
         refused = [*possibly(do, *words), Gloss("not", said, (word,))]
-        return Predicate(words, refused, _main(verb, verb.base, word, words))
+        return Predicate(words, refused, _main(verb.base, word, words))
     if ending == "question":
-        return Predicate(words, possibly(do, word), _main(verb, verb.base, word, words))
+        return Predicate(words, possibly(do, word), _main(verb.base, word, words))
     finite = verb.past if tense == "past" else verb.third if agreement == "he" else verb.base
-    return Predicate(words, [], _main(verb, finite, word, words))
+    return Predicate(words, [], _main(finite, word, words))
 
 
-def _main(verb: Verb, english: str, word: Word, words: list[Word]) -> list[Gloss]:
-    """The verb itself; the "to" of "listen to" has no Korean word of its own."""
-    said = [Gloss(part, word, tuple(words)) for part in english.split()]
-    return said + possibly(verb.preposition, *words) if verb.preposition else said
+def _main(english: str, word: Word, words: list[Word]) -> list[Gloss]:
+    return [Gloss(part, word, tuple(words)) for part in english.split()]
 
 
 def _future(verb: Verb, ending: str, negation: str) -> Predicate:
@@ -127,7 +125,7 @@ def _future(verb: Verb, ending: str, negation: str) -> Predicate:
         will = possibly("will", *words)
     if refusal:
         will.append(Gloss("not", refusal, (word,)))
-    return Predicate(words, will, _main(verb, verb.base, word, words))
+    return Predicate(words, will, _main(verb.base, word, words))
 
 
 def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
@@ -139,11 +137,11 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
     auxiliaries = possibly(be("present", agreement), *words)
     if negation:
         auxiliaries.append(Gloss("not", words[-1], tuple(words)))
-    return Predicate(words, auxiliaries, _main(verb, verb.progressive, words[0], words))
+    return Predicate(words, auxiliaries, _main(verb.progressive, words[0], words))
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """I and you want with 싶다; of others Korean says that they act as if they wanted, 싶어 하다."""
+    """I, you and we want with 싶다; of others Korean says that they act as if they wanted, 싶어 하다."""
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:
@@ -163,7 +161,7 @@ def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
     if negation:
         auxiliaries.append(Gloss("not", words[-1], tuple(words)))
     finite = "wants" if agreement == "he" and not auxiliaries else "want"
-    main = [Gloss(finite, wish, tuple(words)), *possibly("to", *words), *_main(verb, verb.base, first, words)]
+    main = [Gloss(finite, wish, tuple(words)), *possibly("to", *words), *_main(verb.base, first, words)]
     return Predicate(words, auxiliaries, main)
 
 
@@ -171,7 +169,7 @@ def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
     word = Word(conjugate(verb.stem, "ㄹ"))
     words = [word, Word("수"), Word(finish(LACK if negation else EXIST, "present", ending))]
     able = Gloss("cannot" if negation else "can", words[2], (word, words[1]))
-    return Predicate(words, [able], _main(verb, verb.base, word, words))
+    return Predicate(words, [able], _main(verb.base, word, words))
 
 
 def adjective_predicate(
@@ -206,7 +204,9 @@ def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool 
     korean = subject.korean + rest.korean + predicate.korean
     first = predicate.auxiliaries
     if question and first:
-        english = [*rest.asked, first[0], *subject.english, *first[1:], *rest.middle]
+        # It comes before the subject that it agrees with.
+        turned = first[0]._replace(possible=(*first[0].possible, *subject.korean[-1:]))
+        english = [*rest.asked, turned, *subject.english, *first[1:], *rest.middle]
     else:
         english = [*rest.asked, *subject.english, *first, *rest.middle]
     return Phrase(korean, english + predicate.main + rest.after)

@@ -61,9 +61,9 @@ def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
     """How something is: 꽃이 예쁘다, the flower is pretty."""
     adjective = ADJECTIVES[dice.pick(QUALITIES)]
     noun = dice.pick(DESCRIBED[adjective.stem.text])
-    subject = _described(dice, noun)
     # 작았니, 작았고 and 작았지만 of every adjective would be forms that come too seldom to learn.
     tense = dice.pick(PAST_OR_NOW) if negated or ending == "statement" else "present"
+    subject = _described(dice, noun, tense == "present")
     predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
     return _with_degree(dice, subject, predicate, ending, negated, Phrase([], []))
 
@@ -71,19 +71,20 @@ def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
 def _with_degree(
     dice: Dice, subject: Nominal, predicate: Predicate, ending: str, negated: bool, time: Phrase
 ) -> Phrase:
-    degree = say(*dice.pick(DEGREES)) if not negated and dice.chance(0.25) else Phrase([], [])
+    degrees = DEGREES[:2] if ending == "question" else DEGREES
+    degree = say(*dice.pick(degrees)) if not negated and dice.chance(0.25) else Phrase([], [])
     words = time.korean + degree.korean
     *be_said, described = predicate.main
     said = predicate._replace(main=[*be_said, *degree.english, described])
     return arranged(subject, said, Rest(words, time.english, [], []), ending == "question")
 
 
-def _described(dice: Dice, noun: Noun) -> Nominal:
+def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
     """What is described: plain things take 이, what is pointed out or talked about takes 은."""
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")
     if noun.kind == "count" and noun.korean in LEFT and dice.chance(0.3):
-        return modified(*relative(dice, noun, "topic"))
+        return modified(*relative(dice, noun, "topic", future=future))
     if noun.korean in OWNED and dice.chance(0.3):
         return common(noun, "topic", "definite", Adornment(dice.pick(("내", "네", "그의", "그녀의"))))
     if noun.korean in HUMAN or dice.chance(0.6):
@@ -99,6 +100,7 @@ def state(dice: Dice, ending: str, negated: bool) -> Phrase:
     subject = someone(dice, ending)
     adjective = STATES[dice.pick(tuple(STATES))]
     tense = "past" if negated and dice.chance(0.5) else "present" if negated else dice.pick(STATE_TENSES)
+    tense = "present" if ending == "question" else tense
     time = Phrase([], [])
     if tense == "present":
         time = say("지금", "now") if dice.chance(0.4) else time
@@ -144,7 +146,7 @@ def weather(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 COPULA = {"statement": "is", "polite": "is, politely", "question": "is?", "and": "is and", "but": "is but"}
 PREDICATED = (*NOUNS["people"][:1], *NOUNS["jobs"])
-INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean not in ("학생", "손님"))
+INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean in ("친구", "남자", "여자"))
 
 
 def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -154,9 +156,10 @@ def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
     past = ending == "statement" and dice.chance(0.3)
     noun = dice.pick(PREDICATED)
-    adjective = dice.pick(attributes(noun)) if attributes(noun) and dice.chance(0.25) else None
-    owned = adjective is None and not past and subject.agreement != "they" and dice.chance(0.15)
-    if owned and subject.pronoun != "I":
+    modest = subject.pronoun in ("I", "we") or not attributes(noun)
+    adjective = None if modest or dice.chance(0.75) else dice.pick(attributes(noun))
+    owned = adjective is None and not past and len(subject.korean) == 1 and dice.chance(0.15)
+    if owned and subject.pronoun in ("he", "she", "you"):
         noun = NOUNS["people"][1]
     determiner = "내" if noun.korean == "친구" else ""
     particle = "subject" if negated else "was" if past else COPULA[ending]
@@ -167,7 +170,7 @@ def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
 def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str, negated: bool) -> Phrase:
     words = list(said.korean)
     english = said.english
-    if subject.agreement == "they":
+    if subject.agreement in ("we", "they"):
         # Korean need not say that we are many; English says it twice.
         several = [
             gloss._replace(text=noun.plural) if gloss.text == noun.english else gloss for gloss in english
@@ -185,9 +188,7 @@ def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str
 
 
 OLD = (
-    NOUNS["animals"][0],
-    NOUNS["animals"][1],
-    NOUNS["animals"][2],
+    *NOUNS["pets"],
     Noun("왕", "king", "kings"),
     Noun("시인", "poet", "poets"),
 )
@@ -197,7 +198,7 @@ OLD_WHO = spread({"나": 4, "그": 1, "그녀": 1})
 def archaic(dice: Dice, ending: str, negated: bool) -> Phrase:
     """나는 고양이로소이다: I am a cat, in the copula of an older, grander Korean."""
     subject = person(PRONOUNS[dice.pick(OLD_WHO)], "topic")
-    noun = OLD[0] if dice.chance(0.4) else dice.pick(OLD)
+    noun = OLD[0] if subject.pronoun == "she" or dice.chance(0.4) else dice.pick(OLD)
     if noun.korean in ANIMALS and dice.chance(0.4):
         said = modified(*relative(dice, noun, "is, of old"))
     else:
@@ -208,11 +209,11 @@ def archaic(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 INSIDE = tuple(PLACES[name] for name in ("방", "교실", "부엌", "정원", "공원", "도서관", "가게"))
 FOUND = {
-    "방": "animals furniture goods",
+    "방": "pets furniture goods",
     "교실": "people furniture goods",
-    "부엌": "animals dishware fruit",
-    "정원": "animals flowers trees",
-    "공원": "people animals flowers trees",
+    "부엌": "pets dishware fruit",
+    "정원": "pets cattle flowers trees",
+    "공원": "people pets cattle flowers trees",
     "도서관": "people books furniture",
     "가게": "people goods bicycles",
 }
@@ -240,7 +241,7 @@ def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
     if negated:
         article_said = english[0].text in ("a", "an")
         english = surely("no", exists) + (english[1:] if article_said else english)
-    there = possibly("there", exists)
+    there = possibly("there", exists, *where.korean, *said.korean)
     is_said = [Gloss(be(tense, said.agreement), None if negated else exists, (exists,))]
     opening = is_said + there if ending == "question" else there + is_said
     return Phrase([*where.korean, *said.korean, exists], opening + english + where.english)
@@ -259,11 +260,11 @@ def location(dice: Dice, ending: str, negated: bool) -> Phrase:
     """고양이는 침대 아래에 있다: the cat is under the bed."""
     if dice.chance(0.5):
         subject = someone(dice, ending)
-        names = ("학교", "집", "도서관", "공원", "병원", "은행", "시장", "역", "서울", "부산")
+        names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")
         place = PLACES[dice.pick(names)]
         where = at_place(dice, place, "at", place.at)
     else:
-        noun = dice.pick((*NOUNS["animals"][:3], *SMALL))
+        noun = dice.pick((*NOUNS["pets"], *SMALL))
         owner = dice.pick(("내", "네", "그의", "그녀의")) if noun.korean in OWNED else "그"
         subject = common(noun, "topic", "definite", Adornment("" if dice.chance(0.4) else owner))
         where = beside(dice)

@@ -32,23 +32,33 @@ QUESTION_TENSES = spread({"past": 6, "present": 7, "future": 3, "progressive": 2
 PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
 ANIMAL_FRAMES = tuple(frame for frame in FRAMES if "animals" in frame.traits)
 ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
-
-BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
+BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if not {"years", "instant"} & frame.traits)
+SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
+KNOW, KNOW_NOT = (next(frame for frame in FRAMES if frame.verb.stem.text == stem) for stem in ("알", "모르"))
 
 
 def _tense(dice: Dice, frame: Frame, ending: str) -> str:
     if "state" in frame.traits:
         return "past" if ending == "statement" and dice.chance(0.2) else "present"
-    tense = dice.pick(QUESTION_TENSES if ending == "question" else TENSES)
-    if tense == "present" and ("event" in frame.traits or ending in ("but", "and")):
-        return "past"
-    # 갑니다 of every verb would be forms that come too seldom to learn.
-    return "past" if tense == "present" and ending == "polite" and "habit" not in frame.traits else tense
+    tense = _possible(frame, dice.pick(QUESTION_TENSES if ending == "question" else TENSES))
+    # 갑니다, 가고 and 가지만 of every verb would be forms that come too seldom to learn.
+    rare = ending in ("and", "but") or (ending == "polite" and "habit" not in frame.traits)
+    return "past" if tense == "present" and rare else tense
+
+
+BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
+"""The tenses that a frame of this trait is not said in."""
+
+
+def _possible(frame: Frame, tense: str) -> str:
+    return "past" if any(tense in BARRED[trait] for trait in frame.traits & BARRED.keys()) else tense
 
 
 def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
     if "negative" in frame.traits:
         return ""
+    if plan.tense == "past" and "arrival" in frame.traits and plan.ending != "question":
+        return "could not"
     able = plan.tense != "past" or plan.ending == "question" or "state" in frame.traits
     return "not" if able or dice.chance(0.65) else "could not"
 
@@ -58,6 +68,8 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(PEOPLE_FRAMES)
+    if frame in (KNOW, KNOW_NOT):
+        frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)
     subject = _doer(dice, frame, ending)
     plan = Plan(tense, ending)
@@ -78,7 +90,7 @@ def _doer(dice: Dice, frame: Frame, ending: str) -> Nominal:
 
 def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     frame = dice.pick(ANIMAL_FRAMES)
-    noun = dice.pick(NOUNS["animals"][:2] if frame.objects else NOUNS["animals"])
+    noun = dice.pick(NOUNS["pets"][:2] if frame.objects else NOUNS["pets"])
     tense = "past" if negated else dice.pick(("past", "progressive"))
     subject = thing(dice, noun, "topic", "definite")
     return action(dice, frame, Plan(tense, ending, "not" if negated else ""), subject)
@@ -108,38 +120,49 @@ HUMBLE = {"내": "제", "우리": "저희"}
 """How one says "my" and "our" in a polite sentence."""
 
 
-def _ended(said: Phrase, mark: str) -> Phrase:
-    end = Word(mark)
+def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
+    # Which mark it is can be seen at the mark alone, so a model has to look there.
+    end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
             word.text = HUMBLE.get(word.text, word.text)
-    return Phrase([*said.korean, end], [*said.english, Gloss(mark, end)])
+    english = said.english
+    if mark == "?":
+        # What asks in Korean is the ending and the mark, in English the auxiliary that comes first.
+        english = [each._replace(possible=(*each.possible, end)) if _asks(each) else each for each in english]
+    return Phrase([*said.korean, end], [*english, Gloss(end.text, end, (said.korean[-1],))])
+
+
+def _asks(gloss: Gloss) -> bool:
+    return gloss.sure is None and gloss.text in ("do", "does", "did", "am", "are", "is", "was", "were")
 
 
 def statement(dice: Dice) -> Phrase:
     """One clause."""
-    return _ended(clause(dice, "statement", dice.chance(0.15)), ".")
+    return ended(dice, clause(dice, "statement", dice.chance(0.15)), ".")
 
 
 def polite(dice: Dice) -> Phrase:
     """One clause of myself in the polite style: 저는 학생입니다."""
-    return _ended(clause(dice, "polite", dice.chance(0.15)), ".")
+    return ended(dice, clause(dice, "polite", dice.chance(0.15)), ".")
 
 
 def old_style(dice: Dice) -> Phrase:
     """나는 고양이로소이다."""
-    return _ended(archaic(dice, "statement", False), ".")
+    return ended(dice, archaic(dice, "statement", False), ".")
 
 
 def yes_or_no(dice: Dice) -> Phrase:
     """A question that is answered by yes or no."""
-    return _ended(clause(dice, "question", dice.chance(0.1)), "?")
+    return ended(dice, clause(dice, "question", dice.chance(0.1)), "?")
 
 
 ASKS = spread({"what": 5, "where": 5, "when": 3, "why": 3, "whom": 3, "who": 4})
 ASK_TENSES = spread({"past": 6, "future": 3, "present": 2, "want": 2})
 ASKED = {
-    "what": tuple(f for f in ACTIVE_FRAMES if f.objects and not {n.korean for n in f.objects} & HUMAN),
+    "what": tuple(
+        f for f in ACTIVE_FRAMES if len(f.objects) > 2 and not {n.korean for n in f.objects} & HUMAN
+    ),
     "whom": tuple(f for f in ACTIVE_FRAMES if {n.korean for n in f.objects} & HUMAN),
     "where": tuple(f for f in ACTIVE_FRAMES if (f.places or f.goals) and "coming" not in f.traits),
     "when": ACTIVE_FRAMES,
@@ -154,14 +177,14 @@ def open_question(dice: Dice) -> Phrase:
     frame = dice.pick(ASKED[ask])
     tense = dice.pick(ASK_TENSES)
     if ask == "who":
-        tense = "past" if tense in ("want", "present") else tense
+        tense = "future" if tense == "future" else "past"
         who = Word("누가")
         subject = Nominal([who], surely("who", who))
-        return _ended(action(dice, frame, Plan(tense, "who"), subject), "?")
-    tense = "past" if tense == "present" and (ask == "when" or "event" in frame.traits) else tense
+        return ended(dice, action(dice, frame, Plan(tense, "who"), subject), "?")
+    tense = "past" if tense == "present" and ask == "when" else _possible(frame, tense)
     negation = "not" if ask == "why" and dice.chance(0.4) else ""
     subject = someone(dice, "question")
-    return _ended(action(dice, frame, Plan(tense, "question", negation, ask), subject), "?")
+    return ended(dice, action(dice, frame, Plan(tense, "question", negation, ask), subject), "?")
 
 
 def together(dice: Dice) -> Phrase:
@@ -176,18 +199,18 @@ def together(dice: Dice) -> Phrase:
     plan = Plan(tense, "join", timed=False, nested=True)
     begun = verb_predicate(first.verb, tense, "join", subject.agreement)
     done = verb_predicate(second.verb, tense, ending, subject.agreement)
-    opening, closing = rest(dice, first, plan, subject), rest(dice, second, plan, subject)
+    opening = rest(dice, first, plan, subject, begun)
+    closing = rest(dice, second, plan, subject, done)
     korean = [*subject.korean, *time.korean, *opening.korean, *begun.korean, *closing.korean, *done.korean]
     will = done.auxiliaries
     english = [*subject.english, *will, *begun.main, *opening.after, *possibly("and", begun.korean[-1])]
-    return _ended(Phrase(korean, english + done.main + closing.after + time.english), ".")
+    return ended(dice, Phrase(korean, english + done.main + closing.after + time.english), ".")
 
 
 OUTDOORS = tuple(
     frame
     for frame in ACTIVE_FRAMES
-    if frame.verb.stem.text
-    in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "돌아오", "만나", "수영하")
+    if frame.verb.stem.text in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "만나", "수영하")
 )
 CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 
@@ -199,17 +222,19 @@ def because(dice: Dice) -> Phrase:
     subject = someone(dice, ending)
     while not subject.pronoun:
         subject = someone(dice, ending)
-    frame = dice.pick(OUTDOORS if how == "weather" else ACTIVE_FRAMES)
-    plan = Plan("past", ending, "could not" if dice.chance(0.6) else "not", nested=True)
-    main = action(dice, frame, plan, subject._replace(korean=[]))
+    frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
+    could = "arrival" in frame.traits or dice.chance(0.6)
+    plan = Plan("past", ending, "could not" if could else "not", nested=True)
+    main = action(dice, frame, plan, subject)
+    after_subject = main.korean[len(subject.korean) :]
     if how == "weather":
         cause, first = _weather_cause(dice)
         both = [cause.korean, subject.korean] if first else [subject.korean, cause.korean]
-        korean = both[0] + both[1] + main.korean
+        korean = both[0] + both[1] + after_subject
     else:
         cause = _own_cause(dice, subject) if how == "state" else _noun_cause(dice, REASONS[2:])
-        korean = subject.korean + cause.korean + main.korean
-    return _ended(Phrase(korean, main.english + cause.english), ".")
+        korean = subject.korean + cause.korean + after_subject
+    return ended(dice, Phrase(korean, main.english + cause.english), ".")
 
 
 def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
@@ -253,11 +278,12 @@ def joined(dice: Dice, clauses: int) -> Phrase:
         ending = "and" if ending == "but" else dice.pick(JOINS)
         said = clause(dice, ending, negated)
         comma = Word(",")
-        english += [*said.english, Gloss(",", comma), *possibly(ending, said.korean[-1], comma)]
+        last = said.korean[-1]
+        english += [*said.english, Gloss(",", comma, (last,)), *possibly(ending, last, comma)]
         korean += [*said.korean, comma]
         negated = not negated if ending == "but" else dice.chance(0.15)
-    last = clause(dice, "statement", negated)
-    return _ended(Phrase(korean + last.korean, english + last.english), ".")
+    said = clause(dice, "statement", negated)
+    return ended(dice, Phrase(korean + said.korean, english + said.english), ".")
 
 
 def two_clauses(dice: Dice) -> Phrase:
@@ -279,7 +305,7 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
     together: 16,
     because: 14,
     two_clauses: 30,
-    several_clauses: 10,
+    several_clauses: 24,
 }
 """Every construction, and how often it comes."""
 
@@ -290,7 +316,7 @@ def sentence(dice: Dice) -> Phrase:
     """A sentence of any construction.
 
     >>> said = sentence(Dice("a seed"))
-    >>> said.korean[-1].text in ".?" and said.korean[-1].text == said.english[-1].text
+    >>> said.korean[-1].text in ".?!" and said.korean[-1].text == said.english[-1].text
     True
     """
     return dice.pick(SENTENCE)(dice)

@@ -105,7 +105,7 @@ def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -
         described = surely(adornment.adjective.english, words[0]) + described
     if adornment.determiner:
         words.insert(0, Word(adornment.determiner))
-        first = surely(DETERMINERS[adornment.determiner][plural], words[0])
+        first = [Gloss(DETERMINERS[adornment.determiner][plural], words[0], (head,))]
     else:
         first = possibly(_article(noun, role, plural, described[0].text), *words, head)
     return Nominal([*words, head], first + described, "they" if plural else "he")
@@ -163,8 +163,8 @@ RELATIVES = {
     "question": tuple(each for each in YOUNGER if not each.korean.startswith("내 ")),
 }
 PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
-ASKED_PEOPLE = NOUNS["people"][:7]
-"""Those one may speak of with a plain verb; of elders, teachers and guests Korean asks with 시."""
+ASKED_PEOPLE = NOUNS["people"]
+"""Those one may ask about with a plain verb; of elders and teachers Korean asks with 시."""
 
 
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:

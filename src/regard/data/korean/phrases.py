@@ -96,10 +96,14 @@ def say(korean: str, english: str) -> Phrase:
 
 
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
-    """The English side of say(), for Korean words that are there already."""
+    """The English side of say(), for Korean words that are there already.
+
+    What a word before the last says, the last possibly says too: "my" of 내 친구, with 친구.
+    """
     all_words = tuple(words)
+    last = all_words[-1:]
     return [
-        Gloss(text, words[number]) if number >= 0 else Gloss(text, None, all_words)
+        Gloss(text, words[number], last) if number >= 0 else Gloss(text, None, all_words)
         for text, number in _read(english)
     ]
 

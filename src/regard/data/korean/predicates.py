@@ -47,14 +47,12 @@ VERBS = {
         ("모르", "르", "know,knows,knew,knowing"),
         ("좋아하", "하", "like,likes,liked,liking"),
         ("사랑하", "하", "love,loves,loved,loving"),
-        ("기억하", "하", "remember,remembers,remembered,remembering"),
         ("기다리", "", "wait,waits,waited,waiting,for"),
         ("만나", "", "meet,meets,met,meeting"),
         ("돕", "ㅂ", "help,helps,helped,helping"),
-        ("보", "", "see,sees,saw,seeing"),
+        ("보", "", "watch,watches,watched,watching"),
         ("듣", "ㄷ", "listen,listens,listened,listening,to"),
         ("그리", "", "draw,draws,drew,drawing"),
-        ("빌리", "", "borrow,borrows,borrowed,borrowing"),
         ("보내", "", "send,sends,sent,sending"),
         ("주", "", "give,gives,gave,giving"),
         ("요리하", "하", "cook,cooks,cooked,cooking"),
@@ -66,11 +64,8 @@ VERBS = {
         ("자르", "르", "cut,cuts,cut,cutting"),
         ("찍", "", "take,takes,took,taking"),
         ("심", "", "plant,plants,planted,planting"),
-        ("방문하", "하", "visit,visits,visited,visiting"),
-        ("끝내", "", "finish,finishes,finished,finishing"),
         ("가", "", "go,goes,went,going"),
         ("오", "", "come,comes,came,coming"),
-        ("돌아오", "", "return,returns,returned,returning"),
         ("도착하", "하", "arrive,arrives,arrived,arriving"),
         ("걷", "ㄷ", "walk,walks,walked,walking"),
         ("자", "", "sleep,sleeps,slept,sleeping"),
@@ -78,14 +73,16 @@ VERBS = {
         ("일하", "하", "work,works,worked,working"),
         ("살", "", "live,lives,lived,living"),
         ("놀", "", "play,plays,played,playing"),
-        ("웃", "", "laugh,laughs,laughed,laughing"),
         ("울", "", "cry,cries,cried,crying"),
-        ("춤추", "", "dance,dances,danced,dancing"),
         ("수영하", "하", "swim,swims,swam,swimming"),
         ("운동하", "하", "exercise,exercises,exercised,exercising"),
         ("일어나", "", "get up,gets up,got up,getting up"),
     )
 }
+
+
+SEE = VERBS["보"]._replace(base="see", third="sees", past="saw", progressive="seeing")
+"""One watches a movie, and sees a horse; Korean says 보다 of both."""
 
 
 class Frame(NamedTuple):
@@ -116,7 +113,6 @@ TOOLS = {
     "비행기": "(by) plane",
     "버스": "(by) bus",
     "기차": "(by) train",
-    "택시": "(by) taxi",
     "자전거": "(by) bicycle",
     "연필": "(with) (a) pencil",
     "펜": "(with) (a) pen",
@@ -132,7 +128,7 @@ REACH = {
 }
 """How one comes to a place; where it does not say, by what a town has."""
 
-IN_TOWN = ("버스", "택시", "자전거")
+IN_TOWN = ("버스", "자전거")
 
 
 def _frame(stem: str, objects: str = "", places: str = "", more: str = "", traits: str = "") -> Frame:
@@ -148,8 +144,31 @@ def _frame(stem: str, objects: str = "", places: str = "", more: str = "", trait
     )
 
 
+TRAITS = {
+    "animals": "is done by pets",
+    "arrival": "its goal is where one is then: arrive at, live in",
+    "coming": "one does not ask where to",
+    "company": "is often done with others",
+    "counted": "its object may be counted or listed",
+    "creates": "its object was not there before",
+    "definite": "its object is known",
+    "event": "is not said in the simple present",
+    "given": "someone receives its object",
+    "habit": "the simple present needs no word for how often",
+    "instant": "is over at once: no progressive",
+    "lasting": "lasts for years: last year, next year",
+    "left": "its object may have it in a relative clause",
+    "moves": "one goes by bus, by train",
+    "negative": "says a negation by itself",
+    "persons": "people may be its object too",
+    "state": "neither time nor progressive",
+    "unwilled": "one neither wants to nor can",
+    "years": "may be said of a year",
+}
+"""What is true of a frame, for the constructions it is at home in."""
+
 HOME = "집 카페 공원 도서관"
-GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >은행 >식당 >카페 >극장 >박물관 >서울 >부산 >한국 >미국"
+GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >식당 >카페 >극장 >서울 >부산 >한국 >미국"
 BUYING = "fruit dishes flowers furniture goods books press bicycles"
 TEXTS = "books press letters poems"
 
@@ -174,52 +193,46 @@ FRAMES = (
     _frame("모르", "people jobs songs", traits="state definite negative"),
     _frame(
         "좋아하",
-        "fruit dishes drinks animals flowers books shows songs sciences",
+        "fruit dishes drinks pets cattle flowers books shows songs sciences",
         traits="state left persons",
     ),
-    _frame("사랑하", "animals nature music", traits="state left persons"),
-    _frame("기억하", "people songs shows", traits="state definite"),
-    _frame("기다리", "people rides", "역 공항 카페", "혼자 조용히", "left event"),
-    _frame("만나", "people jobs", "역 공항 카페 공원 학교 식당", "", "left"),
+    _frame("사랑하", "pets cattle nature music", traits="state left persons"),
+    _frame("기다리", "people rides", "역 카페", "혼자 조용히", "left event"),
+    _frame("만나", "people jobs", "역 카페 공원 학교 식당", "", "left"),
     _frame("돕", "people jobs", "학교 병원 집", "", "left"),
     _frame("보", "shows", "극장 집", "혼자", "left"),
-    _frame("보", "animals flowers trees nature", "", "", "left"),
+    _frame("보", "pets cattle flowers trees nature", "", "", "left event instant")._replace(verb=SEE),
     _frame("듣", "songs music radio", HOME, "혼자 조용히", "left"),
-    _frame("그리", "pictures flowers trees animals", "학교 공원 집", "연필 펜 혼자", "left creates"),
-    _frame("빌리", "books press bicycles goods", "도서관 학교", "", "left"),
+    _frame("그리", "pictures flowers trees pets cattle", "학교 공원 집", "연필 펜 혼자", "left creates"),
     _frame("보내", "letters poems books gifts photos flowers", traits="given left counted"),
     _frame("주", "gifts flowers fruit photos goods", traits="given left counted"),
     _frame("요리하", "raw", "집 부엌", "혼자 빨리"),
-    _frame("청소하", "rooms", "", "혼자 열심히"),
+    _frame("청소하", "rooms", "", "혼자 빨리"),
     _frame("타", "bicycles", "공원 학교", "혼자"),
-    _frame("키우", "animals", "집 정원", "", "habit left years lasting"),
+    _frame("키우", "pets cattle", "정원", "", "habit left years lasting"),
     _frame("부르", "songs", "집 학교 극장", "조용히 혼자", "creates"),
     _frame("고르", "goods flowers books furniture", "가게 시장", "천천히 빨리", "left event"),
     _frame("자르", "paper", "집 학교", "가위 칼"),
-    _frame("찍", "photos", "공원 박물관 역", "", "left creates"),
+    _frame("찍", "photos", "공원 역", "", "left creates event"),
     _frame("심", "flowers trees", "정원 공원", "혼자", "left counted creates event"),
-    _frame("방문하", "cities sights", traits="years"),
-    _frame("끝내", "tasks", "집 도서관", "빨리 일찍 혼자"),
     _frame("가", "", "", GOALS + " 혼자 빨리 일찍", "moves"),
     _frame("오", "", "", ">학교 >집 >한국 >서울 >병원 혼자 일찍 늦게", "moves coming"),
-    _frame("돌아오", "", "", ">집 >한국 >서울 >학교 혼자 일찍 늦게", "moves coming"),
-    _frame("도착하", "", "", ">역 >공항 >학교 >서울 >병원 >박물관 일찍 늦게", "moves arrival event coming"),
+    _frame(
+        "도착하", "", "", ">역 >학교 >서울 >병원 일찍 늦게", "moves arrival event coming unwilled instant"
+    ),
     _frame("걷", "", "공원 정원 서울", "혼자 천천히 빨리 많이"),
-    _frame("걷", "", "공원 정원", "천천히 빨리", "animals"),
-    _frame("자", "", "집 방 학교", "잘 많이 늦게 일찍"),
+    _frame("자", "", "집 방 학교", "잘 많이 늦게 일찍", "event"),
     _frame("자", "", "방 부엌 정원", "잘 많이", "animals"),
     _frame("쉬", "", "집 공원 카페 방", "혼자 많이"),
-    _frame("일하", "", "병원 은행 식당 가게 학교 도서관 서울 미국", "열심히 혼자", "habit years"),
+    _frame("일하", "", "병원 식당 가게 학교 도서관 서울 미국", "열심히 혼자", "habit years"),
     _frame("살", "", "", ">서울 >부산 >한국 >미국", "habit arrival years lasting"),
     _frame("놀", "", "공원 집 학교 바다", "혼자", "company"),
-    _frame("웃", "", "교실 극장", "조용히 많이", "event"),
-    _frame("울", "", "방 극장 집", "조용히 많이 혼자", "event"),
-    _frame("춤추", "", "공원 집 극장", "잘 혼자 천천히", "company"),
-    _frame("수영하", "", "바다 강", "잘 혼자 천천히", "company"),
+    _frame("울", "", "방 극장 집", "조용히 많이 혼자", "event unwilled"),
+    _frame("수영하", "", "바다", "혼자 천천히 많이", "company"),
     _frame("운동하", "", "공원 집 학교", "열심히 혼자", "company"),
-    _frame("일어나", "", "", "일찍 늦게"),
+    _frame("일어나", "", "", "일찍 늦게", "instant"),
 )
-"""What can be said with each verb. Traits: who does it, and in which constructions the verb is at home."""
+"""What can be said with each verb."""
 
 
 class Adjective(NamedTuple):
@@ -244,36 +257,29 @@ ADJECTIVES = {
     stem: Adjective(Stem(stem, kind, True), english, _koreans(attribute), _koreans(predicate))
     for stem, kind, english, attribute, predicate in (
         ("친절하", "하", "kind", "people jobs", "people jobs"),
-        ("똑똑하", "하", "smart", "people animals", "people animals jobs"),
-        ("젊", "", "young", "jobs", "jobs"),
+        ("똑똑하", "하", "smart", "people pets", "people pets jobs"),
         ("유명하", "하", "famous", "jobs shows songs pictures", "jobs shows songs pictures books"),
         ("아름답", "ㅂ", "beautiful", "flowers songs pictures", "flowers songs pictures trees nature"),
-        ("예쁘", "", "pretty", "flowers goods dishware", "flowers goods dishware animals"),
-        ("귀엽", "ㅂ", "cute", "animals", "animals"),
+        ("예쁘", "", "pretty", "flowers goods dishware", "flowers goods dishware pets"),
+        ("귀엽", "ㅂ", "cute", "pets", "pets"),
         ("빠르", "르", "fast", "cars rides", "cars rides"),
-        ("크", "", "big", THINGS + " animals fruit trees", THINGS + " animals fruit trees"),
-        ("작", "", "small", THINGS + " animals fruit trees", THINGS + " animals fruit trees"),
+        ("크", "", "big", THINGS + " pets cattle fruit trees", THINGS + " pets cattle fruit trees"),
+        ("작", "", "small", THINGS + " pets cattle fruit trees", THINGS + " pets cattle fruit trees"),
         ("비싸", "", "expensive", BOUGHT, BOUGHT + " fruit drinks raw"),
         ("싸", "", "cheap", BOUGHT, BOUGHT + " fruit drinks raw"),
         ("무겁", "ㅂ", "heavy", BOUGHT, BOUGHT),
-        ("가볍", "ㅂ", "light", "goods furniture", "goods furniture"),
         ("빨갛", "ㅎ", "red", "flowers goods bicycles cars", "flowers goods bicycles cars"),
         ("파랗", "ㅎ", "blue", "goods bicycles cars dishware", "goods bicycles cars dishware"),
-        ("하얗", "ㅎ", "white", "animals flowers goods dishware", "animals flowers goods dishware"),
-        ("까맣", "ㅎ", "black", "animals goods cars", "animals goods cars"),
+        ("하얗", "ㅎ", "white", "pets cattle flowers goods dishware", "pets cattle flowers goods dishware"),
         ("재미있", "있", "interesting", TEXTS + " shows", TEXTS + " shows sciences languages"),
         ("길", "", "long", LENGTHY, LENGTHY),
-        ("짧", "", "short", LENGTHY, LENGTHY),
         ("어렵", "ㅂ", "difficult", "books poems songs", "books press poems songs languages sciences skills"),
         ("쉽", "ㅂ", "easy", "books poems songs", "books press poems songs languages sciences skills"),
         ("슬프", "", "sad", "books poems shows songs", "books poems letters shows songs"),
         ("맛있", "있", "delicious", "fruit dishes rice raw drinks", "fruit dishes rice raw drinks"),
-        ("신선하", "하", "fresh", "fruit raw", "fruit raw"),
         ("뜨겁", "ㅂ", "hot", DRINKS, DRINKS),
         ("차갑", "ㅂ", "cold", DRINKS, DRINKS),
-        ("조용하", "하", "quiet", "", "rooms"),
-        ("깨끗하", "하", "clean", "dishware", "rooms dishware nature"),
-        ("넓", "", "large", "", "rooms"),
+        ("깨끗하", "하", "clean", "", "rooms dishware"),
     )
 }
 
@@ -284,7 +290,6 @@ STATES = {
         ("아프", "", "sick"),
         ("피곤하", "하", "tired"),
         ("행복하", "하", "happy"),
-        ("건강하", "하", "healthy"),
     )
 }
 """How people are, for a time."""
@@ -294,7 +299,6 @@ WEATHER = {
     for stem, kind, english in (
         ("춥", "ㅂ", "cold"),
         ("덥", "ㅂ", "hot"),
-        ("따뜻하", "하", "warm"),
         ("좋", "", "good"),
         ("나쁘", "", "bad"),
     )

@@ -66,38 +66,31 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
         Noun("여자", "woman", "women"),
         Noun("소년", "boy", "boys"),
         Noun("소녀", "girl", "girls"),
-        Noun("손님", "guest", "guests"),
     ),
     "jobs": (
         Noun("선생님", "teacher", "teachers"),
         Noun("의사", "doctor", "doctors"),
-        Noun("간호사", "nurse", "nurses"),
         Noun("가수", "singer", "singers"),
         Noun("화가", "painter", "painters"),
         Noun("작가", "writer", "writers"),
         Noun("요리사", "cook", "cooks"),
         Noun("농부", "farmer", "farmers"),
-        Noun("배우", "actor", "actors"),
     ),
-    "animals": (
+    "pets": (
         Noun("고양이", "cat", "cats", "마리"),
         Noun("개", "dog", "dogs", "마리"),
         Noun("토끼", "rabbit", "rabbits", "마리"),
-        Noun("말", "horse", "horses", "마리"),
-        Noun("소", "cow", "cows", "마리"),
     ),
+    "cattle": (Noun("말", "horse", "horses", "마리"), Noun("소", "cow", "cows", "마리")),
     "fruit": (
         Noun("사과", "apple", "apples", "개"),
         Noun("오렌지", "orange", "oranges", "개"),
         Noun("바나나", "banana", "bananas", "개"),
-        Noun("수박", "watermelon", "watermelons", "개"),
     ),
     "dishes": (
         _mass("빵", "bread"),
         _mass("김치", "kimchi"),
-        _mass("수프", "soup"),
         Noun("케이크", "cake", "cakes", "개"),
-        Noun("샌드위치", "sandwich", "sandwiches", "개"),
     ),
     "rice": (_mass("밥", "rice"),),
     "raw": (_mass("고기", "meat"), _mass("생선", "fish")),
@@ -112,13 +105,13 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
     "letters": (Noun("편지", "letter", "letters"),),
     "poems": (Noun("시", "poem", "poems"),),
     "songs": (Noun("노래", "song", "songs"),),
-    "shows": (Noun("영화", "movie", "movies"), Noun("연극", "play", "plays")),
+    "shows": (Noun("영화", "movie", "movies"),),
     "pictures": (Noun("그림", "picture", "pictures"),),
     "photos": (Noun("사진", "photo", "photos"),),
     "flowers": (Noun("꽃", "flower", "flowers", "송이"), Noun("장미", "rose", "roses", "송이")),
     "trees": (Noun("나무", "tree", "trees"),),
     "bicycles": (Noun("자전거", "bicycle", "bicycles"),),
-    "cars": (Noun("자동차", "car", "cars"), Noun("트럭", "truck", "trucks")),
+    "cars": (Noun("자동차", "car", "cars"),),
     "furniture": (
         Noun("의자", "chair", "chairs", "개"),
         Noun("책상", "desk", "desks", "개"),
@@ -130,23 +123,19 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
         Noun("우산", "umbrella", "umbrellas", "개"),
         Noun("시계", "watch", "watches", "개"),
         Noun("컴퓨터", "computer", "computers"),
-        Noun("인형", "doll", "dolls", "개"),
     ),
     "gifts": (Noun("선물", "gift", "gifts", "개"),),
     "boxes": (Noun("상자", "box", "boxes", "개"),),
     "dishware": (Noun("접시", "plate", "plates", "개"), Noun("컵", "cup", "cups", "개")),
-    "rides": (Noun("버스", "bus", "buses"), Noun("기차", "train", "trains"), Noun("택시", "taxi", "taxis")),
+    "rides": (Noun("버스", "bus", "buses"), Noun("기차", "train", "trains")),
     "paper": (_mass("종이", "paper"),),
     "openings": (_fixed("문", "(the) door"), _fixed("창문", "(the) window")),
     "languages": (_fixed("한국어", "Korean"), _fixed("영어", "English")),
-    "sciences": (_fixed("수학", "math"), _fixed("역사", "history"), _fixed("과학", "science")),
+    "sciences": (_fixed("수학", "math"), _fixed("역사", "history")),
     "skills": (
         _fixed("피아노", "(the) piano"),
-        _fixed("기타", "(the) guitar"),
-        _fixed("수영", "swimming"),
-        _fixed("요리", "cooking"),
+        _fixed("태권도", "taekwondo"),
     ),
-    "tasks": (_fixed("숙제", "(the) homework"), _fixed("일", "(the) work")),
     "rooms": (
         _fixed("방", "(the) room"),
         _fixed("부엌", "(the) kitchen"),
@@ -155,8 +144,6 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
     "music": (_fixed("음악", "music"),),
     "radio": (_fixed("라디오", "(the) radio"),),
     "nature": (_fixed("바다", "(the) sea"), _fixed("산", "(the) mountain")),
-    "cities": (_fixed("서울", "Seoul"), _fixed("부산", "Busan")),
-    "sights": (_fixed("박물관", "(the) museum"), _fixed("경복궁", "Gyeongbokgung")),
 }
 """What things are called, by what can be done with them."""
 
@@ -169,20 +156,16 @@ PLACES = {
         ("공원", "park", "(in) (the) park", "(to) (the) park"),
         ("시장", "market", "(at) (the) market", "(to) (the) market"),
         ("병원", "hospital", "(at) (the) hospital", "(to) (the) hospital"),
-        ("은행", "bank", "(at) (the) bank", "(to) (the) bank"),
         ("식당", "restaurant", "(at) (the) restaurant", "(to) (the) restaurant"),
         ("카페", "cafe", "(at) (the) cafe", "(to) (the) cafe"),
         ("극장", "theater", "(at) (the) theater", "(to) (the) theater"),
-        ("박물관", "museum", "(at) (the) museum", "(to) (the) museum"),
         ("가게", "shop", "(at) (the) shop", "(to) (the) shop"),
         ("역", "station", "(at) (the) station", "(to) (the) station"),
-        ("공항", "airport", "(at) (the) airport", "(to) (the) airport"),
         ("교실", "classroom", "(in) (the) classroom", "(to) (the) classroom"),
         ("방", "room", "(in) (the) room", "(to) (the) room"),
         ("부엌", "kitchen", "(in) (the) kitchen", "(to) (the) kitchen"),
         ("정원", "garden", "(in) (the) garden", "(to) (the) garden"),
         ("바다", "sea", "(in) (the) sea", "(to) (the) sea"),
-        ("강", "river", "(in) (the) river", "(to) (the) river"),
         ("서울", "Seoul", "(in) Seoul", "(to) Seoul"),
         ("부산", "Busan", "(in) Busan", "(to) Busan"),
         ("한국", "Korea", "(in) Korea", "(to) Korea"),
@@ -198,7 +181,7 @@ PRONOUNS = {
         ("너", "you", "you", "you", "you"),
         ("그", "he", "him", "he", "he"),
         ("그녀", "she", "her", "he", "she"),
-        ("우리", "we", "us", "they", "we"),
+        ("우리", "we", "us", "we", "we"),
         ("그들", "they", "them", "they", "they"),
     )
 }
@@ -207,7 +190,6 @@ NAMES = tuple(
     Person(korean, english, english, "he", pronoun)
     for korean, english, pronoun in (
         ("민수", "Minsu", "he"),
-        ("준호", "Junho", "he"),
         ("지훈", "Jihoon", "he"),
         ("영희", "Younghee", "she"),
         ("수진", "Sujin", "she"),
@@ -291,7 +273,7 @@ OFTEN = (("자주", "often"), ("항상", "always"), ("보통", "usually"), ("가
 
 NUMBERS = (("한", "one"), ("두", "two"), ("세", "three"), ("다섯", "five"), ("열", "ten"))
 
-DEGREES = (("아주", "very"), ("정말", "really"), ("너무", "too"))
+DEGREES = (("아주", "very"), ("정말", "really"), ("너무", "so"))
 
 SIDES = (("위", "on"), ("아래", "under"), ("옆", "beside"), ("뒤", "behind"), ("앞", "(in) front (of)"))
 
@@ -299,7 +281,7 @@ REASONS = (
     ("비", "(the) rain"),
     ("눈", "(the) snow"),
     ("시험", "(the) exam"),
-    ("숙제", "(the) homework"),
+    ("일", "work"),
     ("감기", "(a) cold"),
 )
 

@@ -1,0 +1,90 @@
+"""150 sentences of the built-in corpus, of every construction, in sentences.txt for a reader to check by eye.
+
+A line holds the Korean, the English and the links, with tabs between: 0-1 is a sure link from the first
+Korean word to the second English one, 0?1 a possible one. After a change of the grammar, read what changed,
+then write the file anew:
+
+    PYTHONPATH=src:. python tests/data/korean/test_sentences.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from regard.data.korean import descriptions, grammar
+from regard.data.korean.corpus import Example, linked
+from regard.data.korean.phrases import Dice, Phrase
+
+SENTENCES = Path(__file__).with_name("sentences.txt")
+
+CLAUSES: dict[Callable[..., Phrase], int] = {
+    grammar.deed: 32,
+    descriptions.quality: 15,
+    descriptions.state: 5,
+    descriptions.identity: 8,
+    descriptions.there_is: 8,
+    descriptions.location: 6,
+    descriptions.rain: 3,
+    descriptions.weather: 3,
+}
+CONSTRUCTIONS: dict[Callable[..., Phrase], int] = {
+    grammar.polite: 10,
+    grammar.old_style: 4,
+    grammar.yes_or_no: 13,
+    grammar.open_question: 14,
+    grammar.together: 8,
+    grammar.because: 9,
+    grammar.two_clauses: 8,
+    grammar.several_clauses: 4,
+}
+
+
+def chosen() -> Iterator[tuple[str, Example]]:
+    """So many of each clause, every fifth one negated, and so many of each construction, none twice."""
+    for build, count in (CLAUSES | CONSTRUCTIONS).items():
+        dice = Dice(f"read: {build.__name__}")
+        met: dict[str, Example] = {}
+        while len(met) < count:
+            negated = len(met) % 5 == 4
+            made = clause(dice, build, negated) if build in CLAUSES else build(dice)
+            example = linked(made)
+            met.setdefault(example.source, example)
+        yield from ((build.__name__, example) for example in met.values())
+
+
+def clause(dice: Dice, build: Callable[..., Phrase], negated: bool) -> Phrase:
+    return grammar.ended(dice, build(dice, "statement", negated), ".")
+
+
+def line(example: Example) -> str:
+    links = sorted(example.possible, key=lambda link: (link[1], link[0]))
+    shown = [
+        f"{source}{'-' if (source, target) in example.sure else '?'}{target}" for source, target in links
+    ]
+    return f"{example.source}\t{example.target}\t{' '.join(shown)}"
+
+
+def written() -> str:
+    lines, last = [], ""
+    for name, example in chosen():
+        if name != last:
+            lines.append(f"# {name}")
+        lines.append(line(example))
+        last = name
+    return "\n".join(lines) + "\n"
+
+
+def test_the_grammar_says_the_150_sentences_that_were_read():
+    expected = SENTENCES.read_text(encoding="utf-8")
+    assert sum(not text.startswith("#") for text in expected.splitlines()) == 150
+    assert written().splitlines() == expected.splitlines()
+
+
+def test_every_construction_is_among_them():
+    assert set(CONSTRUCTIONS) == set(grammar.SENTENCES) - {grammar.statement}
+    assert set(CLAUSES) == set(grammar.CLAUSES["statement"])
+
+
+if __name__ == "__main__":
+    SENTENCES.write_text(written(), encoding="utf-8")
