@@ -31,7 +31,7 @@ from regard.data.korean.words import (
     Place,
 )
 
-__all__ = ["Plan", "action", "at_place", "relative", "time_phrase"]
+__all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase"]
 
 
 class Plan(NamedTuple):
@@ -68,7 +68,7 @@ def _hour(dice: Dice) -> Phrase:
 
 def at_place(dice: Dice, place: Place, particle: str, english: str) -> Phrase:
     """Where: a place with its particle, now and then with 이, 그 or 우리 before it."""
-    if place.english[0].islower() and place.korean not in ("바다", "강") and dice.chance(0.15):
+    if place.english[0].islower() and place.korean != "바다" and dice.chance(0.15):
         preposition = english.split()[0] if english[0] == "(" else "(to)"
         ours = place.korean in ("학교", "집")
         determiner, determined = ("우리", "our") if ours else dice.pick((("이", "this"), ("그", "that")))

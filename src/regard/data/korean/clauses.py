@@ -73,6 +73,13 @@ def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation
     """A verb in a tense (past, present, future, progressive, want, can), with an ending and a negation.
 
     negation: "", "not" (안, or 지 않다 for 하다 verbs) or "could not" (못, or 지 못하다).
+
+    >>> from regard.data.korean.predicates import VERBS
+    >>> predicate = verb_predicate(VERBS["듣"], "want", "question", "he", "not")
+    >>> [word.text for word in predicate.korean]
+    ['듣고', '싶어', '하지', '않니']
+    >>> [gloss.text for gloss in predicate.auxiliaries + predicate.main]
+    ['does', 'not', 'want', 'to', 'listen']
     """
     if tense in ("past", "present"):
         return _simple(verb, tense, ending, agreement, negation)

@@ -75,7 +75,11 @@ def linked(said: Phrase) -> Example:
 
 
 class KoreanEnglish:
-    """A corpus that is made as it is read, the same every time; see korean_english()."""
+    """A corpus that is made as it is read, the same every time; see korean_english().
+
+    >>> [example.source for example in KoreanEnglish("test", count=1, seed=0)]
+    ['우리는 이 공원에서 운동하고 있지만 , 민수가 좋아하는 소설은 쉽지 않다 .']
+    """
 
     def __init__(self, split: str, count: int, seed: int):
         if split not in SPLITS:

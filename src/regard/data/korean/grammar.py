@@ -25,7 +25,7 @@ from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibl
 from regard.data.korean.predicates import FRAMES, STATES, WEATHER, Frame
 from regard.data.korean.words import NAMES, NOUNS, REASONS
 
-__all__ = ["SENTENCES", "long_sentence", "sentence"]
+__all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]
 
 TENSES = spread({"past": 9, "present": 8, "future": 5, "progressive": 4, "want": 3, "can": 2})
 QUESTION_TENSES = spread({"past": 6, "present": 7, "future": 3, "progressive": 2, "want": 2, "can": 1})
@@ -34,7 +34,9 @@ ANIMAL_FRAMES = tuple(frame for frame in FRAMES if "animals" in frame.traits)
 ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
 BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if not {"years", "instant"} & frame.traits)
 SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
-KNOW, KNOW_NOT = (next(frame for frame in FRAMES if frame.verb.stem.text == stem) for stem in ("알", "모르"))
+KNOW, KNOW_NOT, ARRIVE = (
+    next(frame for frame in FRAMES if frame.verb.stem.text == stem) for stem in ("알", "모르", "도착하")
+)
 
 
 def _tense(dice: Dice, frame: Frame, ending: str) -> str:
@@ -57,7 +59,7 @@ def _possible(frame: Frame, tense: str) -> str:
 def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
     if "negative" in frame.traits:
         return ""
-    if plan.tense == "past" and "arrival" in frame.traits and plan.ending != "question":
+    if plan.tense == "past" and frame is ARRIVE and plan.ending != "question":
         return "could not"
     able = plan.tense != "past" or plan.ending == "question" or "state" in frame.traits
     return "not" if able or dice.chance(0.65) else "could not"
@@ -68,7 +70,7 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(PEOPLE_FRAMES)
-    if frame in (KNOW, KNOW_NOT):
+    if frame is KNOW or frame is KNOW_NOT:
         frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)
     subject = _doer(dice, frame, ending)
@@ -121,6 +123,7 @@ HUMBLE = {"내": "제", "우리": "저희"}
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
+    """The sentence with its mark, and with the humble words that 저 asks for."""
     # Which mark it is can be seen at the mark alone, so a model has to look there.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
@@ -223,7 +226,7 @@ def because(dice: Dice) -> Phrase:
     while not subject.pronoun:
         subject = someone(dice, ending)
     frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
-    could = "arrival" in frame.traits or dice.chance(0.6)
+    could = frame is ARRIVE or dice.chance(0.6)
     plan = Plan("past", ending, "could not" if could else "not", nested=True)
     main = action(dice, frame, plan, subject)
     after_subject = main.korean[len(subject.korean) :]

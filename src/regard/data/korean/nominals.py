@@ -90,7 +90,12 @@ def person(who: Person, particle: str, part: str = "subject") -> Nominal:
 
 
 def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
-    """A noun with what stands before it; role is "definite", "indefinite" or "generic"."""
+    """A noun with what stands before it; role is "definite", "indefinite" or "generic".
+
+    >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
+    >>> [word.text for word in apple.korean], [gloss.text for gloss in apple.english]
+    (['큰', '사과를'], ['a', 'big', 'apple'])
+    """
     if noun.kind == "fixed":
         alone = [Word(attach(noun.korean, particle))]
         return Nominal(alone, gloss(noun.english, alone))
