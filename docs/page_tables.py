@@ -14,7 +14,9 @@ import regard
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
+from regard.data import TOKENIZERS
 from regard.looking import PASSES
+from regard.models import MODELS
 from regard.select import LOOKS
 
 HERE = Path(__file__).parent
@@ -94,6 +96,11 @@ def now() -> str:
         ("looks", f"{_names(LOOKS)}, with gradients where asked"),
         ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to watch a model"),
         ("backends", _names(BACKENDS)),
+        ("models", f"{_names(MODELS)}, on one protocol: `encode` `start` `step` `forward`"),
+        ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
+        ("corpus", "`korean_english`: as many pairs as you want, with gold alignments"),
+        ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
+        ("evaluation", "`bleu` `chrf` `ter` `score_links` (alignment error rate)"),
     ]
     return _table(("place", "names"), rows)
 

@@ -86,6 +86,17 @@ class Call:
             return (self.bias,)
         return () if self.bias is None else tuple(self.bias.parameters())
 
+    def detached(self) -> Call:
+        """The same call cut from the graph, to be kept for a backward pass."""
+        return replace(
+            self,
+            query=self.query.detach(),
+            key=self.key.detach(),
+            value=self.value.detach(),
+            vector=None if self.vector is None else self.vector.detach(),
+            bias=self.bias.detach() if isinstance(self.bias, Tensor) else self.bias,
+        )
+
     def widened(self) -> Call:
         """The same call in float32 at least: half precision is for storing numbers, not adding them up."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)

@@ -141,6 +141,8 @@ class Mask:
 
     def tile(self, tile: Tile) -> Tensor:
         """May each row see each key? A bool tensor broadcastable to (B, H, T, S) of this tile."""
+        if self.lengths is not None and self.parts == ("lengths",):  # most calls of a decoder: keep it short
+            return tile.j_S < self.lengths[:, None, None, None]
         batch = torch.arange(tile.batch, device=tile.j_S.device)[:, None, None, None]
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         seen = replace(self, table=None).sees(batch, head, tile.i_T1, tile.j_S, tile.rows_T[:, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regard.backends import small
 from regard.blocks import additive, walk
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_backends import compare
@@ -11,6 +12,7 @@ from tests.agreement.test_backends import compare
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(small, "FEW", 0)
     monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
     monkeypatch.setattr(walk, "ROWS", 16)
     monkeypatch.setattr(additive, "IN_CACHE", 1 << 10)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.backends import reference
+from regard.backends import small
+from regard.backends.again import differentiable
 from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
-from regard.errors import BackendError, message
 from regard.positions import Bias
 from regard.select import Soft
 from regard.tiles import Tile
@@ -39,7 +39,9 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Walk over blocks, forward now and backward when asked."""
+    """Walk over blocks, forward now and backward when asked; where there is little, all at once."""
+    if small.fits(call):
+        return small.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
     return Forward(output, lse)
 
@@ -48,6 +50,7 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         seed = int(torch.randint(2**31, ())) if call.dropout else 0
+        call = call.detached()
         wide = _widened(call)
         batch, heads, queries, _ = call.sizes
         output = wide.query.new_zeros(batch, heads, queries, call.value.shape[-1])
@@ -55,7 +58,7 @@ class _Blocked(torch.autograd.Function):
         held: list[Tensor] | None = [] if any(ctx.needs_input_grad) and _worth_holding(call) else None
         for rows in row_blocks(wide):
             output[:, :, rows], lse[:, :, rows] = _read_rows(wide, rows, seed, held)
-        ctx.call, ctx.seed, ctx.held = _detached(call), seed, held
+        ctx.call, ctx.seed, ctx.held = call, seed, held
         ctx.save_for_backward(*tensors, output, lse)
         ctx.mark_non_differentiable(lse)
         return output.to(call.value.dtype), lse
@@ -64,7 +67,7 @@ class _Blocked(torch.autograd.Function):
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, output, lse = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: a gradient that will itself be differentiated
-            return None, *_differentiable(ctx.call, tensors, doutput)
+            return None, *differentiable(ctx.call, tensors, doutput)
         wide = _widened(ctx.call)
         doutput = doutput.to(output.dtype)
         delta_BHT1 = (doutput * output).sum(-1, keepdim=True)
@@ -83,41 +86,16 @@ def _worth_holding(call: Call) -> bool:
     return call.combine == "additive" and queries * keys <= (queries + keys) * call.query.shape[-1]
 
 
-def _differentiable(call: Call, tensors: list[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
-    """The gradients as a graph of their own, by way of the definition, which materialises."""
-    if call.dropout:
-        raise BackendError(
-            message(
-                "attention()",
-                "backend 'blocked' cannot be differentiated twice through dropout",
-                hint='backend="reference" can',
-            )
-        )
-    query, key, value, vector, *bias = tensors
-    assert query is not None and key is not None and value is not None
-    call = replace(call, query=query, key=key, value=value, vector=vector)
-    if isinstance(call.bias, Tensor):
-        call = replace(call, bias=bias[0])
-    wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
-    output = reference.run(call).output
-    found = iter(torch.autograd.grad(output, wanted, doutput, create_graph=True, allow_unused=True))
-    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in tensors]
-
-
-def _detached(call: Call) -> Call:
-    return replace(
-        call,
-        query=call.query.detach(),
-        key=call.key.detach(),
-        value=call.value.detach(),
-        vector=None if call.vector is None else call.vector.detach(),
-        bias=call.bias.detach() if isinstance(call.bias, Tensor) else call.bias,
-    )
-
-
 def _widened(call: Call) -> Call:
-    """The call with a key head for each query head, in float32 at least, cut from the graph."""
-    call, dtype = _detached(call), torch.promote_types(call.query.dtype, torch.float32)
+    """The call with a key head for each query head, in float32 at least."""
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    if (
+        dtype == call.query.dtype
+        and call.groups == 1
+        and call.query.is_contiguous()
+        and call.key.is_contiguous()
+    ):
+        return call
     return replace(
         call,
         query=call.query.to(dtype).contiguous(),
@@ -130,27 +108,31 @@ def _widened(call: Call) -> Call:
 def _read_rows(call: Call, rows: slice, seed: int, held: list[Tensor] | None) -> tuple[Tensor, Tensor]:
     """Output and lse of some rows: over the keys, keep the best score, the sum and the sum of values."""
     query = call.query[:, :, rows]
-    best = query.new_full((*query.shape[:3], 1), -torch.inf)
-    total = torch.zeros_like(best)
-    output = query.new_zeros(*query.shape[:3], call.value.shape[-1])
+    best, total, output = None, None, None
     for columns, tile in column_blocks(call, rows):
         scores = tile_scores(call, query, call.key[:, :, columns], tile)
-        new_best = torch.maximum(best, scores.amax(-1, keepdim=True))
+        highest = scores.amax(-1, keepdim=True)
+        new_best = highest if best is None else torch.maximum(best, highest)
         level = _finite(new_best)
         if held is not None:
             held.append(scores)
         weights = (scores - level).exp_()
-        shrink = (best - level).exp_()
-        total = total * shrink + weights.sum(-1, keepdim=True)
+        new_total = weights.sum(-1, keepdim=True)
         if call.dropout:
             weights *= _dropout(call, weights, tile, seed)
-        output = output * shrink + weights @ call.value[:, :, columns]
+        new_output = weights @ call.value[:, :, columns]
         if isinstance(call.bias, Bias) and call.bias.reads:
-            output += call.bias.read(weights, tile).detach()
-        best = new_best
-    empty = total == 0
-    lse = torch.where(empty, -torch.inf, _finite(best) + total.log())
-    return output / _nonzero(total), lse.squeeze(-1)
+            new_output += call.bias.read(weights, tile).detach()
+        if best is not None and total is not None and output is not None:
+            shrink = (best - level).exp_()
+            new_total += total * shrink
+            new_output += output * shrink
+        best, total, output = new_best, new_total, new_output
+    if total is None or output is None:  # no key at all
+        output = query.new_zeros(*query.shape[:3], call.value.shape[-1])
+        return output, query.new_full(query.shape[:3], -torch.inf)
+    # The logarithm of 0, the total of a row that sees nothing, is the -inf that its lse is.
+    return output / _nonzero(total), (level + total.log()).squeeze(-1)
 
 
 class _Totals:

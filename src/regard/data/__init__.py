@@ -1,1 +1,44 @@
-"""Data: text pairs read, checked, encoded and batched; a corpus that is built in; and public sets to fetch."""
+"""Data: text pairs read, checked, encoded and batched; a corpus built in; public sets to fetch.
+
+    pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
+    print(pairs.inspect())                                     # what is wrong with them, in one table
+    train, valid = hold_out(pairs, count=1000)
+    source, target = train_tokenizers(train, "unigram")
+    encoded = encode_pairs(train, source, target, "cache")     # once; mapped from disk after that
+    for batch in Batches(encoded, tokens=4096).epoch(0): ...
+
+korean_english() makes pairs without a file. fetch.fetch() gets public sets, and is all the network there is.
+"""
+
+from regard.data.algorithms import algorithm_batch
+from regard.data.batches import Batches
+from regard.data.cache import encode_pairs
+from regard.data.choices import Choices
+from regard.data.encoded import EncodedPairs
+from regard.data.held_out import hold_out
+from regard.data.inspection import Report
+from regard.data.korean import KoreanEnglish, korean_english
+from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+from regard.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer, train_tokenizers
+
+__all__ = [
+    "TOKENIZERS",
+    "Batches",
+    "Choices",
+    "EncodedPairs",
+    "KoreanEnglish",
+    "Pair",
+    "Pairs",
+    "Report",
+    "Tokenizer",
+    "algorithm_batch",
+    "encode_pairs",
+    "hold_out",
+    "korean_english",
+    "load_tokenizer",
+    "pairs_from_dataset",
+    "pairs_from_lists",
+    "read_pairs",
+    "train_tokenizer",
+    "train_tokenizers",
+]

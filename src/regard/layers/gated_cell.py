@@ -42,8 +42,8 @@ class GatedCell(nn.Module):
 
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
         """The next state (B, width) from gates (B, 3 width), the state before, and a context (B, C)."""
-        if self.context is not None:
-            gates = gates + self.context(context)
+        if self.context is not None and context is not None:
+            gates = torch.addmm(gates, context, self.context.weight.T)
         of_gates, of_new = gates.tensor_split((2 * self.width,), -1)
-        take, reset = torch.sigmoid(of_gates + self.gate(state)).chunk(2, -1)
-        return torch.lerp(state, torch.tanh(of_new + self.state(reset * state)), take)
+        take, reset = torch.addmm(of_gates, state, self.gate.weight.T).sigmoid().chunk(2, -1)
+        return torch.lerp(state, torch.addmm(of_new, reset * state, self.state.weight.T).tanh(), take)

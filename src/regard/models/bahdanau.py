@@ -57,7 +57,7 @@ class Bahdanau(Model):
         self.target = words(target_size, inputs)
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
-        self.score = Additive(width, 2 * width, hidden)
+        self.score = _flat(Additive(width, 2 * width, hidden))
         self.cell = GatedCell(inputs, width, context_size=2 * width)
         self.readout = Maxout(inputs + 3 * width, max(width // 2, 1), target_size, dropout)
         self.dropout = nn.Dropout(dropout)
@@ -82,6 +82,15 @@ class Bahdanau(Model):
             contexts.append(context)
         read = torch.cat((torch.stack(states, 1), torch.stack(contexts, 1), embedded_RTM), -1)
         return State(state.position + tokens.shape[1], (s,)), self.readout(read)
+
+
+def _flat(score: Additive) -> Additive:
+    """A score that starts near 0 everywhere: what is looked at first by accident would be learned."""
+    with torch.no_grad():
+        score.vector.mul_(0.1)
+        score.query_weight.mul_(0.5)
+        score.key_weight.mul_(0.5)
+    return score
 
 
 class Maxout(nn.Module):

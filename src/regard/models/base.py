@@ -138,9 +138,9 @@ def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
     return sequences[torch.arange(len(sequences), device=sequences.device)[:, None], turned_BS]
 
 
-def words(size: int, width: int) -> nn.Embedding:
-    """A vector for each word of a vocabulary, of length about 1, and 0 for padding."""
+def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
+    """A vector for each word of a vocabulary, drawn with this standard deviation, and 0 for padding."""
     table = nn.Embedding(size, width, padding_idx=PAD)
     with torch.no_grad():
-        table.weight.normal_(std=width**-0.5)[PAD] = 0
+        table.weight.normal_(std=deviation)[PAD] = 0
     return table

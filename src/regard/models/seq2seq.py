@@ -19,8 +19,8 @@ class Seq2Seq(Model):
 
     h_j = cell(e(x_j), h_{j-1}),  c = h_S,  s_0 = c,  s_i = cell(e(y_{i-1}), s_{i-1})
     context="first" (Sutskever et al. 2014): c is the decoder's first state and no more. context="every" (Cho
-    et al. 2014): c is also given at every step, to the cell and to the softmax. reverse: read the words of the
-    source from the last to the first (Sutskever et al. 2014, section 3.3).
+    et al. 2014): c is also given at every step, to the cell and to the softmax. reverse: read the words
+    of the source from the last to the first (Sutskever et al. 2014, section 3.3).
 
     Differs from the papers: with "every" the softmax is linear in s_i, c and e(y_{i-1}); Cho has a maxout.
 

@@ -79,8 +79,8 @@ class Transformer(Model):
         super().__init__()
         made = _checked(size, norm, tie, source_size, target_size)
         self.source_size, self.target_size, self.width = source_size, target_size, made.width
-        self.target = words(target_size, made.width)
-        self.source = self.target if tie == "all" else words(source_size, made.width)
+        self.target = words(target_size, made.width, made.width**-0.5)
+        self.source = self.target if tie == "all" else words(source_size, made.width, made.width**-0.5)
         scheme = build_position(position, made.width, made.heads, longest)
         added = scheme.acts == "embeddings"
         self.position = scheme if added else None
