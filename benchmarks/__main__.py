@@ -6,12 +6,9 @@ import argparse
 import datetime
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from benchmarks.cases import CASES
-from benchmarks.measure import environment, extra_peak, peak_of, timed
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.measure import RESULTS, environment, extra_peak, peak_of, timed
 
 
 def main() -> None:

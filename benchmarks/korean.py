@@ -1,28 +1,39 @@
-"""The built-in corpus: a translator trained on it for a while, and how well it translates and aligns."""
+"""The built-in corpus: translators trained on it for a while, and how well they translate and align.
+
+python -m benchmarks.korean                     train bahdanau five times and seq2seq once, 90 seconds each
+python -m benchmarks.korean --seconds 20 --seeds 1 --no-write
+"""
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
+import logging
+import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
 from benchmarks.loop import seconds, train
+from benchmarks.measure import RESULTS, environment
 from regard.batch import Batch
-from regard.data.batches import Batches
-from regard.data.encoded import EncodedPairs
-from regard.data.korean.corpus import Example, korean_english
-from regard.data.tokenizers import Tokenizer, train_tokenizers
+from regard.data import Batches, EncodedPairs, Tokenizer, korean_english, train_tokenizers
+from regard.data.korean import Example
 from regard.decoding import Greedy, Translator
-from regard.evaluation.alignment import Links, score_links
-from regard.evaluation.bleu import bleu
-from regard.models import Model, build_model
+from regard.evaluation import Links, bleu, score_links
+from regard.models import build_model
 
-__all__ = ["Trained", "aligned", "examples", "train_for", "translated"]
+__all__ = ["MODELS", "Trained", "Measured", "examples", "measured", "train_for"]
 
 PAIRS = 40000
+MODELS: dict[str, dict[str, Any]] = {
+    "bahdanau": {"width": 128, "dropout": 0.1},
+    "seq2seq": {"width": 256, "cell": "gru", "reverse": True},
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,19 @@ class Trained:
     steps: int
 
 
+@dataclass(frozen=True)
+class Measured:
+    """BLEU and alignment error rate (in per cent; None without attention) on 500 test sentences, and BLEU on
+    200 of the long ones."""
+
+    model: str
+    seed: int
+    steps: int
+    bleu: float
+    error_rate: float | None
+    bleu_long: float
+
+
 @cache
 def examples(split: str, count: int) -> list[Example]:
     """Sentences of a split of the built-in corpus."""
@@ -41,8 +65,9 @@ def examples(split: str, count: int) -> list[Example]:
 
 @cache
 def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
+    """Tokenizers of whole words, and the training pairs encoded by them."""
     pairs = examples("train", PAIRS)
-    source, target = train_tokenizers(pairs, "word", joint=False)
+    source, target = train_tokenizers(pairs, "word")
     encoded = EncodedPairs.in_memory(
         source.encode_lines([pair.source for pair in pairs]),
         target.encode_lines([pair.target for pair in pairs]),
@@ -50,14 +75,12 @@ def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
     return source, target, encoded
 
 
-def train_for(
-    budget: float, seed: int, name: str = "bahdanau", rate: float = 4e-3, **options: Any
-) -> Trained:
-    """A model trained for this many seconds, on words as they are."""
+def train_for(budget: float, name: str, seed: int, **options: Any) -> Trained:
+    """A model of this name trained for this many seconds."""
     source, target, encoded = training_data()
     torch.manual_seed(seed)
-    model: Model = build_model(name, source.size, target.size, **options)
-    batches = Batches(encoded, tokens=TOKENS, seed=seed)
+    model = build_model(name, source.size, target.size, **{**MODELS[name], **options})
+    batches = Batches(encoded, tokens=800, seed=seed)
 
     def endless() -> Iterator[Batch]:
         epoch = 0
@@ -65,23 +88,86 @@ def train_for(
             yield from batches.epoch(epoch)
             epoch += 1
 
-    taken = train(model, endless(), seconds(budget), rate=rate)
+    taken = train(model, endless(), seconds(budget), rate=6e-3)
     return Trained(Translator(model, source, target, search=Greedy()), taken)
 
 
-TOKENS = 800
-
-
 def translated(trained: Trained, split: str, count: int) -> float:
-    """BLEU of greedy translations."""
+    """BLEU of greedy translations. The text is tokenized already, as sacrebleu would warn."""
     pairs = examples(split, count)
     found = trained.translator.translate([pair.source for pair in pairs])
+    logging.getLogger("sacrebleu").setLevel(logging.ERROR)
     return bleu([each.text for each in found], [pair.target for pair in pairs]).value
 
 
 def aligned(trained: Trained, split: str, count: int) -> float:
-    """The alignment error rate, in per cent, of the attention when the right translation is given."""
+    """The alignment error rate in per cent: the most attended word of each, given the right translation."""
     pairs = examples(split, count)
     found = trained.translator.align([pair.source for pair in pairs], [pair.target for pair in pairs])
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     return 100 * score_links([each.links for each in found], gold).error_rate
+
+
+def measured(budget: float, name: str, seed: int) -> Measured:
+    """Train, translate and align."""
+    trained = train_for(budget, name, seed)
+    return Measured(
+        name,
+        seed,
+        trained.steps,
+        translated(trained, "test", 500),
+        None if name == "seq2seq" else aligned(trained, "test", 500),
+        translated(trained, "long", 200),
+    )
+
+
+def table(found: list[Measured], budget: float) -> str:
+    """One row a run, and the medians of the model with attention."""
+    lines = [
+        f"Trained for {budget:.0f} seconds on the built-in corpus; BLEU of greedy translations of 500 test "
+        "sentences and of 200 long ones, alignment error rate by forced decoding.",
+        "",
+        "| model | seed | steps | BLEU | alignment error rate | BLEU of 25 to 60 words |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in found:
+        rate = "" if each.error_rate is None else f"{each.error_rate:.1f} %"
+        lines.append(
+            f"| {each.model} | {each.seed} | {each.steps} | {each.bleu:.1f} | {rate} | {each.bleu_long:.1f} |"
+        )
+    rates = [each.error_rate for each in found if each.error_rate is not None]
+    scores = [each.bleu for each in found if each.error_rate is not None]
+    medians = f"Medians of bahdanau: BLEU {statistics.median(scores):.1f}, alignment error rate "
+    lines += ["", f"{medians}{statistics.median(rates):.1f} %."] if rates else []
+    where = ", ".join(f"{name} {value}" for name, value in environment().items())
+    return "\n".join([*lines, "", f"Measured on: {where}.", ""])
+
+
+def main() -> None:
+    """Train and measure, and write a dated table into benchmarks/results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.korean", description=main.__doc__)
+    parser.add_argument("--seconds", type=float, default=90.0, help="how long each model is trained")
+    parser.add_argument("--seeds", type=int, default=5, help="how often bahdanau is trained")
+    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    given = parser.parse_args()
+    training_data()
+    found = []
+    for name, seed in [*(("bahdanau", seed) for seed in range(given.seeds)), ("seq2seq", 0)]:
+        found.append(measured(given.seconds, name, seed))
+        print(found[-1], flush=True)
+    text = table(found, given.seconds)
+    print("\n" + text)
+    if not given.no_write:
+        stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-korean"
+        record = {
+            "environment": environment(),
+            "seconds": given.seconds,
+            "runs": [asdict(each) for each in found],
+        }
+        stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
+        stem.with_suffix(".md").write_text(text)
+        print(f"written: {stem.name}.json and .md")
+
+
+if __name__ == "__main__":
+    main()

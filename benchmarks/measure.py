@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-__all__ = ["Timing", "environment", "peak_of", "timed"]
+__all__ = ["RESULTS", "Timing", "environment", "peak_of", "timed"]
+
+
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
