@@ -31,7 +31,7 @@ __all__ = ["MODELS", "Trained", "Measured", "examples", "measured", "train_for"]
 
 PAIRS = 40000
 MODELS: dict[str, dict[str, Any]] = {
-    "bahdanau": {"width": 128, "dropout": 0.1},
+    "bahdanau": {"width": 96, "dropout": 0.1},
     "seq2seq": {"width": 256, "cell": "gru", "reverse": True},
 }
 

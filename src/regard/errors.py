@@ -20,6 +20,7 @@ __all__ = [
     "UnknownName",
     "lettered",
     "message",
+    "positive",
 ]
 
 
@@ -138,3 +139,12 @@ def message(
     if hint:
         lines.append(f"hint: {hint}")
     return "\n".join(lines)
+
+
+def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
+    """Refuse sizes that are not whole numbers of 1 or more, and a dropout that is no probability below 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(message(call, f"{name} is {size!r}", expected="a whole number, 1 or more"))
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ArgumentError(message(call, f"dropout is {dropout!r}", expected="0 <= dropout < 1"))

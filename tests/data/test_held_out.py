@@ -57,7 +57,7 @@ def test_the_same_pair_is_kept_once_whatever_its_spaces():
     held = hold_out(pairs_of(both), count=100)
     assert held.duplicates == 2002 and len(held.train) + len(held.valid) == 2000
     assert max(pair.number for part in held for pair in part) <= 2000
-    assert "2,002 that are the same as one before" in str(held)
+    assert "2,002 the same as one before" in str(held)
 
 
 def test_translations_of_one_sentence_stay_together():
@@ -100,3 +100,19 @@ def test_too_few_pairs_are_refused():
         hold_out(pairs_of(many(10)), count=10)
     with pytest.raises(DataError, match="0 of 0 pairs"):
         hold_out(pairs_of([]), count=1)
+
+
+def test_what_was_dropped_before_is_said_too():
+    pairs = pairs_from_lists(["a", "b", "", "c"], ["1", "2", "3", "4"])
+    assert str(hold_out(pairs, count=1)).endswith("1 dropped")
+
+
+@pytest.mark.parametrize("wrong", [{"count": 1.5}, {"count": 0}, {"fraction": 1.0}])
+def test_how_much_is_held_out_must_be_a_number_that_can_be(wrong: dict[str, float]):
+    with pytest.raises(ArgumentError, match="hold_out"):
+        hold_out(pairs_from_lists(["a", "b"], ["1", "2"]), **wrong)
+
+
+def test_what_is_not_pairs_is_told_how_to_become_pairs():
+    with pytest.raises(ArgumentError, match="pairs_from_lists"):
+        hold_out([("a", "b")], count=1)

@@ -265,3 +265,11 @@ def test_every_kind_has_its_own_bit_and_its_default_first():
     assert sorted(bits) == [1 << i for i in range(8)]
     assert all(Choices().done_with(name) == kind.may[0] for name, kind in KINDS.items())
     assert all(left & right == 0 for left, right in itertools.combinations(bits, 2))
+
+
+def test_a_report_of_refused_pairs_does_not_say_that_all_is_well(tmp_path):
+    source, target = tmp_path / "a.ko", tmp_path / "a.en"
+    source.write_text("하나\n둘\n셋\n", encoding="utf-8")
+    target.write_text("one\ntwo\n", encoding="utf-8")
+    said = str(read_pairs(source, target).inspect())
+    assert "refused" in said and "nothing odd" not in said and "kept" not in said

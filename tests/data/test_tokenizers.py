@@ -431,3 +431,8 @@ def test_sampling_that_means_nothing_is_refused():
     for kind, sample in (("unigram", -1.0), ("unigram", math.nan), ("bpe", 1.5), ("word", 0.1)):
         with pytest.raises(ArgumentError, match=r"encode\(\): sample is"):
             TRAINED[kind].encode("a", sample=sample)
+
+
+def test_one_tokenizer_for_both_sides_has_one_size():
+    with pytest.raises(ArgumentError, match="900 and 500"):
+        train_tokenizers([("a b", "c d")], "word", joint=True, sizes=(900, 500))

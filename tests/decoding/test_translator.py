@@ -273,3 +273,33 @@ def test_waiting_is_shown_on_a_terminal_once_it_is_long():
             waiting.advance(3)
         assert ("translating" in written.getvalue()) == shown
         assert waiting.done == 4
+
+
+def test_a_word_that_a_sentence_ends_in_is_counted_once():
+    """Sentence ends without a space do not begin a new word: 길다。그녀는 is one."""
+    line = "그 시는 길다。그녀는 갔다。나는 간다 . " * 3
+    tokenizer = train_tokenizer("character", [line])
+    model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=4)
+    (found,) = Translator(model, tokenizer, tokenizer, search=Greedy(), longest=10).translate([line])
+    assert max(word for passage in found.passages for word in passage.source_words) == len(line.split()) - 1
+
+
+def test_a_string_is_not_a_stream_of_lines():
+    with pytest.raises(ArgumentError, match="stream"):
+        next(translator().stream("abc"))
+
+
+def test_a_prefix_that_cannot_begin_is_said():
+    words = train_tokenizer("word", ["a b c"])
+    model = build_model("bahdanau", words.size, words.size, width=4)
+    made = Translator(model, words, words, search=Greedy())
+    (blank,) = made.translate([""], prefixes=["a"])
+    assert blank.text == "" and "prefix" in blank.notes[0]
+    with pytest.raises(ArgumentError, match="prefix of line 1 holds what the target tokenizer does not know"):
+        made.translate(["a"], prefixes=["z"])
+
+
+@pytest.mark.parametrize("wrong", ["beam", Beam])
+def test_a_way_of_searching_must_be_one(wrong: object):
+    with pytest.raises(ArgumentError, match="Beam"):
+        translator(search=wrong)

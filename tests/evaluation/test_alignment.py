@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.decoding import align
 from regard.errors import ArgumentError, DataError
 from regard.evaluation.alignment import AlignmentScore, Links, parse_links, read_links, score_links
 
@@ -116,3 +118,9 @@ def test_links_past_the_end_of_a_sentence_are_found():
     assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
     with pytest.raises(DataError, match=r"(?s)sentence 2: a link 1-2, with 2 and 2 words.*base="):
         score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
+
+
+def test_the_alignment_of_a_translation_is_scored_as_it_is():
+    weights = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
+    found = align(weights, [0, 1, -1], [0, 1, -1])
+    assert score_links([found], [parse_links("0-0 1-1")]).error_rate == 0

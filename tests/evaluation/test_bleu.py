@@ -90,3 +90,8 @@ def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(sacrebleu.metrics, "BLEU", refuse)
     with pytest.raises(ArgumentError, match=r"(?s)'ko-mecab' is not installed.*sacrebleu\[ko\]"):
         bleu(["a"], ["a"], tokenize="ko-mecab")
+
+
+def test_fewer_than_no_words_are_refused():
+    with pytest.raises(ArgumentError, match="words is -1"):
+        chrf(["a"], ["a"], words=-1)

@@ -23,17 +23,19 @@ class HeldOut:
     """Pairs to train on and pairs to judge by: `train, valid = hold_out(...)`.
 
     duplicates: how many pairs were left out as the same as one before. shared: how many were left out of
-    train for a target that is in valid too. print() says it in a sentence.
+    train for a target that is in valid too. dropped: how many the choices of the pairs had dropped before,
+    which pairs.inspect() tells of. print() says it in a sentence.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> print(hold_out(pairs_from_lists(["a", "b", "c", "c"], ["1", "2", "3", "3"]), count=1))
-    2 pairs to train on, 1 held out; left out: 1 that are the same as one before, 0 whose target is held out
+    2 pairs to train on, 1 held out; left out: 1 the same as one before, 0 whose target is held out, 0 dropped
     """
 
     train: Pairs
     valid: Pairs
     duplicates: int
     shared: int
+    dropped: int = 0
 
     def __iter__(self) -> Iterator[Pairs]:
         return iter((self.train, self.valid))
@@ -41,7 +43,8 @@ class HeldOut:
     def __str__(self) -> str:
         return (
             f"{len(self.train):,} pairs to train on, {len(self.valid):,} held out; left out: "
-            f"{self.duplicates:,} that are the same as one before, {self.shared:,} whose target is held out"
+            f"{self.duplicates:,} the same as one before, {self.shared:,} whose target is held out, "
+            f"{self.dropped:,} dropped"
         )
 
 
@@ -67,8 +70,13 @@ def hold_out(
     """
     if (count is None) == (fraction is None):
         raise ArgumentError(message("hold_out()", "give count or fraction", expected="one of the two"))
-    if count is not None and count < 1:
-        raise ArgumentError(message("hold_out()", f"count is {count}", expected="at least 1"))
+    if not isinstance(pairs, Pairs):
+        problem = f"pairs is of type {type(pairs).__name__}"
+        hint = "read_pairs(...) reads files, pairs_from_lists(sources, targets) takes lists"
+        raise ArgumentError(message("hold_out()", problem, expected="Pairs", hint=hint))
+    if count is not None and (not isinstance(count, int) or count < 1):
+        expected = "a whole number, at least 1"
+        raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
     if fraction is not None and not 0 < fraction < 1:
         raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
     positions, sources, targets = _hashes(pairs, seed)
@@ -88,13 +96,14 @@ def hold_out(
         problem = f"{held.sum()} of {len(held)} pairs would be held out, {learned.sum()} left to train on"
         hint = "hold out fewer, or give more pairs"
         raise DataError(message(f"hold_out() of {pairs.name}", problem, hint=hint))
-    read = pairs.inspect().read
+    report = pairs.inspect()
+    read = report.read
     parts = []
     for chosen, name in ((learned, "to train on"), (held, "held out")):
         selected = numpy.zeros(read, bool)
         selected[positions[chosen]] = True
         parts.append(pairs.only(selected, f"{pairs.name}, {name}"))
-    return HeldOut(parts[0], parts[1], duplicates, int((known & ~held).sum()))
+    return HeldOut(parts[0], parts[1], duplicates, int((known & ~held).sum()), read - report.kept)
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:

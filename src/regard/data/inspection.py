@@ -91,6 +91,8 @@ class Report:
 
     def __rich__(self) -> Table:
         title = f"{self.read:,} pairs read, {self.kept:,} kept"
+        if self.refused is not None:
+            title = f"{self.read:,} pairs read, and refused"
         table = Table(title=title, title_justify="left", title_style="bold")
         for name in ("what", "pairs", "dropped", "done", "first"):
             right = name in ("pairs", "dropped")
@@ -100,6 +102,10 @@ class Report:
                 first = each.examples[0].place if each.examples else ""
                 cells = (each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first)
                 table.add_row(*map(Text, cells), style="red" if each.done == "refused" else "")
+        if self.refused is not None and not any(
+            each.done == "refused" for each in self.findings if each.count
+        ):
+            table.add_row(Text(str(self.refused)), "", "", "refused", "", style="red")
         if not table.row_count:
             table.add_row(Text("nothing odd"), "0", "0", "", "")
         return table

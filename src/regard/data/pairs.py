@@ -33,7 +33,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Pair(NamedTuple):
-    """A sentence, its translation, and its position in the data from 1 on: in one file, its line.
+    """A sentence, its translation, and its position in the data from 1 on: its line in a file without header.
 
     >>> Pair("안녕.", "Hi.", 7).target
     'Hi.'

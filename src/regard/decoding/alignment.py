@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["Alignment", "Block", "align", "averaged"]
 
@@ -98,6 +98,10 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
     (tensor([[0.5000, 0.5000]]), tensor([[0., 1.]]))
     """
     chosen = [weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)]
+    if not attention:
+        problem = "there is no attention to average"
+        hint = "seq2seq has none; other models show it where look is not None"
+        raise ArgumentError(message("averaged()", problem, hint=hint))
     if not chosen:
         raise UnknownName("site", site, attention)
     means = []

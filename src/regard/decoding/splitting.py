@@ -73,9 +73,12 @@ def divided(line: str, tokenizer: Tokenizer, room: int) -> tuple[list[Part], str
     """
     each = sentences(line)
     parts: list[Part] = []
-    whole = first_word = 0
-    for tokens in tokenizer.encode_lines(each):
-        words = [word + first_word if word >= 0 else -1 for word in tokenizer.words(tokens)]
+    whole = first_word = place = 0
+    for sentence, tokens in zip(each, tokenizer.encode_lines(each), strict=True):
+        place = line.index(sentence, place)
+        inside = first_word and not line[place - 1].isspace()  # 길다。그녀는 is one word
+        place += len(sentence)
+        words = [word + first_word - bool(inside) if word >= 0 else -1 for word in tokenizer.words(tokens)]
         first_word = max([first_word, *(word + 1 for word in words)])
         cut = _cut(tokens, words, room)
         whole += len(cut) == 1

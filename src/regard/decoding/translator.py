@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from regard.batch import EOS, Batch
+from regard.batch import EOS, UNK, Batch
 from regard.decoding.alignment import Alignment
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
@@ -99,6 +99,11 @@ class Translator:
         self.search: Search = Beam() if search is None else search
         self.tokens_per_batch = tokens_per_batch
         self.longest = longest if model.longest_source is None else min(longest, model.longest_source)
+        whole("Translator()", longest=(self.longest, 2))
+        if not isinstance(self.search, Search):
+            expected = "Greedy(...), Beam(...) or Sample(...)"
+            problem = f"search is {self.search!r}"
+            raise ArgumentError(message("Translator()", problem, expected=expected))
 
     def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> list[Translation]:
         """Translate lines: as many translations, in the same order; of a blank line, a blank one.
@@ -116,6 +121,8 @@ class Translator:
     def stream(self, lines: Iterable[str], at_once: int = AT_ONCE) -> Iterator[Translation]:
         """Translate lines as they come, `at_once` together, for files larger than memory."""
         whole("stream()", at_once=(at_once, 1))
+        if isinstance(lines, str):
+            _checked("stream()", lines)
         remaining, first = iter(lines), 0
         while some := list(itertools.islice(remaining, at_once)):
             yield from self._translated(_checked("stream()", some, first), ["" for _ in some], first)
@@ -171,6 +178,10 @@ class Translator:
         notes, jobs = [], []
         for number, tokens in enumerate(self.source_tokenizer.encode_lines(lines)):
             parts, note = self._divided(lines[number], tokens)
+            if begun[number] and not parts:
+                note = "; ".join(
+                    filter(None, (note, "its prefix was not used: there is nothing to translate"))
+                )
             notes.append(note)
             for place, part in enumerate(parts):
                 jobs.append(_Job(number, place, part, begun[number] if place == 0 else ()))
@@ -186,6 +197,9 @@ class Translator:
         limits = [limit for limit in (self.search.rules.maximum, self.model.longest_target) if limit]
         found = [tuple(tokens) for tokens in self.target_tokenizer.encode_lines(prefixes)]
         for number, tokens in enumerate(found, first + 1):
+            if UNK in tokens:
+                problem = f"the prefix of line {number} holds what the target tokenizer does not know"
+                raise ArgumentError(message("translate()", problem, hint="use words that it was trained on"))
             if limits and len(tokens) >= min(limits):
                 raise ArgumentError(
                     message(

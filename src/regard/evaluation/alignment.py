@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from regard.data.reading import printable, read_lines, shown
 from regard.errors import ArgumentError, DataError, message
@@ -148,7 +149,8 @@ def score_links(
         raise ArgumentError(message("score_links()", problem, expected="as many of each"))
     sums = [0, 0, 0, 0]
     for index, (ours, theirs) in enumerate(zip(proposed, drawn, strict=True)):
-        links = ours.sure if isinstance(ours, Links) else frozenset((int(a), int(b)) for a, b in ours)
+        linked: Any = getattr(ours, "links", ours)  # an Alignment of a translation has them
+        links = ours.sure if isinstance(ours, Links) else frozenset((int(a), int(b)) for a, b in linked)
         if lengths is not None:
             _check_lengths(index, links | theirs.possible, lengths[index])
         found = (links, theirs.sure, links & theirs.possible, links & theirs.sure)

@@ -67,6 +67,8 @@ def chrf(translations: Sequence[str], references: References, *, words: int = 0)
     """
     from sacrebleu.metrics import CHRF
 
+    if words < 0:
+        raise ArgumentError(message("chrf()", f"words is {words}", expected="0, or 2 for chrF++"))
     name = "chrF2" + "+" * words
     return _scored("chrf()", CHRF(word_order=words), name, translations, references)
 

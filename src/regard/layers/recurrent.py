@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import UnknownName, positive
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent"]
 
@@ -63,9 +63,8 @@ class Recurrence:
     def __post_init__(self) -> None:
         if self.cell not in CELLS:
             raise UnknownName("cell", self.cell, CELLS)
-        if min(self.width, self.depth, self.embedding_width) < 1 or not 0 <= self.dropout < 1:
-            expected = "sizes of 1 or more, 0 <= dropout < 1"
-            raise ArgumentError(message("Recurrence()", f"this cannot be made: {self}", expected=expected))
+        sizes = {"width": self.width, "depth": self.depth, "embedding": self.embedding_width}
+        positive("Recurrence()", self.dropout, **sizes)
 
     @property
     def embedding_width(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from inspect import signature
 from typing import Any
 
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -71,5 +71,8 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
         whole = made.get(part, usual)
         if isinstance(whole, str):
             whole = find_size(whole)
+        if not isinstance(whole, type(usual)):
+            problem = f"{part} is {whole!r}"
+            raise ArgumentError(message(f"build_model({name!r})", problem, expected=repr(usual)))
         made[part] = replace(whole, **{name: options[name] for name in inside - alone if name in options})
     return MODELS[name](source_size, target_size, **made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName
+from regard.errors import UnknownName, positive
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.masks import padding
@@ -51,8 +51,11 @@ class Bahdanau(Model):
         super().__init__()
         if encoder not in ENCODERS:
             raise UnknownName("encoder", encoder, ENCODERS)
+        inputs = width if embedding is None else embedding
+        hidden = width if hidden is None else hidden
+        sizes = {"source_size": source_size, "target_size": target_size}
+        positive("Bahdanau()", dropout, **sizes, width=width, embedding=inputs, hidden=hidden)
         self.source_size, self.target_size, self.width = source_size, target_size, width
-        inputs = embedding or width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
         self.encoder = ENCODERS[encoder](inputs, width)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.masks import dense, padding
 from regard.memory import prepare
@@ -80,6 +80,7 @@ class Luong(Model):
         made = recurrence or Recurrence(cell="lstm")
         if readout not in READOUTS:
             raise UnknownName("readout", readout, READOUTS)
+        positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view = build_view(view)
         width, inputs = made.width, made.embedding_width

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName
+from regard.errors import UnknownName, positive
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.models.base import Encoded, Model, State, flip, words
 
@@ -43,6 +43,7 @@ class Seq2Seq(Model):
         if context not in CONTEXTS:
             raise UnknownName("context", context, CONTEXTS)
         made = recurrence or Recurrence()
+        positive("Seq2Seq()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size = source_size, target_size
         self.every, self.reverse = context == "every", reverse
         width, inputs = made.width, made.embedding_width

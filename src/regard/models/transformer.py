@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
 from regard.mask import Mask
@@ -32,6 +32,11 @@ class Size:
     inner: int
     layers: int
     decoder_layers: int | None = None  # as many as the encoder unless given
+
+    def __post_init__(self) -> None:
+        depth = self.layers if self.decoder_layers is None else self.decoder_layers
+        sizes = {"width": self.width, "heads": self.heads, "inner": self.inner}
+        positive("Size()", **sizes, layers=self.layers, decoder_layers=depth)
 
 
 SIZES = {
@@ -78,6 +83,10 @@ class Transformer(Model):
     ):
         super().__init__()
         made = _checked(size, norm, tie, source_size, target_size)
+        positive("Transformer()", dropout, source_size=source_size, target_size=target_size)
+        if longest < 2:
+            expected = "2 or more: a word and the end of the sentence"
+            raise ArgumentError(message("Transformer()", f"longest is {longest}", expected=expected))
         self.source_size, self.target_size, self.width = source_size, target_size, made.width
         self.target = words(target_size, made.width, made.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, made.width, made.width**-0.5)
@@ -200,6 +209,8 @@ def _checked(size: str | Size, norm: str, tie: str, source_size: int, target_siz
                 hint='train one tokenizer on both sides, or take tie="output"',
             )
         )
+    if not isinstance(size, str | Size):
+        raise ArgumentError(message("Transformer()", f"size is {size!r}", expected="a name or a Size"))
     return find_size(size) if isinstance(size, str) else size
 
 

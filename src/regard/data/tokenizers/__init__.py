@@ -11,7 +11,7 @@ from regard.data.tokenizers.listed import Characters, Words, listed_kind
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
 from regard.data.tokenizers.text import clean, draw_sample, sides
 from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = [
     "BPE",
@@ -72,6 +72,9 @@ def train_tokenizers(
     """
     source_size, target_size = sizes if isinstance(sizes, tuple) else (sizes, sizes)
     if joint:
+        if None not in (source_size, target_size) and source_size != target_size:
+            problem = f"one tokenizer for both sides cannot have {source_size} and {target_size} tokens"
+            raise ArgumentError(message("train_tokenizers()", problem, hint="sizes=one number"))
         lines = itertools.chain.from_iterable(map(sides, pairs))
         both = train_tokenizer(kind, lines, source_size if target_size is None else target_size)
         return both, both
