@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.loop import seconds, train
+from benchmarks.loop import Progress, seconds, train
 from benchmarks.measure import RESULTS, environment
 from regard.batch import Batch
 from regard.data import Batches, EncodedPairs, Tokenizer, korean_english, train_tokenizers
@@ -75,8 +75,8 @@ def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
     return source, target, encoded
 
 
-def train_for(budget: float, name: str, seed: int, **options: Any) -> Trained:
-    """A model of this name trained for this many seconds."""
+def train_for(progress: Progress, name: str, seed: int, **options: Any) -> Trained:
+    """A model of this name trained for so long."""
     source, target, encoded = training_data()
     torch.manual_seed(seed)
     model = build_model(name, source.size, target.size, **{**MODELS[name], **options})
@@ -88,7 +88,7 @@ def train_for(budget: float, name: str, seed: int, **options: Any) -> Trained:
             yield from batches.epoch(epoch)
             epoch += 1
 
-    taken = train(model, endless(), seconds(budget), rate=6e-3)
+    taken = train(model, endless(), progress, rate=6e-3)
     return Trained(Translator(model, source, target, search=Greedy()), taken)
 
 
@@ -108,9 +108,9 @@ def aligned(trained: Trained, split: str, count: int) -> float:
     return 100 * score_links([each.links for each in found], gold).error_rate
 
 
-def measured(budget: float, name: str, seed: int) -> Measured:
+def measured(progress: Progress, name: str, seed: int) -> Measured:
     """Train, translate and align."""
-    trained = train_for(budget, name, seed)
+    trained = train_for(progress, name, seed)
     return Measured(
         name,
         seed,
@@ -153,7 +153,7 @@ def main() -> None:
     training_data()
     found = []
     for name, seed in [*(("bahdanau", seed) for seed in range(given.seeds)), ("seq2seq", 0)]:
-        found.append(measured(given.seconds, name, seed))
+        found.append(measured(seconds(given.seconds), name, seed))
         print(found[-1], flush=True)
     text = table(found, given.seconds)
     print("\n" + text)
