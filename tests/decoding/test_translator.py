@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from regard.batch import Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
-from regard.decoding.waiting import Waiting
 from regard.errors import ArgumentError, UnknownName
 from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
@@ -262,17 +258,6 @@ def test_what_does_not_fit_is_refused():
             wrong()
     with pytest.raises(UnknownName, match="known: split, truncate"):
         translator(overlong="drop")
-
-
-def test_waiting_is_shown_on_a_terminal_once_it_is_long():
-    for terminal, patience, shown in [(True, 0.0, True), (True, 1e9, False), (False, 0.0, False)]:
-        written = io.StringIO()
-        console = Console(file=written, force_terminal=terminal, width=60)
-        with Waiting("translating", 4, patience, console) as waiting:
-            waiting.advance(1)
-            waiting.advance(3)
-        assert ("translating" in written.getvalue()) == shown
-        assert waiting.done == 4
 
 
 def test_a_word_that_a_sentence_ends_in_is_counted_once():

@@ -1,7 +1,7 @@
 """What `blocked` does where there is little: additive scores all at once, their tanh held for the way back.
 
-A recurrent decoder makes one such call a word, each so small that walking over blocks costs more than it
-saves. What is held is bounded; a long sentence or a large batch is walked over.
+A recurrent decoder makes one such call a word, each so small that there is nothing to save by walking
+over blocks. What is held is bounded; a long sentence or a large batch is walked over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.call import Call, Forward
 __all__ = ["fits", "run"]
 
 FEW = 1 << 18
-"""How many numbers a call may hold: one megabyte of float32."""
+"""How many numbers a call may hold on a CPU: one megabyte of float32."""
 
 
 def fits(call: Call) -> bool:

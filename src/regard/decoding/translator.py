@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from regard.batch import EOS, UNK, Batch
+from regard.data.progress import advancing
 from regard.decoding.alignment import Alignment
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
@@ -15,7 +16,6 @@ from regard.decoding.rules import whole
 from regard.decoding.search import Search, search
 from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
 from regard.decoding.translation import Passage, Scored, Translation
-from regard.decoding.waiting import Waiting
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models.base import Model
 
@@ -141,7 +141,7 @@ class Translator:
         targets_in = _read(self.target_tokenizer, right, self.model.longest_target, "target", notes)
         lengths = [max(len(a.tokens), len(b.tokens)) + 1 for a, b in zip(sources_in, targets_in, strict=True)]
         passages: dict[int, Passage] = {}
-        with Waiting("scoring", len(left)) as waiting:
+        with advancing("scoring", len(left)) as reached:
             for rows in _batches(lengths, self.tokens_per_batch):
                 batch = Batch.collate(
                     [sources_in[row].tokens for row in rows], [targets_in[row].tokens for row in rows], rows
@@ -154,7 +154,7 @@ class Translator:
                             said, tuple(scores[: len(said)].tolist()), 0.0, observed.attention_of(place)
                         )
                         passages[row] = self._passage(sources_in[row], found, right[row], 0)
-                waiting.advance(len(rows))
+                reached(len(passages))
         return [
             Scored(left[row], right[row], (passages[row],), tuple(notes[row])) for row in range(len(left))
         ]
@@ -226,7 +226,7 @@ class Translator:
     def _searched(self, jobs: list[_Job], first: int) -> list[list[Hypothesis]]:
         """The hypotheses of each job, the jobs of like length searched together."""
         found: dict[int, list[Hypothesis]] = {}
-        with Waiting("translating", len(jobs)) as waiting:
+        with advancing("translating", len(jobs)) as reached:
             for rows in _batches([len(job.part.tokens) + 1 for job in jobs], self.tokens_per_batch):
                 some = [jobs[row] for row in rows]
                 # Samples are drawn by this number, so it depends on nothing but the place in the data.
@@ -235,7 +235,7 @@ class Translator:
                 prefixes = [job.prefix for job in some]
                 said = search(self.model, batch, self.search, prefixes=prefixes, look=self.look)
                 found.update(zip(rows, said, strict=True))
-                waiting.advance(len(rows))
+                reached(len(found))
         return [found[row] for row in range(len(jobs))]
 
     def _translation(self, line: str, said: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
