@@ -187,6 +187,8 @@ def test_what_cannot_be_is_refused():
     data = many(5)
     for options in (
         {"tokens": 0},
+        {"tokens": 10.5},
+        {"rank": 0.5},
         {"sentences": 0},
         {"longest": 0},
         {"world": 0},

@@ -48,6 +48,31 @@ def test_invalid_bytes_are_refused_with_file_line_and_byte(tmp_path):
             use()
 
 
+@pytest.mark.parametrize(
+    "name, line, told",
+    [
+        ("tsv", b"ab\tc\xe9\tx", "byte 5 of the line, 0xE9"),
+        ("tsv", b"\xe9\tc\tx", "byte 1 of the line, 0xE9"),
+        ("jsonl", b'{"source": "a", "target": "\\n\xff"}', "byte 30 of the line, 0xFF"),
+        ("jsonl", b'{"source": "\\ud800", "target": "b"}', "an escape"),
+    ],
+)
+def test_the_wrong_byte_is_counted_within_the_line_of_the_file(tmp_path, name, line, told):
+    path, fine = tmp_path / f"a.{name}", {"tsv": b"a\tb", "jsonl": b'{"source": "a", "target": "b"}'}[name]
+    path.write_bytes(fine + b"\n" + line + b"\n")
+    with pytest.raises(DataError, match=rf"a\.{name}, line 2: not valid UTF-8: {told}"):
+        list(read_pairs(**{name: path}))
+
+
+def test_utf16_without_a_mark_is_hinted_at_where_it_is_refused(tmp_path):
+    korean = "나는 학교에 갔다.\n비가 온다.\n".encode("utf-16-le")
+    lines = korean.count(b"\n") + 1
+    for count, told in ((lines, "line 1: not valid UTF-8"), (lines + 3, "so they are not parallel")):
+        pairs = parallel(tmp_path, korean, b"one\n" * count)
+        with pytest.raises(DataError, match=rf"(?s){told}.*hint: if this is UTF-16, .*iconv"):
+            pairs.inspect().check()
+
+
 def test_pairs_before_a_refused_one_are_given(tmp_path):
     given_ = iter(parallel(tmp_path, b"a\nb\n", b"one\n\xe9\n"))
     assert next(given_).target == "one"

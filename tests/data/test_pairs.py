@@ -121,6 +121,21 @@ def test_what_is_no_utf8_text_is_named(tmp_path, start, kind):
         list(parallel(tmp_path, start + b"x\n", b"x\n", Choices(invalid="replace")))
 
 
+@pytest.mark.parametrize("code", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_known_by_its_zeros(tmp_path, code):
+    with pytest.raises(DataError, match=f"(?is)a.en: this is UTF-16 text.*-f {code.replace('16-', '16')} "):
+        list(parallel(tmp_path, "안녕.\n", "Hello.\n".encode(code)))
+
+
+def test_lines_that_end_in_returns_alone_are_hinted_at(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"(?s)a\.ko: one line without \\n.*hint: .*tr '\\r' '\\n'"):
+        list(parallel(tmp_path, "가\r나\r", "one\ntwo\n"))
+    assert len(parallel(tmp_path, "가\r", "one")) == 1
+    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
+    with pytest.raises(DataError, match=r"(?s)no text of lines.*hint: .*tr '\\r' '\\n'"):
+        list(parallel(tmp_path, b"x\r" * 500, b"x\n"))
+
+
 def test_a_file_of_one_endless_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LONGEST_LINE", 100)
     monkeypatch.setattr(reading, "BLOCK", 64)
@@ -141,17 +156,28 @@ def test_reading_says_what_it_was_not_told(tmp_path):
     for arguments in ({}, {"source": path}, {"tsv": path, "jsonl": path}, {"target": path, "tsv": path}):
         with pytest.raises(ArgumentError, match="does not say where both sides are"):
             read_pairs(**arguments)
-    with pytest.raises(ArgumentError, match="numbers from 1 on"):
-        read_pairs(tsv=path, columns=(0, 1))
     with pytest.raises(ArgumentError, match="an empty list"):
         read_pairs(jsonl=[])
+    for wrong in ({"tsv": 5}, {"jsonl": [path, 5]}, {"source": 5, "target": path}):
+        with pytest.raises(ArgumentError, match="5 is no path"):
+            read_pairs(**wrong)
+
+
+@pytest.mark.parametrize("columns", [(0, 1), (1, -2), (1,), (1, "ko"), 1, (1, 2, 3), (2, 2), "ab", (1, True)])
+def test_columns_are_two_numbers_or_two_names(tmp_path, columns):
+    path = saved(tmp_path, "a.tsv", "a\tb\n")
+    with pytest.raises(ArgumentError, match=r"columns=.*\nexpected: two different columns, as numbers"):
+        read_pairs(tsv=path, columns=columns)
+    assert len(read_pairs(tsv=path, columns=[2, 1])) == 1
 
 
 def test_a_column_that_is_not_there_is_told_of(tmp_path):
     path = saved(tmp_path, "a.tsv", "en\tko\nHi.\t안녕.\nGo.\n")
-    with pytest.raises(DataError, match=r"a\.tsv, line 3: 1 column, not 2"):
+    with pytest.raises(DataError, match=r"(?s)a\.tsv, line 3: 1 column, not 2\n.*check columns="):
         list(read_pairs(tsv=path, columns=("en", "ko")))
-    with pytest.raises(DataError, match=r"a\.tsv, line 1: no column 'de'; there is en, ko"):
+    with pytest.raises(
+        DataError, match=r"(?s)a\.tsv, line 1: no column 'de'; there is en, ko\n.*check columns="
+    ):
         list(read_pairs(tsv=path, columns=("en", "de")))
     kept = read_pairs(tsv=path, columns=("en", "ko"), choices=Choices(malformed="skip"))
     assert [pair.source for pair in kept] == ["Hi."]
@@ -209,6 +235,12 @@ def test_a_dataset_is_asked_for_no_more_than_rows():
 def test_lists_of_different_lengths_are_refused():
     with pytest.raises(DataError, match="2 sources against 1 targets"):
         pairs_from_lists(["a", "b"], ["c"])
+
+
+def test_a_text_is_no_list_of_texts():
+    for sources, targets in (("abc", "123"), (["abc"], "1")):
+        with pytest.raises(ArgumentError, match="a text was given"):
+            pairs_from_lists(sources, targets)
 
 
 def test_the_fingerprint_is_of_content_and_choices(tmp_path):

@@ -367,8 +367,12 @@ def test_sides_are_learned_apart_or_together(kind: str):
 def test_sizes_are_of_both_or_of_each():
     source, target = train_tokenizers(PAIRS, "word", sizes=(6, 5))
     assert (source.size, target.size) == (6, 5)
+    assert train_tokenizers(PAIRS, "word", sizes=[6, None])[0].size == 6
     assert {each.size for each in train_tokenizers(PAIRS, "word", sizes=7)} == {7}
     assert train_tokenizers(PAIRS, "word", joint=True, sizes=7)[0].size == 7
+    for wrong in ((7,), [7, 7, 7], "7", 7.5, ["7", 7]):
+        with pytest.raises(ArgumentError, match=r"train_tokenizers?\(\): sizes? is "):
+            train_tokenizers(PAIRS, "word", sizes=wrong)
 
 
 def all_ways(word: str, known: Sequence[str]) -> list[tuple[str, ...]]:
@@ -431,6 +435,13 @@ def test_sampling_that_means_nothing_is_refused():
     for kind, sample in (("unigram", -1.0), ("unigram", math.nan), ("bpe", 1.5), ("word", 0.1)):
         with pytest.raises(ArgumentError, match=r"encode\(\): sample is"):
             TRAINED[kind].encode("a", sample=sample)
+
+
+def test_pairs_that_can_be_read_only_once_make_one_tokenizer_and_not_two():
+    with pytest.raises(ArgumentError, match=r"(?s)only once.*list\(pairs\)"):
+        train_tokenizers((pair for pair in PAIRS), "word")
+    both, _ = train_tokenizers((pair for pair in PAIRS), "word", joint=True)
+    assert both.fingerprint == train_tokenizers(PAIRS, "word", joint=True)[0].fingerprint
 
 
 def test_one_tokenizer_for_both_sides_has_one_size():

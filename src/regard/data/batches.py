@@ -70,11 +70,10 @@ class Batches:
         rank: int = 0,
         world: int = 1,
     ):
-        _check(tokens=tokens, sentences=sentences, longest=longest, world=world)
-        if not 0 <= rank < world:
+        _check(1, tokens=tokens, sentences=sentences, longest=longest, world=world)
+        _check(0, rank=rank, seed=seed)
+        if rank >= world:
             raise ArgumentError(message("Batches()", f"rank is {rank}", expected=f"0 to {world - 1}"))
-        if seed < 0:
-            raise ArgumentError(message("Batches()", f"seed is {seed}", expected="0 or more"))
         self.data, self.shuffle, self.seed = data, shuffle, seed
         self.rank, self.world = rank, world
         self._tokens, self._sentences = tokens * world, sentences and sentences * world
@@ -166,10 +165,11 @@ class Batches:
             yield Batch(source, source_lengths, target, target_lengths, index)
 
 
-def _check(**given: int | None) -> None:
+def _check(least: int, **given: int | None) -> None:
     for name, value in given.items():
-        if value is not None and value < 1:
-            raise ArgumentError(message("Batches()", f"{name} is {value}", expected="1 or more"))
+        if value is not None and (not isinstance(value, int | numpy.integer) or value < least):
+            expected = f"a whole number, {least} or more"
+            raise ArgumentError(message("Batches()", f"{name} is {value!r}", expected=expected))
 
 
 def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:

@@ -34,7 +34,7 @@ class Block:
 
     first: the number of the first line in its file. data: valid UTF-8, lines ended by "\\n"; ends: where.
     lengths: in characters. marks: bits of KINDS. keys: a number for each line, the same for the same line in
-    this run, or None. wrong: of lines that were not UTF-8, the first wrong byte from 1 on, and what it was.
+    this run, or None.
     """
 
     raw: Raw
@@ -44,7 +44,6 @@ class Block:
     lengths: NDArray[numpy.int32]
     marks: Marks
     keys: NDArray[numpy.int64] | None
-    wrong: dict[int, tuple[int, int]]
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -81,7 +80,7 @@ class Examiner:
         bytes_ = numpy.frombuffer(data, numpy.uint8)
         ends = numpy.flatnonzero(bytes_ == NEWLINE)
         marks = numpy.zeros(len(ends), numpy.uint8) if raw.marks is None else raw.marks.copy()
-        marks[list(wrong)] |= KINDS["invalid"].bit
+        marks[wrong] |= KINDS["invalid"].bit
         if b"\0" in data:
             marks[numpy.searchsorted(ends, numpy.flatnonzero(bytes_ == 0))] |= KINDS["nul"].bit
             data = data.replace(b"\0", b" ")
@@ -92,7 +91,7 @@ class Examiner:
         marks[(marks & KINDS["malformed"].bit) != 0] &= ~KINDS["empty"].bit & 0xFF
         if self.choices.longest is not None:
             marks[lengths > self.choices.longest] |= KINDS["long"].bit
-        block = Block(raw, self.number, data, ends, lengths, marks, self._keys(data, len(ends)), wrong)
+        block = Block(raw, self.number, data, ends, lengths, marks, self._keys(data, len(ends)))
         self.number += len(ends)
         return block
 
@@ -103,20 +102,20 @@ class Examiner:
         return numpy.fromiter(map(hash, data.split(b"\n")), numpy.int64, count)
 
 
-def _decodable(data: bytes) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """The lines as valid UTF-8, wrong bytes replaced by U+FFFD; and where each wrong line was wrong first."""
+def _decodable(data: bytes) -> tuple[bytes, list[int]]:
+    """The lines as valid UTF-8, wrong bytes replaced by U+FFFD; and which lines were wrong."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
         pass
     else:
-        return data, {}
-    wrong, lines = {}, data.split(b"\n")
+        return data, []
+    wrong, lines = [], data.split(b"\n")
     for index, line in enumerate(lines):
         try:
             line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            wrong[index] = (error.start + 1, line[error.start])
+        except UnicodeDecodeError:
+            wrong.append(index)
             lines[index] = line.decode("utf-8", "replace").encode("utf-8")
     return b"\n".join(lines), wrong
 

@@ -17,6 +17,7 @@ from regard.data.examining import Block, Examiner
 from regard.data.origins import Chunk, CountsDiffer, Origin
 from regard.data.out_of_step import counts_differ
 from regard.data.progress import advancing
+from regard.data.reading import UTF_16
 from regard.errors import DataError, UnknownName, message
 
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
@@ -150,15 +151,26 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int) -> DataError
     block, line = _odd_side(chunk, index, KINDS[kind].bit)
     problem = choices.says(kind)
     if kind == "invalid":
-        byte, value = block.wrong[line]
-        problem = f"not valid UTF-8: byte {byte} of the line, 0x{value:02X}"
+        problem = f"not valid UTF-8: {_first_wrong(block.raw.line(line))}"
     elif kind == "malformed":
         problem = block.raw.reasons.get(line, problem)
     elif kind == "uneven":
         sides = [block.lengths[part][index] for block, part in chunk.sides]
         problem += f": {sides[0]} characters against {sides[1]}"
+    hints = [block.raw.hint] if kind == "malformed" and block.raw.hint else []
+    if block.raw.unit == "line" and b"\0" in block.raw.data:
+        hints.append(UTF_16)
     others = " or ".join(f'Choices({kind}="{way}")' for way in KINDS[kind].may if way != "error")
-    return DataError(message(block.place(line), problem, hint=f"mend the data, or choose {others}"))
+    hint = "; ".join((*hints, f"mend the data, or choose {others}"))
+    return DataError(message(block.place(line), problem, hint=hint))
+
+
+def _first_wrong(line: bytes) -> str:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"byte {error.start + 1} of the line, 0x{line[error.start]:02X}"
+    return "an escape like \\ud800, which is half of a character"
 
 
 class _Tally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.data.choices import SHORT
 from regard.data.origins import CountsDiffer
-from regard.data.reading import printable, read_blocks, shown
+from regard.data.reading import UTF_16, printable, read_blocks, shown
 from regard.errors import DataError, message
 
 __all__ = ["counts_differ", "out_of_step"]
@@ -62,6 +63,8 @@ def counts_differ(difference: CountsDiffer, source: Lengths, target: Lengths) ->
         for name, path in zip(names, difference.paths, strict=True):
             lines.append(f"  {name.ljust(width)}  {_line(path, wrong)}")
         hint = "compare the files around there: a line is missing, or one is broken in two"
+    if any(b"\0" in raw.data for path in difference.paths for raw in itertools.islice(read_blocks(path), 1)):
+        hint = f"{UTF_16}; if not, {hint}"
     return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
 
 

@@ -193,9 +193,7 @@ def read_pairs(
             raise ArgumentError(message("read_pairs()", problem, expected="files in twos, in the same order"))
         return Pairs(Parallel(sources, targets), chosen, _named((*sources, *targets)))
     if tsv is not None:
-        if isinstance(columns[0], int) and min(columns) < 1:
-            raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected="numbers from 1 on"))
-        return Pairs(Tabbed(_paths(tsv), columns), chosen, _named(_paths(tsv)))
+        return Pairs(Tabbed(_paths(tsv), _two_columns(columns)), chosen, _named(_paths(tsv)))
     assert jsonl is not None
     return Pairs(JsonLines(_paths(jsonl), fields), chosen, _named(_paths(jsonl)))
 
@@ -206,6 +204,10 @@ def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Ch
     >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
     1
     """
+    if isinstance(sources, str) or isinstance(targets, str):
+        problem = "a text was given where a list of them is expected"
+        hint = "pairs_from_lists([source], [target])"
+        raise ArgumentError(message("pairs_from_lists()", problem, hint=hint))
     if len(sources) != len(targets):
         problem = f"{len(sources)} sources against {len(targets)} targets"
         raise DataError(message("pairs_from_lists()", problem, expected="as many of one as of the other"))
@@ -239,11 +241,26 @@ def pairs_from_dataset(
     return Pairs(Rows(dataset, (source, target)), choices or Choices(), "data")
 
 
-def _paths(given: Paths) -> tuple[Path, ...]:
-    paths = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
+def _paths(given: Any) -> tuple[Path, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, str | os.PathLike)
+    paths = tuple(given) if several else (given,)
     if not paths:
         raise ArgumentError(message("read_pairs()", "an empty list of files", expected="at least one"))
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            expected = "a path, or a list of paths"
+            raise ArgumentError(message("read_pairs()", f"{path!r} is no path", expected=expected))
     return tuple(map(checked_path, paths))
+
+
+def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
+    if isinstance(columns, tuple | list) and len(columns) == 2 and columns[0] != columns[1]:
+        named = all(isinstance(each, str) for each in columns)
+        if named or all(type(each) is int and each > 0 for each in columns):
+            return columns[0], columns[1]
+    expected = "two different columns, as numbers from 1 on or as names"
+    hint = 'columns=(1, 2) or columns=("ko", "en")'
+    raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected=expected, hint=hint))
 
 
 def _named(paths: tuple[Path, ...]) -> str:

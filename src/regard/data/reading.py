@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -33,6 +33,9 @@ LONGEST_LINE = 1 << 26
 
 RETURN = KINDS["return"].bit
 
+RETURNS = "if its lines end in \\r alone, make it \\n: tr '\\r' '\\n' < old > new"
+UTF_16 = "if this is UTF-16, as NUL bytes suggest, convert it: iconv -f UTF-16LE -t UTF-8"
+
 FOREIGN = {
     b"\xff\xfe": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
@@ -51,7 +54,8 @@ class Raw:
 
     marks: bits of KINDS, one number a line, or None where there is nothing to mark. unit: what a line is
     called in messages. reached: how much of its file, or of its rows, has been read by now. reasons: why
-    lines are malformed.
+    lines are malformed; hint: what to check then. whole: the lines of the file, where these are parts of
+    them.
     """
 
     name: str
@@ -60,6 +64,12 @@ class Raw:
     unit: str = "line"
     reached: int = 0
     reasons: Mapping[int, str] = field(default_factory=dict)
+    hint: str = ""
+    whole: Sequence[bytes] = ()
+
+    def line(self, index: int) -> bytes:
+        """A line as it stands in its file."""
+        return self.whole[index] if self.whole else self.data.split(b"\n")[index]
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -134,19 +144,23 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-    began, rest = False, b""
+    began, ended, rest = False, False, b""
     while data := stream.read(BLOCK):
         if not began:
             data, began = _begun(path, data), True
         end = data.rfind(b"\n") + 1
         if end:
+            ended = True
             yield _whole(path, rest + data[:end], file.tell())
             rest = data[end:]
         else:
             rest += data
         if len(rest) > LONGEST_LINE:
             problem = f"a line of over {LONGEST_LINE >> 20} MiB: this is no text of lines"
-            raise DataError(message(shown(path), problem))
+            raise DataError(message(shown(path), problem, hint=RETURNS if b"\r" in rest else ""))
+    if not ended and b"\r" in rest.rstrip(b"\r"):
+        problem = "one line without \\n, and with \\r inside"
+        raise DataError(message(shown(path), problem, expected="lines that end in \\n", hint=RETURNS))
     if rest:
         yield _whole(path, rest + b"\n", file.tell())
 
@@ -156,6 +170,11 @@ def _begun(path: Path, data: bytes) -> bytes:
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
             raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
+    # UTF-16 without a byte order mark: every other byte of what begins in Latin letters is NUL.
+    head = data[:8]
+    if len(head) == 8 and any(head[::2]) != any(head[1::2]):
+        hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
+        raise DataError(message(shown(path), "this is UTF-16 text", expected="UTF-8 text", hint=hint))
     return data.removeprefix(b"\xef\xbb\xbf")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Itera
 def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
     """Two fields of the JSON objects of a file, one object a line."""
     for raw in read_blocks(path):
-        sides = _Sides(raw.marks)
-        for line in raw.data.split(b"\n")[:-1]:
+        sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
+        for line in lines:
             if not line.strip():
                 sides.add(None, None)
                 continue
@@ -53,7 +53,7 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
                 sides.add_malformed(f"not JSON: {error}")
             else:
                 sides.add_fields(row, fields)
-        yield sides.raws(raw.name, "line", raw.reached)
+        yield sides.raws(raw.name, "line", raw.reached, lines)
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
@@ -102,9 +102,9 @@ class _Sides:
             lines.append(b"")
             own.append(MALFORMED)
 
-    def raws(self, name: str, unit: str, reached: int) -> Two:
+    def raws(self, name: str, unit: str, reached: int, whole: Sequence[bytes] = ()) -> Two:
         source, target = (
-            Raw(name, b"\n".join(lines) + b"\n", self._marks(own), unit, reached, self.reasons)
+            Raw(name, b"\n".join(lines) + b"\n", self._marks(own), unit, reached, self.reasons, whole=whole)
             for lines, own in zip(self.lines, self.own, strict=True)
         )
         return source, target
@@ -162,7 +162,8 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
     sides = []
     for column in picked:
         cells = [row[column] if len(row) >= least else b"" for row in rows]
-        sides.append(Raw(raw.name, b"\n".join(cells) + b"\n", own, raw.unit, raw.reached, reasons))
+        data = b"\n".join(cells) + b"\n"
+        sides.append(Raw(raw.name, data, own, raw.unit, raw.reached, reasons, "check columns=", lines))
     return sides[0], sides[1]
 
 
@@ -176,6 +177,6 @@ def _column_indices(path: Path, header: bytes, columns: tuple[int, int] | tuple[
             found.append(names.index(column))
         else:
             problem = f"no column '{column}'; there is {printable(', '.join(names))[:200]}"
-            hint = "without names in the first line, give the numbers of the columns, from 1 on"
+            hint = "check columns=; without names in the first line, give numbers, from 1 on"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
     return found[0], found[1]

@@ -58,7 +58,7 @@ def train_tokenizers(
     kind: str = "unigram",
     *,
     joint: bool = False,
-    sizes: int | tuple[int | None, int | None] | None = None,
+    sizes: int | tuple[int | None, int | None] | list[int | None] | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Learn the tokenizers of source and target from pairs, iterated over once a tokenizer.
 
@@ -70,7 +70,14 @@ def train_tokenizers(
     >>> source.encode("ein Hut"), target.encode("a house")
     ([4, 6], [4, 6])
     """
-    source_size, target_size = sizes if isinstance(sizes, tuple) else (sizes, sizes)
+    each = sizes if isinstance(sizes, tuple | list) else (sizes, sizes)
+    if len(each) != 2:
+        expected = "one number, or two: (source, target)"
+        raise ArgumentError(message("train_tokenizers()", f"sizes is {sizes!r}", expected=expected))
+    source_size, target_size = each
+    if not joint and iter(pairs) is pairs:
+        problem = "pairs that can be read only once, and each tokenizer reads them"
+        raise ArgumentError(message("train_tokenizers()", problem, hint="give list(pairs)"))
     if joint:
         if None not in (source_size, target_size) and source_size != target_size:
             problem = f"one tokenizer for both sides cannot have {source_size} and {target_size} tokens"

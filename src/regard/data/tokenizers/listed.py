@@ -43,8 +43,8 @@ class Listed(Tokenizer):
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        if size is not None and size <= len(SPECIALS):
-            problem, expected = f"size is {size}", "5 or more: four special tokens are counted"
+        if size is not None and (not isinstance(size, int) or size <= len(SPECIALS)):
+            problem, expected = f"size is {size!r}", "5 or more: four special tokens are counted"
             raise ArgumentError(message(call, problem, expected=expected))
         counts = Counter(token for line in sample.lines for token in cls.split(line))
         # In alphabetical order where the counts are the same: the order of the lines does not matter.
