@@ -110,6 +110,7 @@ def test_rules_that_cannot_be():
         (lambda: Rules(repeat=True), "repeat is True"),
         (lambda: Rules(forbidden=(EOS,)), "nothing could end"),
         (lambda: Rules(forbidden=("the",)), "forbidden token is 'the'"),
+        (lambda: Rules(forbidden=5), "forbidden is 5"),
     ]:
         with pytest.raises(ArgumentError, match=words):
             wrong()

@@ -284,6 +284,14 @@ def test_a_prefix_that_cannot_begin_is_said():
         made.translate(["a"], prefixes=["z"])
 
 
+def test_a_look_that_no_site_matches_is_told_of():
+    with pytest.raises(ArgumentError, match=r"(?s)look is 'nothing'.*it attends at decoder\.cross"):
+        translator(look="nothing")
+    for look in ("*", "decoder*", "*cross", None):
+        assert translator(look=look).look == look
+    assert translator(Table(SIZE, 0), look="nothing").translate(["길을"]), "there is no attention to see"
+
+
 @pytest.mark.parametrize("wrong", ["beam", Beam])
 def test_a_way_of_searching_must_be_one(wrong: object):
     with pytest.raises(ArgumentError, match="Beam"):

@@ -9,7 +9,7 @@ import regard
 from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.models import MODELS, Recurrence, build_model
-from regard.models.luong import Monotonic
+from regard.models.luong import Monotonic, Predicted
 from tests.models.variants import SIZE, VARIANTS, make
 
 SOURCES = [[4, 5, 6, 7, 8], [9], [10, 4], [5, 5, 5, 5, 5]]
@@ -107,6 +107,23 @@ def test_local_views_look_near():
     weights = torch.cat([each.weights for each in seen["decoder.cross"]], 1)
     steps, words = torch.meshgrid(torch.arange(7), torch.arange(7), indexing="ij")
     assert torch.equal(weights > 0, ((steps - words).abs() <= 1).expand(2, 7, 7))
+    with regard.record() as seen:
+        model(Batch.collate([[4]], [[4, 5, 6]]))
+    sums = torch.cat([each.weights.sum(-1)[0] for each in seen["decoder.cross"]])
+    assert (sums > 0).tolist() == [True, True, True, False], "past its reach it sees nothing"
+
+
+def test_a_view_is_made_from_plain_data():
+    for name, expected in (("local-m", Monotonic(reach=4)), ("local-p", Predicted(reach=4))):
+        assert build_model("luong", SIZE, SIZE, width=4, view={"name": name, "reach": 4}).view == expected
+
+
+def test_a_batch_without_targets_is_told_of_where_a_step_must_be_taken():
+    for name in ("seq2seq", "bahdanau", "luong"):
+        with pytest.raises(ArgumentError, match="the batch has no targets"):
+            build_model(name, SIZE, SIZE, width=4)(Batch.collate(SOURCES))
+    model = build_model("transformer", SIZE, SIZE, width=4, heads=2, layers=1)
+    assert model(Batch.collate(SOURCES)).shape == (4, 0, SIZE)
 
 
 def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
@@ -126,6 +143,12 @@ def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
         ("luong", {"cell": "gur"}, "unknown cell 'gur'; did you mean 'gru'"),
         ("luong", {"view": "local"}, "unknown view 'local'"),
         ("luong", {"view": Monotonic(reach=0)}, "reach of its view is 0"),
+        ("luong", {"view": {"name": "local-p", "reach": "4"}}, "reach of its view is '4'"),
+        ("luong", {"view": {"name": "local-p", "rech": 4}}, "did you mean 'reach'"),
+        ("luong", {"view": {"name": "global", "reach": 4}}, "unknown option of the view global 'reach'"),
+        ("luong", {"view": {"reach": 4}}, "unknown view None"),
+        ("luong", {"view": 4}, "view is 4"),
+        ("luong", {"view": "local-m", "reach": 4}, r'view=\{"name": "local-m", "reach": 4\}'),
         ("luong", {"readout": "linear"}, "unknown readout"),
         ("luong", {"dropout": 1.0}, "0 <= dropout < 1"),
         ("luong", {"width": 8.5}, "width is 8.5"),

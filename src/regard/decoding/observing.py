@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attended import Attended
-from regard.batch import Batch
+from regard.batch import UNK, Batch
 from regard.decoding.live import device_of, quietly
+from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
 from regard.sites import Record, record
 
-__all__ = ["CROSS", "Observed", "observe", "pieces_of"]
+__all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of"]
 
 CROSS = "*cross"
 """The sites at which a decoder looks at its source."""
@@ -91,6 +92,17 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),
     )
+
+
+def check_look(model: Model, look: str) -> None:
+    """Raise where a model has sites and none of them matches; to find them, it reads one token."""
+    batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
+    with quietly(model), record(Look()) as all_sites, record(Look(), at=look) as seen:
+        model.forward(batch)
+    if all_sites and not seen:
+        problem = f"look is {look!r}, and {type(model).__name__} has no such site"
+        hint = f"it attends at {', '.join(all_sites)}; * is a wildcard"
+        raise ArgumentError(message("Translator()", problem, hint=hint))
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:

@@ -6,7 +6,7 @@ the log-probability that the model gave it: rules choose, they do not change sco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,6 +48,9 @@ class Rules:
             if self.maximum < self.minimum:
                 problem = f"the minimum, {self.minimum}, is more than the maximum, {self.maximum}"
                 raise ArgumentError(message("Rules()", problem))
+        if not isinstance(self.forbidden, Iterable):
+            problem = f"forbidden is {self.forbidden!r}"
+            raise ArgumentError(message("Rules()", problem, expected="a tuple of tokens, such as (1,)"))
         object.__setattr__(self, "forbidden", tuple(self.forbidden))
         for token in self.forbidden:
             whole("Rules()", **{"a forbidden token": (token, 0)})

@@ -11,7 +11,7 @@ from regard.data.progress import advancing
 from regard.decoding.alignment import Alignment
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.observing import CROSS, observe, pieces_of
+from regard.decoding.observing import CROSS, check_look, observe, pieces_of
 from regard.decoding.rules import whole
 from regard.decoding.search import Search, search
 from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
@@ -104,6 +104,8 @@ class Translator:
             expected = "Greedy(...), Beam(...) or Sample(...)"
             problem = f"search is {self.search!r}"
             raise ArgumentError(message("Translator()", problem, expected=expected))
+        if look is not None and look != CROSS:
+            check_look(model, look)
 
     def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> list[Translation]:
         """Translate lines: as many translations, in the same order; of a blank line, a blank one.

@@ -46,6 +46,9 @@ PARTS: dict[str, tuple[str, Any]] = {
 }
 """Options that a model takes together as one, with what they are unless given."""
 
+WITHIN = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
+"""Options that stand inside another, since that decides whether they mean anything, and how to give them."""
+
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Make a model from its name and plain options, as a configuration file holds them.
@@ -64,6 +67,9 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
     inside = {field.name for field in fields(usual)} if usual is not None else set()
     alone = set(list(signature(MODELS[name]).parameters)[2:])
     for option in options:
+        if (name, option) in WITHIN:
+            problem = f"{option} is part of another option"
+            raise ArgumentError(message(f"build_model({name!r})", problem, hint=WITHIN[name, option]))
         if option not in inside | alone:
             raise UnknownName(f"option of {name}", option, inside | alone)
     made = {option: value for option, value in options.items() if option not in inside - alone}

@@ -10,7 +10,7 @@ from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.masks import padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, attend, flip, words
+from regard.models.base import Encoded, Model, State, at_least_one, attend, flip, words
 from regard.scores import Additive
 
 __all__ = ["Bahdanau", "Maxout"]
@@ -75,7 +75,7 @@ class Bahdanau(Model):
         return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.target(tokens))
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         gates_RTG = self.cell.gates(embedded_RTM)
         (s,), states, contexts = state.hidden, [], []
         for gates in gates_RTG.unbind(1):

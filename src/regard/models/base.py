@@ -24,7 +24,7 @@ from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "attend", "flip", "words"]
+__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "flip", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +129,15 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
         )
     attended = attention(query.reshape(batch, -1, width), memory, **options)
     return attended.but(output=attended.output.reshape(rows, tokens, -1))
+
+
+def at_least_one(tokens: Tensor) -> Tensor:
+    """Tokens (rows, n) as they are; raises where n is 0, for a recurrence must take a step."""
+    if not tokens.shape[1]:
+        problem = "there are no tokens to read: the batch has no targets"
+        hint = "Batch.collate(sources, targets); to translate without them, regard.decoding.search()"
+        raise ArgumentError(message("step()", problem, hint=hint))
+    return tokens
 
 
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.masks import dense, padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, attend, words
+from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.scores import Location, Score, build_score
 from regard.select import LocalP
 
@@ -26,7 +27,10 @@ class Global:
 
 @dataclass(frozen=True)
 class Monotonic:
-    """Look within `reach` words of p_t = t: "local-m" (section 3.2), for what goes along word by word."""
+    """Look within `reach` words of p_t = t: "local-m" (section 3.2), for what goes along word by word.
+
+    A step that stands over `reach` words past the end of the source sees nothing, and reads zeros.
+    """
 
     reach: int = 10
 
@@ -53,10 +57,11 @@ class Luong(Model):
     c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7 and 8)
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
 
-    score: dot, general, concat, location or any other. view: global, local-m, local-p, or Monotonic(reach)
-    and Predicted(reach). readout: "attentional" is the above; "affine" is softmax(W [c_t; h_t]) with nothing
-    between. feeding: whether what the readout makes of c and h enters the next step; without it all steps are
-    attended at once. both_ways: a bidirectional encoder, projected to one width where the score needs that.
+    score: dot, general, concat, location or any other. view: global, local-m or local-p; to say how far it
+    reaches, {"name": "local-m", "reach": 4}, or Monotonic(reach=4) and Predicted(reach=4). readout:
+    "attentional" is the above; "affine" is softmax(W [c_t; h_t]) with nothing between. feeding: whether what
+    the readout makes of c and h enters the next step; without it all steps are attended at once. both_ways: a
+    bidirectional encoder, projected to one width where the score needs that.
 
     >>> from regard.batch import Batch
     >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
@@ -71,7 +76,7 @@ class Luong(Model):
         recurrence: Recurrence | None = None,
         *,
         score: str | Score = "general",
-        view: str | View = "global",
+        view: str | Mapping[str, Any] | View = "global",
         readout: str = "attentional",
         feeding: bool = True,
         both_ways: bool = False,
@@ -112,7 +117,7 @@ class Luong(Model):
         return State(hidden=(*encoded.first, nothing))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.target(tokens))
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         after = state.position + tokens.shape[1]
         if not self.feeding:
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
@@ -200,14 +205,24 @@ class Place(nn.Module):
         return torch.sigmoid(self.vector(torch.tanh(self.hidden(states)))).squeeze(-1)
 
 
-def build_view(view: str | View) -> View:
-    """A view from its name; one that is made already is given back."""
+def build_view(view: str | Mapping[str, Any] | View) -> View:
+    """A view from its name, or from its name and its reach; one that is made already is given back."""
     if isinstance(view, str):
-        if view not in VIEWS:
-            raise UnknownName("view", view, VIEWS)
-        view = VIEWS[view]()
-    if not isinstance(view, Global) and view.reach < 1:
-        raise ArgumentError(
-            message("Luong()", f"the reach of its view is {view.reach}", expected="1 or more")
-        )
+        view = {"name": view}
+    if isinstance(view, Mapping):
+        options = dict(view)
+        name = options.pop("name", None)
+        if name not in VIEWS:
+            raise UnknownName("view", name, VIEWS)
+        known = [field.name for field in fields(VIEWS[name])]
+        for option in options:
+            if option not in known:
+                raise UnknownName(f"option of the view {name}", option, known)
+        view = VIEWS[name](**options)
+    if not isinstance(view, View):
+        expected = 'a name, {"name": "local-m", "reach": 4}, or Monotonic(reach=4)'
+        raise ArgumentError(message("Luong()", f"view is {view!r}", expected=expected))
+    if not isinstance(view, Global) and not (isinstance(view.reach, int | float) and view.reach >= 1):
+        problem = f"the reach of its view is {view.reach!r}"
+        raise ArgumentError(message("Luong()", problem, expected="1 or more"))
     return view

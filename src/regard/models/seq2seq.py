@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
 from regard.layers.recurrent import Recurrence, Recurrent
-from regard.models.base import Encoded, Model, State, flip, words
+from regard.models.base import Encoded, Model, State, at_least_one, flip, words
 
 __all__ = ["Seq2Seq"]
 
@@ -63,7 +63,7 @@ class Seq2Seq(Model):
         return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.target(tokens))
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         inputs, context = embedded_RTM, []
         if self.every:
             rows, count = tokens.shape
