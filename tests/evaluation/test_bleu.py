@@ -62,6 +62,27 @@ def test_ter_counts_edits_and_shifts():
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
+def test_what_can_be_gone_through_once_can_be_scored(metric):
+    found, right = ["the cat sat on it"], ["the cat sat on a mat"]
+    for references in (iter(right), (iter(each) for each in [right])):
+        assert metric(iter(found), references) == metric(found, right)
+
+
+def test_text_that_is_tokenized_already_is_scored_in_silence(caplog, capfd):
+    from sacrebleu.metrics import BLEU
+
+    found = ["the cat sat on the mat ."] * 100
+    plain = BLEU()
+    expected = plain.corpus_score(found, [found]).score
+    assert "tokenized period" in caplog.text
+    caplog.clear()
+    capfd.readouterr()
+    score = bleu(found, found)
+    assert caplog.text == "" and capfd.readouterr() == ("", "")
+    assert (score.value, score.signature) == (expected, str(plain.get_signature()))
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf, ter])
 def test_what_cannot_be_scored_is_told(metric):
     with pytest.raises(DataError, match="2 translations against 1 references"):
         metric(["a", "b"], ["a"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["TOKENIZERS", "Score", "bleu", "chrf", "ter"]
 TOKENIZERS = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
 """The ways to split words for BLEU; those of sacrebleu that fetch a model from the network are left out."""
 
-References = Sequence[str] | Sequence[Sequence[str]]
+References = Iterable[str] | Iterable[Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Score:
 
 
 def bleu(
-    translations: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+    translations: Iterable[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
 ) -> Score:
     """Corpus BLEU (Papineni et al. 2002): precision of 1 to 4 words in a row, 0 to 100, higher is better.
 
@@ -49,7 +49,8 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise UnknownName("tokenizer of BLEU", tokenize, TOKENIZERS)
     try:
-        metric = BLEU(tokenize=tokenize, lowercase=lowercase)
+        # Without force, sacrebleu warns of text that is tokenized already; it scores the same.
+        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except RuntimeError:
         extra = tokenize.partition("-")[0]
         hint = f"pip install sacrebleu[{extra}], or take tokenize='char'"
@@ -57,7 +58,7 @@ def bleu(
     return _scored("bleu()", metric, "BLEU", translations, references)
 
 
-def chrf(translations: Sequence[str], references: References, *, words: int = 0) -> Score:
+def chrf(translations: Iterable[str], references: References, *, words: int = 0) -> Score:
     """Corpus chrF2 (Popović 2015): F-score of 1 to 6 characters in a row, 0 to 100, higher is better.
 
     It needs no tokenizer, so it suits Korean well. words: 2 gives chrF++, with words in a row too.
@@ -73,7 +74,7 @@ def chrf(translations: Sequence[str], references: References, *, words: int = 0)
     return _scored("chrf()", CHRF(word_order=words), name, translations, references)
 
 
-def ter(translations: Sequence[str], references: References) -> Score:
+def ter(translations: Iterable[str], references: References) -> Score:
     """Corpus TER (Snover et al. 2006): edits for each word of the reference, in percent, lower is better.
 
     >>> ter(["the cat sat"], ["the cat sits"]).value.__round__(2)
@@ -84,18 +85,18 @@ def ter(translations: Sequence[str], references: References) -> Score:
     return _scored("ter()", TER(), "TER", translations, references)
 
 
-def _scored(call: str, metric: Any, name: str, translations: Sequence[str], references: References) -> Score:
-    several = _several(call, translations, references)
-    score = metric.corpus_score(list(translations), several)
+def _scored(call: str, metric: Any, name: str, translations: Iterable[str], references: References) -> Score:
+    if isinstance(translations, str) or isinstance(references, str):
+        raise ArgumentError(message(call, "a text alone", expected="lists of sentences", hint="[text]"))
+    given = list(translations)
+    score = metric.corpus_score(given, _several(call, given, list(references)))
     return Score(name, float(score.score), str(metric.get_signature()))
 
 
-def _several(call: str, translations: Sequence[str], references: References) -> list[list[str]]:
+def _several(call: str, translations: list[str], references: list[Any]) -> list[list[str]]:
     """The references as lists, each with one for every translation."""
-    if isinstance(translations, str) or isinstance(references, str):
-        raise ArgumentError(message(call, "a text alone", expected="lists of sentences", hint="[text]"))
     one_each = all(isinstance(each, str) for each in references)
-    several: list[list[Any]] = [list(references)] if one_each else [list(each) for each in references]
+    several: list[list[Any]] = [references] if one_each else [list(each) for each in references]
     if not translations:
         raise DataError(message(call, "there is nothing to score", expected="at least one translation"))
     for each in several:
