@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
 
-__all__ = ["TOKENIZERS", "Score", "bleu", "chrf", "ter"]
+__all__ = ["TOKENIZERS", "References", "Score", "bleu", "checked_sentences", "chrf", "ter"]
 
 TOKENIZERS = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
 """The ways to split words for BLEU; those of sacrebleu that fetch a model from the network are left out."""
@@ -58,10 +58,13 @@ def bleu(
     return _scored("bleu()", metric, "BLEU", translations, references)
 
 
-def chrf(translations: Iterable[str], references: References, *, words: int = 0) -> Score:
+def chrf(
+    translations: Iterable[str], references: References, *, words: int = 0, lowercase: bool = False
+) -> Score:
     """Corpus chrF2 (Popović 2015): F-score of 1 to 6 characters in a row, 0 to 100, higher is better.
 
     It needs no tokenizer, so it suits Korean well. words: 2 gives chrF++, with words in a row too.
+    lowercase: whether capital letters count as small ones.
 
     >>> chrf(["고양이가 앉았다"], ["고양이가 앉았다"]).value
     100.0
@@ -71,7 +74,7 @@ def chrf(translations: Iterable[str], references: References, *, words: int = 0)
     if words < 0:
         raise ArgumentError(message("chrf()", f"words is {words}", expected="0, or 2 for chrF++"))
     name = "chrF2" + "+" * words
-    return _scored("chrf()", CHRF(word_order=words), name, translations, references)
+    return _scored("chrf()", CHRF(word_order=words, lowercase=lowercase), name, translations, references)
 
 
 def ter(translations: Iterable[str], references: References) -> Score:
@@ -85,27 +88,29 @@ def ter(translations: Iterable[str], references: References) -> Score:
     return _scored("ter()", TER(), "TER", translations, references)
 
 
-def _scored(call: str, metric: Any, name: str, translations: Iterable[str], references: References) -> Score:
+def checked_sentences(
+    call: str, translations: Iterable[str], references: References
+) -> tuple[list[str], list[list[str]]]:
+    """The translations, and lists of references with one for each; what is no such thing is refused."""
     if isinstance(translations, str) or isinstance(references, str):
         raise ArgumentError(message(call, "a text alone", expected="lists of sentences", hint="[text]"))
-    given = list(translations)
-    score = metric.corpus_score(given, _several(call, given, list(references)))
-    return Score(name, float(score.score), str(metric.get_signature()))
-
-
-def _several(call: str, translations: list[str], references: list[Any]) -> list[list[str]]:
-    """The references as lists, each with one for every translation."""
-    one_each = all(isinstance(each, str) for each in references)
-    several: list[list[Any]] = [references] if one_each else [list(each) for each in references]
-    if not translations:
+    given, held = list(translations), list(references)
+    one_each = all(isinstance(each, str) for each in held)
+    several: list[list[Any]] = [held] if one_each else [list(each) for each in held]
+    if not given:
         raise DataError(message(call, "there is nothing to score", expected="at least one translation"))
     for each in several:
-        if len(each) != len(translations):
-            problem = f"{len(translations)} translations against {len(each)} references"
+        if len(each) != len(given):
+            problem = f"{len(given)} translations against {len(each)} references"
             raise DataError(message(call, problem, expected="one for each, in the same order"))
-    for kind, sentences in (("translation", translations), *(("reference", each) for each in several)):
+    for kind, sentences in (("translation", given), *(("reference", each) for each in several)):
         for number, sentence in enumerate(sentences, 1):
             if not isinstance(sentence, str):
                 problem = f"{kind} {number} is no text but {type(sentence).__name__}"
                 raise ArgumentError(message(call, problem, expected="sentences as text, not as tokens"))
-    return several
+    return given, several
+
+
+def _scored(call: str, metric: Any, name: str, translations: Iterable[str], references: References) -> Score:
+    score = metric.corpus_score(*checked_sentences(call, translations, references))
+    return Score(name, float(score.score), str(metric.get_signature()))

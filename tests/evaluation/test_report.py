@@ -1,0 +1,37 @@
+"""The report holds the scores that each function gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.errors import DataError
+from regard.evaluation import bleu, chrf, evaluate_corpus, moses_bleu, ter
+
+OURS = ["The cat sat on the mat .", "A dog barks."]
+THEIRS = ["the cat sat on a mat.", "A dog barked."]
+
+
+def test_it_is_each_score():
+    assert evaluate_corpus(OURS, THEIRS) == [bleu(OURS, THEIRS), chrf(OURS, THEIRS), ter(OURS, THEIRS)]
+    with_moses = evaluate_corpus(OURS, THEIRS, moses="en")
+    assert [score.name for score in with_moses] == ["BLEU", "chrF2", "TER", "Moses BLEU"]
+    assert with_moses[-1] == moses_bleu(OURS, THEIRS)
+
+
+def test_capital_letters_count_unless_told_otherwise():
+    told = evaluate_corpus(OURS, THEIRS, lowercase=True)
+    plain = evaluate_corpus(OURS, THEIRS)
+    assert told[0] == bleu(OURS, THEIRS, lowercase=True) and told[0].value > plain[0].value
+    assert told[1] == chrf(OURS, THEIRS, lowercase=True) and told[1].value > plain[1].value
+    assert all("case:lc" in score.signature for score in told) and "case:mixed" in plain[1].signature
+
+
+def test_what_can_be_read_only_once_is_read_once():
+    again = evaluate_corpus(iter(OURS), iter([iter(THEIRS), iter(OURS)]), tokenize="char")
+    assert again == evaluate_corpus(OURS, [THEIRS, OURS], tokenize="char")
+    assert "tok:char" in again[0].signature and "nrefs:2" in again[2].signature
+
+
+def test_what_cannot_be_scored_is_told():
+    with pytest.raises(DataError, match=r"evaluate_corpus\(\): 2 translations against 1 references"):
+        evaluate_corpus(OURS, THEIRS[:1])
