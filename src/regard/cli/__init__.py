@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import backends, demo
+from regard.cli import backends, data, demo, doctor, train
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
@@ -21,8 +21,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo.demo, backends.backends):
+for command in (demo.demo, train.train, backends.backends, doctor.doctor):
     app.command()(command)
+app.add_typer(data.data, name="data")
 
 
 def _say_version(asked: bool) -> None:
@@ -49,6 +50,10 @@ def regard(
     * `regard demo` shows every mechanism in the terminal
 
     * `regard backends --why` says which kernel runs what on this machine, and why not another
+
+    * `regard data sample` shows sentences of the built-in corpus, with which word says which
+
+    * `regard doctor` says what this machine has and what it lacks
     """
 
 
