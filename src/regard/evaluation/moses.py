@@ -25,8 +25,9 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
     Differs from the papers: sacremoses does what the scripts do, which gives as many words as are published
     for train, val and test 2016 of Multi30k in English, German and French (12,103 for the German test, which
-    is the length of the reference that Wu et al. 2021 print beside their 41.02). Signs that the scripts escape, as ' to &apos;, stay as they are on both sides, which counts the
-    same. Models that print tokenised text had it scored as it was; here every sentence is tokenised anew.
+    is the length of the reference that Wu et al. 2021 print beside their 41.02). Signs that the scripts
+    escape, as ' to &apos;, stay as they are on both sides, which counts the same. Models that print tokenised
+    text had it scored as it was; here every sentence is tokenised anew.
 
     >>> score = moses_bleu(["Ein Mann, der rennt!"], ["ein Mann , der rennt !"], "de")
     >>> print(f"{score.value:.1f}", score.signature)  # doctest: +ELLIPSIS
