@@ -1,6 +1,8 @@
 """Viewing: arrays in, pictures out. Imports no model, so a picture can be drawn years later without one."""
 
+from regard.viewing.entry import Entry
+from regard.viewing.page import fragment, page, save_page
 from regard.viewing.svg import to_svg
 from regard.viewing.terminal import bars, beside, draw
 
-__all__ = ["bars", "beside", "draw", "to_svg"]
+__all__ = ["Entry", "bars", "beside", "draw", "fragment", "page", "save_page", "to_svg"]

@@ -56,10 +56,16 @@ def ramp(level: float) -> Color:
     return Color.from_rgb(red, green, blue)
 
 
-def clean(token: object) -> str:
-    """A token as one line of text to be shown and never obeyed: control characters as Python writes them."""
+def clean(token: object, kept: str = "") -> str:
+    """A token as one line of text to be shown and never obeyed: control characters as Python writes them.
+
+    kept: characters that are left as they are all the same.
+    """
     text = unicodedata.normalize("NFC", str(token))
-    return "".join(ascii(c)[1:-1] if unicodedata.category(c) in _OBEYED else c for c in text)
+    if text.isprintable():
+        return text
+    obeyed = (unicodedata.category(c) in _OBEYED and c not in kept for c in text)
+    return "".join(ascii(c)[1:-1] if spell else c for c, spell in zip(text, obeyed, strict=True))
 
 
 _OBEYED = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")

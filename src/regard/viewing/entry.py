@@ -1,0 +1,110 @@
+"""Entry: one translation as words and weights, whoever made it; it draws itself in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.errors import ArgumentError, message
+from regard.viewing.arrays import checked_weights
+from regard.viewing.shades import clean, cropped
+from regard.viewing.terminal import Shown, draw
+
+__all__ = ["Entry"]
+
+ROWS = 40
+"""The most target words that are drawn in a terminal."""
+
+LINES = 4
+"""How many lines of a terminal a sentence takes at most, about."""
+
+UNSEEN = "no alignment: the model has no attention to its source, or none was kept"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry(Shown):
+    """One translation: its words, and how much each target word looked at each source word.
+
+    source, target: words. weights: (T, S), an array, a tensor or lists; None where there are none; of the
+    first words alone where T or S is less than there are. score: the log-probability. notes: what is to be
+    said of it. reference: what it should have been.
+
+    >>> from regard.viewing import Entry
+    >>> print(Entry(["나는", "고양이"], ["a", "cat"], [[0.7, 0.3], [0.0, 1.0]], score=-0.75))
+    source     나는 고양이
+    target     a cat
+    <BLANKLINE>
+            나는    고양이
+        a ▓▓▓▓▓▓▓ ░░░░░░░
+      cat    ·    ███████
+          0  ░▒▓█ 1
+    <BLANKLINE>
+    score      log-probability -0.75
+    """
+
+    source: Sequence[str]
+    target: Sequence[str]
+    weights: Any = None
+    score: float | None = None
+    notes: Sequence[str] = ()
+    reference: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("source", "target", "notes"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                hint = f"{name}.split()" if name != "notes" else "notes=[note]"
+                raise ArgumentError(message("Entry()", f"{name} is one text, not a list", hint=hint))
+            object.__setattr__(self, name, tuple(given))
+        if self.weights is None:
+            return
+        weights, _ = checked_weights("Entry()", self.weights, "TS", None)
+        if weights.shape[0] > len(self.target) or weights.shape[1] > len(self.source):
+            rows, columns = weights.shape
+            problem = f"weights of T={rows} and S={columns} words"
+            held = f"at most T={len(self.target)} target words and S={len(self.source)} source words"
+            raise ArgumentError(message("Entry()", problem, expected=held))
+        object.__setattr__(self, "weights", weights)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        room = max(options.max_width - 11, 8)
+        above = {"source": " ".join(self.source), "target": " ".join(self.target)}
+        if self.reference is not None:
+            above["reference"] = self.reference
+        shown = {label: cropped(clean(text), LINES * room) for label, text in above.items()}
+        yield _labelled(list(shown.items()))
+        below = [] if self.score is None else [("score", f"log-probability {self.score:.2f}")]
+        below += [("note", clean(note)) for note in self.notes]
+        if self.weights is None:
+            below.append(("note", UNSEEN))
+        elif self.weights.size:
+            weights = self.weights[:ROWS]
+            rows, columns = weights.shape
+            yield Text()
+            yield draw(weights, self.target[:rows], self.source[:columns])
+            if rows < len(self.target) or columns < len(self.source):
+                yield Text(self.drawn(rows, columns), "dim")
+        if below:
+            yield Text()
+            yield _labelled(below)
+
+    def drawn(self, rows: int, columns: int) -> str:
+        """Of how many words the weights are drawn, where it is not all of them; nothing where it is."""
+        counts = ((rows, len(self.target), "target"), (columns, len(self.source), "source"))
+        parts = [f"the first {some} of {all_} {side} words" for some, all_, side in counts if some < all_]
+        return f"drawn: {' and '.join(parts)}" if parts else ""
+
+
+def _labelled(lines: list[tuple[str, str]]) -> Table:
+    """Texts with a quiet word before each, wrapped under themselves."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", min_width=9, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in lines:
+        table.add_row(label, Text(text))
+    return table
