@@ -1,16 +1,33 @@
-"""Translation: a line and what a model made of it, with its scores, its attention and its alignment."""
+"""Translation: a line and what a model made of it, with its scores, its attention and its alignment.
+
+print(translation) is its text, so that it can be piped; rich.print(translation) and a notebook draw it with
+its alignment; translation.save("x.html") is a page of it.
+"""
 
 from __future__ import annotations
 
+import re
+import reprlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
+from regard.data.tokenizers.text import SPACE, clean
 from regard.decoding.alignment import Alignment, align, averaged
+from regard.viewing import Entry, fragment, save_page
 
 __all__ = ["Passage", "Scored", "Translation"]
+
+DRAWN = 100
+"""Of how many words of each side an alignment is drawn: of 10,000 it would be a gigabyte to look at."""
+
+_shortened = reprlib.Repr()
+_shortened.maxstring = 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +47,7 @@ class Passage:
     attention: dict[str, Tensor] = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scored:
     """A source and a target, what the model thinks of them together, and what it looked at.
 
@@ -42,8 +59,10 @@ class Scored:
     >>> seen = {"decoder.cross": torch.tensor([[0.9, 0.1], [0.2, 0.8]])}
     >>> passage = Passage(("고양이", "</s>"), (0, -1), ("cat", "</s>"), (0, -1), (-0.5, -0.25), seen)
     >>> scored = Scored("고양이", "cat", (passage,))
-    >>> scored.score, str(scored.alignment)
-    (-0.75, '0-0')
+    >>> scored.score, str(scored.alignment), str(scored)
+    (-0.75, '0-0', 'cat')
+    >>> scored
+    Scored('고양이', 'cat', score=-0.75)
     """
 
     source: str
@@ -95,11 +114,47 @@ class Scored:
             for each in self.passages
         )
 
+    def entry(self, reference: str | None = None) -> Entry:
+        """What there is to draw: words, their alignment, score and notes; several make a `viewing.page`.
+
+        reference: what the text should have been, to be shown beside it.
+        """
+        sources, targets = self._through("source_words"), self._through("words")
+        return Entry(
+            _words(self.source, self.source_pieces, sources),
+            _words(self.text, self.pieces, targets),
+            None if self.alignment is None else _corner(self.alignment),
+            score=self.score,
+            notes=self.notes,
+            reference=reference,
+        )
+
+    def save(self, path: str | Path, title: str = "A translation") -> None:
+        """Write a page that shows the translation and its alignment, to a file that ends in .html.
+
+        It is one file that fetches nothing, and it opens on any machine.
+        """
+        save_page(path, [self.entry()], title)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        said = f"{_shortened.repr(self.source)}, {_shortened.repr(self.text)}, score={self.score:.4g}"
+        noted = f", notes={self.notes!r}" if self.notes else ""
+        return f"{type(self).__name__}({said}{noted})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Entry]:
+        yield self.entry()
+
+    def _repr_html_(self) -> str:
+        return fragment(self.entry())
+
     def _through(self, name: str) -> tuple[Any, ...]:
         return tuple(value for each in self.passages for value in getattr(each, name))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Translation(Scored):
     """A line and its translation, with scores, attention, alignment and notes; `others` are the next best.
 
@@ -124,3 +179,47 @@ def _diagonal(blocks: list[Tensor]) -> Tensor:
         whole[..., row : row + block.shape[-2], column : column + block.shape[-1]] = block
         row, column = row + block.shape[-2], column + block.shape[-1]
     return whole
+
+
+def _corner(alignment: Alignment) -> Tensor:
+    """The matrix of an alignment, of its first words where there are many; the whole is never made."""
+    rows = max((block.target + block.weights.shape[0] for block in alignment.blocks), default=0)
+    columns = max((block.source + block.weights.shape[1] for block in alignment.blocks), default=0)
+    rows, columns = min(rows, DRAWN), min(columns, DRAWN)
+    corner = torch.zeros(rows, columns)
+    for weights, source, target in alignment.blocks:
+        part = weights[: max(rows - target, 0), : max(columns - source, 0)]
+        corner[target : target + part.shape[0], source : source + part.shape[1]] = part
+    return corner
+
+
+def _words(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...]) -> list[str]:
+    """The words of a text as its tokens count them.
+
+    They are those between spaces, as a rule. Where there are more of those and the tokens spell the first of
+    them, the text was cut, and all are given. Where a tokenizer counts otherwise, they are what it spells.
+    """
+    count = max(numbers, default=-1) + 1
+    spaced = clean(text).split()
+    if len(spaced) == count:
+        return spaced
+    spelled = ["" for _ in range(count)]
+    for piece, number in zip(pieces, numbers, strict=True):
+        if number >= 0:
+            spelled[number] += piece
+    spelled = [_BYTES.sub(_decoded, word).replace(SPACE, " ").strip() for word in spelled]
+    cut = len(spaced) > count and all(map(_begins, spaced, spelled))
+    return spaced if cut else spelled
+
+
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
+"""How sentencepiece shows bytes, of which characters are made that have no piece."""
+
+
+def _decoded(found: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub("<0x|>", "", found[0])).decode(errors="replace")
+
+
+def _begins(word: str, read: str) -> bool:
+    """Whether a word may begin with what was read of it; an unknown token may be any letters."""
+    return "<unk>" in read or word.startswith(read.rstrip("\ufffd"))

@@ -1,0 +1,150 @@
+"""A translation drawn: its words beside its alignment, in a terminal, in a notebook and on a page."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import rich
+import torch
+from rich.console import Console
+
+from regard import ArgumentError, DataError
+from regard.data.tokenizers import train_tokenizer
+from regard.decoding import Beam, Greedy, Passage, Rules, Scored, Translation, Translator
+from regard.decoding.translation import DRAWN
+from regard.models import build_model
+from tests.decoding.toys import Looking, Spaced
+from tests.models.variants import make
+
+SEEN = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
+TEXT = "한 사람이 길을 걸었다. 그는 집에 갔다. 밥은 없었다!"
+
+
+def passage(source, source_words, target, words, seen=SEEN) -> Passage:
+    scores = tuple(-0.5 for _ in target)
+    return Passage(source, source_words, target, words, scores, {"decoder.cross": seen})
+
+
+def example(source: str = "검은 고양이", text: str = "black cat") -> Translation:
+    read = passage(("▁검은", "▁고양이", "</s>"), (0, 1, -1), ("▁black", "▁cat", "</s>"), (0, 1, -1))
+    return Translation(source, text, (read,), ("a <note>",))
+
+
+def drawn(translation: Scored, width: int = 100) -> str:
+    page = io.StringIO()
+    Console(file=page, width=width, color_system=None).print(translation)
+    return page.getvalue()
+
+
+def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[str]):
+    print(example())
+    rich.print(example())
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "black cat" and any("고양이" in line for line in others)
+    assert repr(example()) == "Translation('검은 고양이', 'black cat', score=-1.5, notes=('a <note>',))"
+    assert len(repr(Scored("a " * 9999, "b " * 9999))) < 250
+    assert repr(Scored("a", "b")) == "Scored('a', 'b', score=0)"
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
+    text = drawn(example(), width)
+    assert all(line in text for line in ("검은 고양이", "black cat", "log-probability -1.50", "a <note>"))
+    rows = [line for line in text.splitlines() if "█" in line or "▓" in line]
+    assert [row.split()[0] for row in rows] == ["black", "cat", "0"]
+
+
+def test_a_notebook_gets_escaped_html():
+    html = example(text="<b>black</b> <cat>")._repr_html_()
+    assert "<b>" not in html and "&lt;cat&gt;" in html and "a &lt;note&gt;" in html
+    assert "<script" not in html and ".60" in html and ".80" in html
+
+
+def test_an_entry_carries_the_reference_and_the_alignment():
+    entry = example().entry("the black cat")
+    assert (entry.source, entry.target) == (("검은", "고양이"), ("black", "cat"))
+    assert entry.reference == "the black cat" and entry.score == -1.5 and entry.notes == ("a <note>",)
+    torch.testing.assert_close(torch.tensor(entry.weights).float(), example().alignment.matrix)
+
+
+def test_words_are_counted_as_the_tokens_count_them():
+    # A tokenizer blanks NUL, so there are two words where split() sees one.
+    assert example(source="검은\0고양이").entry().source == ("검은", "고양이")
+    # What was cut off is shown, and has no weights.
+    cut = example(source="검은 고양이가 집에 갔다").entry()
+    assert cut.source == ("검은", "고양이가", "집에", "갔다") and cut.weights.shape == (2, 2)
+    assert "the first 2 of 4 source words" in str(cut)
+    unknown = Scored("a b c", "x", (passage(("<unk>", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
+    assert unknown.entry().source == ("a", "b", "c")
+    # Where letters are words, they are what the tokens spell.
+    letters = Scored("ab", "x", (passage(("a", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
+    assert letters.entry().source == ("a", "b")
+    spelled = passage(("▁", "<0xEC>", "<0xA7>"), (0, 0, 0), ("<0xEC>", "<0xA7>", "<0x91>"), (0, 0, 0))
+    byted = Scored("집에 갔다", "other words here", (spelled,)).entry()
+    assert byted.source == ("집에", "갔다") and byted.target == ("집",)
+
+
+def test_a_model_without_attention_draws_and_says_so(tmp_path: Path):
+    made = Translator(make("seq2seq gru").float(), Spaced(11), Spaced(11))
+    (found,) = made.translate(["ab cd"])
+    assert found.entry().weights is None
+    assert (
+        "no attention to its source" in drawn(found) and "no attention to its source" in found._repr_html_()
+    )
+    found.save(tmp_path / "page.html")
+    assert "<table" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_blank_line_draws_blank():
+    (blank,) = Translator(Looking(11), Spaced(11), Spaced(11)).translate(["  "])
+    assert str(blank) == "" and "█" not in drawn(blank)
+    assert "<table" not in blank._repr_html_() and "nothing" in blank._repr_html_()
+
+
+def test_a_line_translated_in_parts_is_drawn_as_one():
+    target = Spaced(40, lines=["a man went home and ate what there was in it"])
+    made = Translator(
+        Looking(40), Spaced(40, lines=[TEXT]), target, search=Greedy(Rules(maximum=9)), longest=8
+    )
+    (found,) = made.translate([TEXT])
+    entry = found.entry()
+    assert len(found.passages) == 3 and entry.notes == found.notes
+    assert " ".join(entry.source) == TEXT and " ".join(entry.target) == found.text
+    torch.testing.assert_close(torch.tensor(entry.weights).float(), found.alignment.matrix)
+    assert "split into 3" in drawn(found, 60) and "split into 3" in found._repr_html_()
+
+
+def test_of_thousands_of_words_the_first_are_drawn():
+    line = "한 사람이 길을 걸었다. " * 2500
+    made = Translator(Looking(40), Spaced(40), Spaced(40), search=Greedy(Rules(maximum=5)), longest=40)
+    (found,) = made.translate([line])
+    entry = found.entry()
+    assert len(entry.source) == 10_000 and entry.weights.shape == (min(len(entry.target), DRAWN), DRAWN)
+    assert len(found._repr_html_()) < 1_000_000 and drawn(found).count("\n") < 80
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
+def test_every_word_of_the_tokenizers_has_its_weights(kind: str):
+    tokenizer = train_tokenizer(kind, [TEXT] * 9, 300 if kind == "bpe" else None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=8, embedding=8)
+    made = Translator(model, tokenizer, tokenizer, search=Beam(3, rules=Rules(maximum=9)), longest=12)
+    for line in (TEXT, "a\0b\tc", "👩‍👩‍👧‍👦 \u202e길을", "<script>alert(1)</script> 한", "한" * 40):
+        (found,) = made.translate([line])
+        entry = found.entry()
+        assert entry.weights.shape == (len(entry.target), len(entry.source))
+        assert "<script" not in found._repr_html_() and "\u202e" not in drawn(found)
+
+
+def test_saving_says_what_it_cannot_do(tmp_path: Path):
+    example().save(tmp_path / "page.html", title="<one>")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
+    with pytest.raises(ArgumentError, match=r"does not end in \.html"):
+        example().save(tmp_path / "page.png")
+    with pytest.raises(DataError, match="make the folder first"):
+        example().save(tmp_path / "none" / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
