@@ -249,7 +249,9 @@ def test_what_does_not_fit_is_refused():
         (lambda: Translator(model, Spaced(SIZE), Spaced(41)), "target tokenizer has 41 tokens"),
         (lambda: translator(tokens_per_batch=0), "tokens_per_batch is 0"),
         (lambda: translator(longest=1), "longest is 1"),
-        (lambda: translator().translate("one line"), r"translate\(\[line\]\)"),
+        (lambda: translator().translate("one line", ["a"]), "a line alone was given with a list"),
+        (lambda: translator().translate(["a"], "a"), "a line alone was given with a list"),
+        (lambda: translator().score("a", ["b"]), "expected: two lines, or two lists of them"),
         (lambda: translator().translate(["a", None]), "line 2 is of type NoneType"),
         (lambda: list(translator().stream(["a", 3])), "line 2 is of type int"),
         (lambda: translator().score(["a"], []), "1 sources and 0 targets"),
@@ -258,6 +260,22 @@ def test_what_does_not_fit_is_refused():
             wrong()
     with pytest.raises(UnknownName, match="known: split, truncate"):
         translator(overlong="drop")
+
+
+def test_a_line_alone_gives_one_translation():
+    made = translator()
+    one, (listed,) = made.translate(TEXT), made.translate([TEXT])
+    assert (one.text, one.token_scores) == (listed.text, listed.token_scores)
+    assert made.translate("길을", "a man").text.startswith("a man") and made.translate("").text == ""
+    scored, (listed_score,) = made.score(TEXT, "a man"), made.score([TEXT], ["a man"])
+    assert scored.token_scores == listed_score.token_scores and scored.text == "a man"
+    assert str(made.align(TEXT, "a man")) == str(made.align([TEXT], ["a man"])[0])
+
+
+def test_given_pairs_that_are_too_long_are_cut_and_that_is_said():
+    (scored,) = translator(longest=6).score([TEXT], ["a man went home and ate"])
+    assert [note.split(" of ")[0] for note in scored.notes] == ["source cut at 5", "target cut at 5"]
+    assert len(scored.source_pieces) == len(scored.pieces) == 6
 
 
 def test_a_word_that_a_sentence_ends_in_is_counted_once():

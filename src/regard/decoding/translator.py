@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from regard.batch import EOS, UNK, Batch
 from regard.data.progress import advancing
@@ -43,9 +44,9 @@ class Translator:
 
     source_tokenizer, target_tokenizer: encode_lines, decode, pieces, words and size. search: Beam(...),
     Greedy(...) or Sample(...). tokens_per_batch: source tokens, padding counted, translated at once. longest:
-    how many tokens of a source are read at once, EOS counted; fewer where the model reads fewer. overlong:
-    "split" translates a longer line sentence by sentence, "truncate" only its beginning; its notes say so.
-    look: the sites whose attention is kept, with * as wildcard; None for none.
+    how many tokens are read at once of a source, and of a target to be scored, EOS counted; fewer where the
+    model reads fewer. overlong: "split" translates a longer line sentence by sentence, "truncate" only its
+    beginning; its notes say so. look: the sites whose attention is kept, with * as wildcard; None for none.
 
     >>> from regard.decoding import Beam, Translator
     >>> from regard.models import build_model
@@ -64,6 +65,8 @@ class Translator:
     >>> first, blank = translator.translate(["abc", ""])
     >>> first.attention["decoder.cross"].shape == (len(first.pieces), 4), blank.text
     (True, '')
+    >>> translator.translate("abc").text == first.text
+    True
     """
 
     def __init__(
@@ -107,12 +110,23 @@ class Translator:
         if look is not None and look != CROSS:
             check_look(model, look)
 
-    def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> list[Translation]:
+    @overload
+    def translate(self, lines: str, prefixes: str | None = None) -> Translation: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> list[Translation]: ...
+
+    def translate(
+        self, lines: str | Iterable[str], prefixes: str | Iterable[str] | None = None
+    ) -> Translation | list[Translation]:
         """Translate lines: as many translations, in the same order; of a blank line, a blank one.
 
-        prefixes: what each translation must begin with, "" for nothing; in a line that is split, its first
-        part.
+        One line alone, a str, gives one translation. prefixes: what each translation must begin with, "" for
+        nothing; in a line that is split, its first part.
         """
+        if _alone("translate()", lines, lines if prefixes is None else prefixes):
+            (only,) = self.translate([str(lines)], None if prefixes is None else [str(prefixes)])
+            return only
         given = _checked("translate()", lines)
         begun = ["" for _ in given] if prefixes is None else _checked("translate()", prefixes)
         if len(begun) != len(given):
@@ -124,23 +138,35 @@ class Translator:
         """Translate lines as they come, `at_once` together, for files larger than memory."""
         whole("stream()", at_once=(at_once, 1))
         if isinstance(lines, str):
-            _checked("stream()", lines)
+            hint = "put a single line in a list: stream([line])"
+            raise ArgumentError(message("stream()", "a line was given where lines are expected", hint=hint))
         remaining, first = iter(lines), 0
         while some := list(itertools.islice(remaining, at_once)):
             yield from self._translated(_checked("stream()", some, first), ["" for _ in some], first)
             first += len(some)
 
-    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[Scored]:
+    @overload
+    def score(self, sources: str, targets: str) -> Scored: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> list[Scored]: ...
+
+    def score(self, sources: str | Iterable[str], targets: str | Iterable[str]) -> Scored | list[Scored]:
         """What the model thinks of given pairs: log-probability, token scores, attention, alignment.
 
-        A side that is longer than the model can take is cut, and the notes say so.
+        One pair alone, of two str, gives one. A side of more than `longest` tokens, or of more than the model
+        can take, is cut, and the notes say so.
         """
+        if _alone("score()", sources, targets):
+            (only,) = self.score([str(sources)], [str(targets)])
+            return only
         left, right = _checked("score()", sources), _checked("score()", targets)
         if len(left) != len(right):
             raise ArgumentError(message("score()", f"{len(left)} sources and {len(right)} targets"))
         notes = [list[str]() for _ in left]
-        sources_in = _read(self.source_tokenizer, left, self.model.longest_source, "source", notes)
-        targets_in = _read(self.target_tokenizer, right, self.model.longest_target, "target", notes)
+        room = min(self.longest, self.model.longest_target or self.longest)
+        sources_in = _read(self.source_tokenizer, left, self.longest, "source", notes)
+        targets_in = _read(self.target_tokenizer, right, room, "target", notes)
         lengths = [max(len(a.tokens), len(b.tokens)) + 1 for a, b in zip(sources_in, targets_in, strict=True)]
         passages: dict[int, Passage] = {}
         with advancing("scoring", len(left)) as reached:
@@ -161,8 +187,19 @@ class Translator:
             Scored(left[row], right[row], (passages[row],), tuple(notes[row])) for row in range(len(left))
         ]
 
-    def align(self, sources: Iterable[str], targets: Iterable[str]) -> list[Alignment]:
-        """The word alignments of given pairs; raises for a model that does not look at its source."""
+    @overload
+    def align(self, sources: str, targets: str) -> Alignment: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def align(self, sources: Iterable[str], targets: Iterable[str]) -> list[Alignment]: ...
+
+    def align(
+        self, sources: str | Iterable[str], targets: str | Iterable[str]
+    ) -> Alignment | list[Alignment]:
+        """The word alignments of pairs, or of one; raises for a model that does not look at its source."""
+        if _alone("align()", sources, targets):
+            (only,) = self.align([str(sources)], [str(targets)])
+            return only
         found = [each.alignment for each in self.score(sources, targets)]
         if None in found:
             raise ArgumentError(
@@ -272,11 +309,17 @@ class Translator:
         )
 
 
+def _alone(call: str, first: object, second: object) -> bool:
+    """Whether both are one line alone; raises where one is and the other is not."""
+    single = [isinstance(each, str) for each in (first, second)]
+    if single[0] != single[1]:
+        problem = "a line alone was given with a list of lines"
+        raise ArgumentError(message(call, problem, expected="two lines, or two lists of them"))
+    return single[0]
+
+
 def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
     """Lines as a list of text that can be written: halves of characters are joined, or replaced."""
-    if isinstance(lines, str):
-        hint = f"put a single line in a list: {call[:-1]}[line])"
-        raise ArgumentError(message(call, "a line was given where lines are expected", hint=hint))
     checked = []
     for number, line in enumerate(lines, first + 1):
         if not isinstance(line, str):
@@ -287,14 +330,14 @@ def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
 
 
 def _read(
-    tokenizer: Tokenizer, lines: list[str], longest: int | None, side: str, notes: list[list[str]]
+    tokenizer: Tokenizer, lines: list[str], longest: int, side: str, notes: list[list[str]]
 ) -> list[Part]:
-    """The tokens of lines, cut where a model cannot take them all; the notes of each line say so."""
+    """The tokens of lines, cut where there are too many; the notes of each line say so."""
     parts = []
     for tokens, said in zip(tokenizer.encode_lines(lines), notes, strict=True):
         words = tokenizer.words(tokens)
         part = Part(tuple(tokens), tuple(words))
-        if longest is not None and len(tokens) >= longest:
+        if len(tokens) >= longest:
             part, note = truncated(tokens, words, longest - 1)
             said.append(f"{side} {note}")
         parts.append(part)
