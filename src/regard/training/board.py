@@ -1,0 +1,69 @@
+"""Board: the curves of a training run, for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError, message
+
+__all__ = ["Board"]
+
+
+class Board:
+    """Curves in a folder that TensorBoard reads.
+
+    folder: made with the first points. complain: told that writing fails; no more is tried then, and the
+    run goes on.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "board"
+    >>> board = Board(folder, print)
+    >>> board.add(50, {"training/loss": 2.5})
+    >>> board.close()
+    >>> len(list(folder.iterdir()))
+    1
+    """
+
+    def __init__(self, folder: Path, complain: Callable[[str], None]):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ArgumentError(
+                message("Log(board=...)", "TensorBoard is not installed", hint="pip install regard[board]")
+            ) from error
+        self._open: Callable[..., Any] | None = SummaryWriter
+        self._writer: Any = None
+        self.folder, self.complain = folder, complain
+
+    def add(self, step: int, points: Mapping[str, float]) -> None:
+        """Add a point to each of these curves."""
+        self._try(lambda: self._add(step, points))
+
+    def flush(self) -> None:
+        """Bring all points to the disk."""
+        self._try(lambda: self._writer and self._writer.flush())
+
+    def close(self) -> None:
+        """Bring all points to the disk, and let go of the files."""
+        self._try(lambda: self._writer and self._writer.close())
+        self._writer = None
+
+    def _add(self, step: int, points: Mapping[str, float]) -> None:
+        if self._writer is None and self._open is not None:
+            # Points that a killed run wrote after its last checkpoint are not shown beside the new ones.
+            self._writer = self._open(str(self.folder), purge_step=step)
+        for name, value in points.items():
+            self._writer.add_scalar(name, value, step)
+
+    def _try(self, do: Callable[[], object]) -> None:
+        if self._open is None:
+            return
+        try:
+            do()
+        except Exception as error:  # of many kinds: files may be remote, and written by TensorFlow
+            self._open = None
+            self.complain(
+                f"TensorBoard's files in {self.folder.name} cannot be written: {error}; the run goes on"
+            )

@@ -1,0 +1,287 @@
+"""Live: what a training run shows; a table that stays in its place on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "perplexity"]
+
+ROWS = 5
+"""How many evaluations the table shows: the last ones, and the best."""
+
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+FORMATS = {"bleu": ".1f", "chrf": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
+
+# What a terminal would obey, or what would turn a line around; half a character cannot be written at all.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a training run is: means over the last while, its pace, and what is left.
+
+    speed: tokens a second. left: seconds. memory: in words. parts: further losses by name.
+
+    >>> print(Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB").line())
+    step 1,200/10,000  loss 2.314  perplexity 10.11  rate 3.0e-04  14,200 tokens/s  00:12:31 left  812 MiB
+    """
+
+    step: int
+    total: int | None
+    loss: float
+    rate: float
+    norm: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    speed: float | None = None
+    left: float | None = None
+    memory: str = ""
+
+    def of(self) -> str:
+        """The step, and how many there are."""
+        return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
+
+    def cells(self) -> dict[str, str]:
+        """The numbers of the live table, by name."""
+        cells = {"loss": in_words("loss", self.loss)}
+        cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
+        cells |= {name: in_words(name, value) for name, value in self.parts.items()}
+        if self.norm is not None:
+            cells["norm"] = in_words("norm", self.norm)
+        cells["rate"] = f"{self.rate:.1e}"
+        if self.speed is not None:
+            cells["tokens/s"] = f"{self.speed:,.0f}"
+        if self.left is not None:
+            cells["left"] = in_time(self.left)
+        if self.memory:
+            cells["memory"] = self.memory
+        return cells
+
+    def line(self) -> str:
+        """All of it in one line, where there is no terminal."""
+        after = {"tokens/s": "{} tokens/s", "left": "{} left", "memory": "{}"}
+        cells = {name: text for name, text in self.cells().items() if name != "norm"}
+        said = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
+        return "  ".join((f"step {self.of()}", *said))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """How good the model was at a step: scores by name, and whether it was the best so far.
+
+    >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line())
+    evaluation at step 500  loss 2.100  BLEU 31.2  best so far
+    """
+
+    step: int
+    scores: Mapping[str, float]
+    best: bool = False
+
+    def line(self) -> str:
+        """All of it in one line."""
+        said = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
+        return "  ".join((f"evaluation at step {self.step:,}", *said, *["best so far"] * self.best))
+
+
+class Shown:
+    """Something to be shown and never obeyed: no markup, no control characters, whatever is in it.
+
+    >>> import io
+    >>> page = io.StringIO()
+    >>> Console(file=page).print(Shown("[bold]a[/bold] \\x1b[31mb"))
+    >>> page.getvalue()
+    '[bold]a[/bold] \ufffd[31mb\\n'
+    """
+
+    def __init__(self, inner: RenderableType):
+        self.inner = Text(_OBEYED.sub("\ufffd", inner)) if isinstance(inner, str) else inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self.inner, options.update(markup=False, highlight=False)):
+            if control:
+                yield Segment(text, style, control)
+                continue
+            text = _OBEYED.sub("\ufffd", text)
+            if options.ascii_only:  # in other words: not in UTF-8
+                text = text.encode(options.encoding, "replace").decode(options.encoding)
+            yield Segment(text, style)
+
+
+class Display:
+    """What people see of a run on a console: the live table while it is started, and what is said above it.
+
+    A console that is gone (a closed terminal, a broken pipe, a full disk behind it) is not spoken to again:
+    that is no reason to end a run.
+
+    >>> import io
+    >>> page = io.StringIO()
+    >>> Display(Console(file=page)).say("one line", Standing(7, None, 2.0, 1e-3).line())
+    >>> print(page.getvalue(), end="")
+    one line
+    step 7  loss 2.000  perplexity 7.39  rate 1.0e-03
+    """
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.total: int | None = None
+        self.standing: Standing | None = None
+        self.evaluations: list[Evaluated] = []
+        self._live: Live | None = None
+        self._gone = False
+
+    @property
+    def live(self) -> bool:
+        """Whether the table is there."""
+        return self._live is not None and not self._gone
+
+    def start(self) -> None:
+        """Show the table, on a terminal."""
+        if self._live is not None or not _interactive(self.console):
+            return
+        # Drawn when a step is told, by no thread of its own: nothing holds a lock when a process forks.
+        self._live = Live(
+            console=self.console,
+            auto_refresh=False,
+            get_renderable=self._table,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+        try:
+            with self._heard():
+                self._live.start(refresh=True)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Leave the table as it is, and the terminal as it was."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            with self._heard():
+                live.stop()
+
+    def say(self, *things: RenderableType, style: str = "") -> None:
+        """Print lines and drawings, above the table where there is one."""
+        if self._gone:
+            return
+        with self._heard():
+            for thing in things:
+                shown = Shown(thing)
+                lines = isinstance(shown.inner, Text) and not self.live
+                self.console.print(shown, style=style or None, soft_wrap=lines)
+            self.refresh()
+
+    def keep(self, *evaluations: Evaluated) -> None:
+        """Add evaluations to the table: the last ones stay, and the best."""
+        rows = [*self.evaluations, *evaluations]
+        best = [each for each in rows if each.best][-1:]
+        self.evaluations = [each for each in best if each not in rows[-ROWS:]] + rows[-ROWS:]
+
+    def refresh(self) -> None:
+        """Draw the table anew."""
+        if self._live is not None and not self._gone:
+            with self._heard():
+                self._live.refresh()
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._gone = True
+        except ValueError:
+            if not getattr(self.console.file, "closed", False):
+                raise
+            self._gone = True
+        except SystemExit as error:
+            if not isinstance(error.__context__, BrokenPipeError):  # which rich takes for the end
+                raise
+            self._gone = True
+
+    def _table(self) -> RenderableType:
+        at = self.standing or Standing(0, self.total, math.nan, math.nan)
+        parts: list[RenderableType] = []
+        head = Table.grid(padding=(0, 2))
+        head.add_row(Text("step", style="bold"), Text(at.of()), *self._bar(at))
+        parts.append(head)
+        if self.standing is not None:
+            numbers = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+            for name in at.cells():
+                numbers.add_column(Text(name), justify="right", no_wrap=True)
+            numbers.add_row(*map(Text, at.cells().values()))
+            parts.append(numbers)
+        if self.evaluations:
+            parts.append(self._evaluations())
+        # The cursor rests on an empty line, where the bar of a translation under way may come and go.
+        return Shown(Group(*parts, Text("")))
+
+    def _bar(self, at: Standing) -> list[RenderableType]:
+        if not at.total:
+            return []
+        share = min(at.step / at.total, 1.0)
+        return [
+            ProgressBar(total=at.total, completed=at.step, width=40),
+            Text(f"{math.floor(100 * share)} %"),
+        ]
+
+    def _evaluations(self) -> Table:
+        rows = self.evaluations
+        best = next((each for each in reversed(rows) if each.best), None)
+        names = list(dict.fromkeys(name for each in rows for name in each.scores))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("evaluation", *names, ""):
+            table.add_column(Text(TITLES.get(name, name)), justify="right", no_wrap=True)
+        star = "*" if self.console.options.ascii_only else "★"
+        for each in rows:
+            cells = [in_words(name, each.scores[name]) if name in each.scores else "" for name in names]
+            mark = Text(star, style="yellow") if each is best else Text("")
+            table.add_row(Text(f"{each.step:,}"), *map(Text, cells), mark)
+        return table
+
+
+def perplexity(loss: float) -> float:
+    """e to the loss, which is infinite where no number is that large."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def in_words(name: str, value: float) -> str:
+    """A number with the digits that its name deserves."""
+    return f"{value:.1e}" if 1e6 <= abs(value) < math.inf else f"{value:{FORMATS.get(name, '.4g')}}"
+
+
+def in_time(seconds: float) -> str:
+    """Hours, minutes and seconds: "00:12:31"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
+
+
+def in_bytes(size: int) -> str:
+    """Bytes in MiB, or in GiB where there are many: "812 MiB"."""
+    mebi = size / 2**20
+    return f"{mebi:.0f} MiB" if mebi < 10_000 else f"{mebi / 1024:.1f} GiB"
+
+
+def _interactive(console: Console) -> bool:
+    # FORCE_COLOR asks for colours; a pipe is no terminal for that.
+    forced = "FORCE_COLOR" in os.environ and not _is_terminal(console.file)
+    return console.is_interactive and not (console.is_jupyter or console.quiet or forced)
+
+
+def _is_terminal(file: object) -> bool:
+    asked = getattr(file, "isatty", None)
+    return asked is not None and not getattr(file, "closed", False) and bool(asked())

@@ -1,0 +1,249 @@
+"""What a training run says: means over tokens, records that the calls decide, and a log that resumes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from regard.errors import ArgumentError
+from regard.training import log as module
+from regard.training.log import Log
+from regard.training.means import Means
+
+TIMED = ("cuda_memory", "memory", "time", "tokens_per_second")
+"""What two runs of the same calls may differ in."""
+
+
+class Clock:
+    """A clock that stands still unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain() -> Console:
+    return Console(file=io.StringIO(), width=80)
+
+
+def said(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def records(path: Path, without: tuple[str, ...] = ()) -> list[dict[str, object]]:
+    """The records of a log, each line of which must be JSON as the standard has it."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    text = path.read_bytes().decode("ascii")
+    assert not text or text.endswith("\n")
+    found = [json.loads(line, parse_constant=refuse) for line in text.split("\n")[:-1]]
+    return [{name: value for name, value in each.items() if name not in without} for each in found]
+
+
+@pytest.fixture(autouse=True)
+def same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "memory", lambda: {"memory": 812 * 2**20})
+
+
+def test_plain_lines_come_when_they_are_due(tmp_path: Path):
+    clock, console = Clock(), plain()
+    with Log(tmp_path / "log.jsonl", total=10_000, console=console, clock=clock) as log:
+        for step in range(1, 31):
+            clock.now += 1.0
+            log.step(step, loss=2.0 if step % 2 else 4.0, tokens=300 if step % 2 else 100, rate=3e-4)
+    first, second, third, last = said(console)
+    assert first == "step 1/10,000  loss 2.000  perplexity 7.39  rate 3.0e-04  300 tokens/s  812 MiB"
+    # Of steps 2 to 11, five had 100 tokens at 4.0 and five 300 at 2.0.
+    assert second == (
+        "step 11/10,000  loss 2.500  perplexity 12.18  rate 3.0e-04  200 tokens/s  02:46:29 left  812 MiB"
+    )
+    assert third.startswith("step 21/10,000  loss 2.500")
+    assert last.startswith("step 30/10,000  loss 2.588")  # at the end, what came after that
+
+
+def test_the_total_may_come_later():
+    clock, console = Clock(), plain()
+    with Log(None, console=console, clock=clock, every=0) as log:
+        log.step(1, loss=1.0, tokens=10, rate=1e-3)
+        clock.now += 2.0
+        log.total = 3
+        log.step(2, loss=1.0, tokens=10, rate=1e-3)
+    assert said(console) == [
+        "step 1  loss 1.000  perplexity 2.72  rate 1.0e-03  812 MiB",
+        "step 2/3  loss 1.000  perplexity 2.72  rate 1.0e-03  5 tokens/s  00:00:02 left  812 MiB",
+    ]
+
+
+def test_the_pace_leaves_evaluations_out_and_the_time_left_does_not():
+    clock, console = Clock(), plain()
+    with Log(None, total=12, console=console, clock=clock, every=0) as log:
+        for step in (1, 2):
+            clock.now += 1.0
+            log.step(step, loss=1.0, tokens=10, rate=1e-3)
+            clock.now += 9.0
+            log.evaluation(step, {"loss": 1.0})
+    assert said(console)[2] == (
+        "step 2/12  loss 1.000  perplexity 2.72  rate 1.0e-03  10 tokens/s  00:01:40 left  812 MiB"
+    )
+
+
+def test_records_are_written_at_the_steps_that_record_divides(tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    clock = Clock()
+    with Log(path, console=plain(), record=4, clock=clock) as log:
+        for step in range(1, 10):
+            clock.now += 0.5
+            parts = {"guided": 0.5} if step == 1 else {}
+            log.step(step, loss=float(step), tokens=10 * step, rate=step / 1000, norm=2.0, parts=parts)
+    first, second = records(path)
+    assert abs(float(str(first.pop("time")))) > 0 and second.pop("time")
+    means = sum(step * step for step in range(1, 5)) / 10, sum(step * step for step in range(5, 9)) / 26
+    assert first == {
+        "kind": "training",
+        "step": 4,
+        "loss": means[0],
+        "norm": 2.0,
+        "parts": {"guided": 0.5},
+        "tokens": 100,
+        "rate": 0.004,
+        "tokens_per_second": 50.0,
+        "memory": 812 * 2**20,
+    }
+    assert second["step"] == 8 and second["loss"] == means[1] and "parts" not in second
+
+
+def test_evaluations_and_events_are_said_and_written(tmp_path: Path):
+    path, console = tmp_path / "log.jsonl", plain()
+    with Log(path, console=console) as log:
+        scores = {"loss": 2.1, "perplexity": 8.17, "bleu": 31.24, "chrf": 50.06, "aer": 14.123}
+        log.evaluation(1200, scores, best=True, shown=["나는 학생이다"])
+        log.evaluation(1400, {"loss": 2.2})
+        log.event("saved", "saved at step 1,400", step=1400, folder=Path("runs"))
+    assert said(console) == [
+        "evaluation at step 1,200  loss 2.100  perplexity 8.17  BLEU 31.2  chrF 50.1  aer 14.12  best so far",
+        "나는 학생이다",
+        "evaluation at step 1,400  loss 2.200",
+        "saved at step 1,400",
+    ]
+    assert records(path, without=TIMED) == [
+        {"kind": "evaluation", "step": 1200, **scores, "best": True},
+        {"kind": "evaluation", "step": 1400, "loss": 2.2, "best": False},
+        {"kind": "saved", "text": "saved at step 1,400", "step": 1400, "folder": "runs"},
+    ]
+
+
+def test_losses_that_are_no_numbers_are_strict_json_all_the_same(tmp_path: Path):
+    path, console = tmp_path / "log.jsonl", plain()
+    with Log(path, console=console, record=1, every=0) as log:
+        for step, loss in enumerate((math.nan, math.inf, -math.inf, 1e308, 800.0), 1):
+            log.step(step, loss=loss, tokens=100, rate=math.nan, norm=math.inf)
+        log.evaluation(5, {"loss": math.nan, "perplexity": math.inf})
+        log.step(6, loss=math.nan, tokens=0, rate=0.1)
+    losses = [each["loss"] for each in records(path)]
+    assert losses == ["NaN", "Infinity", "-Infinity", "Infinity", 800.0, "NaN", None]
+    assert [float(str(loss)) for loss in losses[1:3]] == [math.inf, -math.inf]
+    assert said(console)[0].startswith("step 1  loss nan  perplexity nan  rate nan")
+    assert said(console)[4].startswith("step 5  loss 800.000  perplexity inf")
+
+
+def train(log: Log, path: Path, steps: range, kept: dict[int, tuple[int, str]] | None = None) -> None:
+    """Some calls that a step decides; what a checkpoint would keep of the log after each."""
+    for step in steps:
+        parts = {"guided": 1 / step} if step % 3 else {}
+        log.step(step, loss=1 / (step * 0.7), tokens=step * 7 % 11, rate=0.1 / step, norm=0.3, parts=parts)
+        if step % 5 == 0:
+            log.evaluation(step, {"loss": 0.1 / step, "bleu": step / 3}, best=step % 10 == 0)
+        if step % 6 == 0:
+            log.event("saved", f"step {step}")
+        if kept is not None:
+            kept[step] = log.position(), json.dumps(log.state(), allow_nan=False)
+
+
+@pytest.mark.parametrize("at", range(1, 24))
+def test_a_resumed_log_is_that_of_an_unbroken_run(tmp_path: Path, at: int):
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    kept: dict[int, tuple[int, str]] = {}
+    with Log(whole, console=plain(), record=4) as log:
+        train(log, whole, range(1, 25))
+    with Log(broken, console=plain(), record=4) as log:
+        train(log, broken, range(1, min(at + 9, 25)), kept)
+    with broken.open("ab") as file:
+        file.write(b'{"kind": "training", "lo')  # killed while writing
+    with Log(broken, console=plain(), record=4) as log:
+        position, state = kept[at]
+        log.rewind(position)
+        log.restore(json.loads(state))
+        assert json.dumps(log.state()) == state
+        train(log, broken, range(at + 1, 25))
+    assert records(broken, without=TIMED) == records(whole, without=TIMED)
+
+
+def test_a_state_with_no_number_in_it_is_restored():
+    log = Log(None, console=plain())
+    log.step(1, loss=math.nan, tokens=5, rate=0.1, norm=math.inf)
+    again = Log(None, console=plain())
+    again.restore(json.loads(json.dumps(log.state(), allow_nan=False)))
+    assert again.state() == log.state() and log.state()["since_record"]["own"]["loss"] == ["NaN", 5]
+
+
+def test_the_pace_of_a_resumed_run_is_its_own(tmp_path: Path):
+    before = Means()
+    before.add(10_000, 5.0, 2.0, None, {})
+    after = Means.restored(before.state())
+    assert after.speed() is None and after.tokens == 10_000
+    after.add(100, 2.0, 4.0, None, {})
+    assert after.speed() == 50.0 and after.own() == {"loss": (20_000 + 400) / 10_100}
+
+
+def test_joined_means_are_those_of_all_steps():
+    steps = [(3, 0.5, 2.0, 1.0, {"a": 1.0}), (5, 0.5, 4.0, None, {"b": 2.0}), (8, 1.0, 1.0, 3.0, {"a": 3.0})]
+    one, other, both = Means(), Means(), Means()
+    for place, step in enumerate(steps):
+        (one if place < 2 else other).add(*step)
+        both.add(*step)
+    joined = one.joined(other)
+    assert joined.own() == both.own() and joined.parts() == both.parts() == {"a": 27 / 11, "b": 2.0}
+    assert joined.speed() == both.speed() == 8.0 and joined.tokens == 16
+
+
+def test_a_log_without_a_file_has_no_position():
+    log = Log(None, console=plain())
+    log.event("saved", "something")
+    log.rewind(100)
+    assert log.position() == 0 and said(log._display.console) == ["something"]
+
+
+@pytest.mark.parametrize("wrong", [{"record": 0}, {"record": 2.5}, {"every": -1.0}, {"every": math.nan}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]):
+    with pytest.raises(ArgumentError, match=rf"Log\(\): {next(iter(wrong))} is"):
+        Log(None, console=plain(), **wrong)
+
+
+def test_memory_is_known_here(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    assert module.memory()["memory"] > 2**20
+    monkeypatch.setattr(module, "resident", lambda: None)
+    monkeypatch.setattr(module.torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(module.torch.cuda, "max_memory_allocated", lambda: 5)
+    assert module.memory() == {"cuda_memory": 5}
+
+
+def test_memory_without_proc_is_the_most_there_was(monkeypatch: pytest.MonkeyPatch):
+    now = module.resident()
+
+    def nowhere(path: Path) -> bytes:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_bytes", nowhere)
+    most = module.resident()
+    assert now is not None and most is not None and most > 2**20
