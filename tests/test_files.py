@@ -21,7 +21,7 @@ SKIPS = (
 )
 """Every reason for which a test of ours is ever skipped."""
 
-ASSERTING = ("compare",)
+ASSERTING = ("compare", "killed")
 """Functions of the tests that assert in a test's place."""
 
 
@@ -69,11 +69,12 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_the_extras_are_there():
     extras = settings()["project"]["optional-dependencies"]
-    assert set(extras) == {"view", "serve", "export", "huggingface", "kernels", "dev", "all"}
+    assert set(extras) == {"board", "moses", "view", "serve", "export", "huggingface", "kernels", "dev", "all"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == set(extras) - {"all", "dev"}
     base = {each.name for each in requirements()[""]}
-    assert base == {"torch", "numpy", "sacrebleu", "sentencepiece", "typer", "rich"}
+    subjects = {"torch", "numpy", "safetensors", "sentencepiece", "sacrebleu"}
+    assert base == subjects | {"pydantic", "tomli-w", "typer", "rich"}
 
 
 def test_every_version_is_pinned():

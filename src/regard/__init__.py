@@ -10,6 +10,7 @@ from regard.attention import attention, read
 from regard.errors import ArgumentError, BackendError, DataError, LookError, RegardError, UnknownName
 from regard.explaining import Explanation, explain
 from regard.layers import AttentionLayer, MultiHead
+from regard.loading import load
 from regard.look import Look
 from regard.mask import Mask
 from regard.masks import causal, dense, documents, padding, where, window
@@ -93,6 +94,7 @@ __all__ = [
     "dense",
     "documents",
     "explain",
+    "load",
     "name_sites",
     "padding",
     "prepare",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import backends, data, demo, doctor
+from regard.cli import backends, data, demo, doctor, train
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
@@ -21,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo.demo, backends.backends, doctor.doctor):
+for command in (demo.demo, train.train, backends.backends, doctor.doctor):
     app.command()(command)
 app.add_typer(data.data, name="data")
 

@@ -1,0 +1,150 @@
+"""regard train: from pairs to a translator, in a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.errors import ArgumentError, message
+
+__all__ = ["train"]
+
+DATA, TRAINING, RUN = "Data", "Training", "Run"
+
+
+def _several(text: str, panel: str = DATA) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel, show_default=False)
+
+
+Files = Annotated[list[str] | None, _several("File of source sentences; may be repeated.")]
+Targets = Annotated[list[str] | None, _several("File of target sentences, line by line the same.")]
+Tabbed = Annotated[list[str] | None, _several("File of pairs between tabs, in place of the two.")]
+Lined = Annotated[list[str] | None, _several('File of JSON lines with "source" and "target".')]
+BuiltIn = Annotated[str | None, _several("A corpus made here: korean.")]
+Judged = Annotated[list[str] | None, _several("Source sentences to judge by; else some are held out.")]
+Wanted = Annotated[list[str] | None, _several("Their translations.")]
+Links = Annotated[list[str] | None, _several("Alignments of the pairs, in Pharaoh format.")]
+Guided = Annotated[float | None, _several("How much attention is told to follow them; 0 is not.", TRAINING)]
+Name = Annotated[str | None, _several("seq2seq, bahdanau, luong or transformer.", RUN)]
+Out = Annotated[Path, typer.Option(help="The run folder.", rich_help_panel=RUN)]
+Recipe = Annotated[Path | None, _several("Settings in a TOML file; options here go before it.", RUN)]
+Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c.", rich_help_panel=RUN)]
+Minutes = Annotated[float | None, _several("Stop after so long, the rate at its end by then.", TRAINING)]
+Steps = Annotated[int | None, _several("Stop after so many steps.", TRAINING)]
+Epochs = Annotated[float | None, _several("Stop after so many times through the data.", TRAINING)]
+Precision = Annotated[str | None, _several("float32, bfloat16, or auto.", TRAINING)]
+Seed = Annotated[int | None, _several("Of all that is random.", TRAINING)]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
+Threads = Annotated[int | None, _several("How many cores torch may use.", RUN)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stands.", rich_help_panel=RUN)]
+Change = Annotated[
+    bool, typer.Option("--change", help="Go on though settings or data changed.", rich_help_panel=RUN)
+]
+Start = Annotated[Path | None, _several("Another run, whose weights this one starts with.", RUN)]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and stop.", rich_help_panel=RUN)]
+
+
+def train(
+    out: Out,
+    source: Files = None,
+    target: Targets = None,
+    tsv: Tabbed = None,
+    jsonl: Lined = None,
+    built_in: BuiltIn = None,
+    valid_source: Judged = None,
+    valid_target: Wanted = None,
+    alignments: Links = None,
+    guided: Guided = None,
+    model: Name = None,
+    recipe: Recipe = None,
+    assign: Set = None,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    precision: Precision = None,
+    seed: Seed = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    resume: Resume = False,
+    change: Change = False,
+    init_from: Start = None,
+    dry_run: Dry = False,
+) -> int:
+    """Train a translator on pairs of sentences, into a run folder.
+
+    Ctrl-C saves and stops; the same command with --resume goes on, bit for bit as if it had not stopped.
+
+    Examples:
+
+    * `regard train --source a.ko --target a.en --model bahdanau --out runs/x`
+
+    * `regard train --tsv pairs.tsv --model transformer --minutes 30 --out runs/y`
+
+    * `regard train --out runs/x --resume`
+
+    * `regard train --recipe recipes/multi30k-de-en-transformer.toml --set training.rate=0.001 --out runs/z`
+
+    * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
+    """
+    from regard.tasks.translation.running import Machine, train_translation
+    from regard.training.settings import merged, override, read_toml
+
+    data = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl, "built_in": built_in}
+    data |= {"valid_source": valid_source, "valid_target": valid_target, "alignments": alignments}
+    training = {"minutes": minutes, "steps": steps, "epochs": epochs, "precision": precision}
+    said = {"data": data, "training": {**training, "guided": guided}, "model": {"name": model}, "seed": seed}
+    given = merged({} if recipe is None else read_toml(recipe), said, override(assign or []))
+    _one_length(minutes=minutes, steps=steps, epochs=epochs)
+    if dry_run:
+        _tell(given, init_from)
+        return 0
+    console = Console(stderr=True, highlight=False)
+    outcome = train_translation(
+        {key: value for key, value in given.items() if value != {}},
+        out,
+        resume=resume,
+        change=change,
+        init_from=init_from,
+        machine=Machine(device, threads),
+        console=console,
+    )
+    if outcome.interrupted:
+        console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
+        return 143 if outcome.interrupted == "SIGTERM" else 130
+    console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
+    return 0
+
+
+def _one_length(**given: float | None) -> None:
+    named = [f"--{name}" for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ArgumentError(message("regard train", " and ".join(named), expected="one of them"))
+
+
+def _tell(given: dict[str, Any], init_from: Path | None) -> None:
+    """What would happen: the data, the settings, the size of it."""
+    from regard.tasks.translation.estimating import estimate
+    from regard.training.settings import to_toml
+
+    console = Console(highlight=False)
+    found = estimate(given, init_from)
+    for line in found.said:
+        console.print(Text(line))
+    console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
+    table = Table(box=None, show_header=False)
+    steps = "as many as fit the minutes" if found.steps is None else f"{found.steps:,}"
+    rows = {
+        "parameters": f"{found.parameters:,}",
+        "vocabulary": f"{found.vocabulary[0]:,} source, {found.vocabulary[1]:,} target",
+        "batches an epoch": f"{found.epoch:,}",
+        "steps": steps,
+        "memory": f"about {found.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
+    }
+    for name, value in rows.items():
+        table.add_row(Text(name, style="cyan"), Text(value))
+    console.print(table)

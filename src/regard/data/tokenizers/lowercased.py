@@ -1,0 +1,55 @@
+"""Lowercased: a tokenizer that reads all text in lower case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Self
+
+from regard.data.tokenizers.text import Sample
+from regard.data.tokenizers.tokenizer import Tokenizer
+from regard.errors import ArgumentError, message
+
+__all__ = ["Lowercased"]
+
+
+class Lowercased(Tokenizer):
+    """Another tokenizer, given all text in lower case; what it wrote is loaded by that one.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> inner = train_tokenizer("word", ["the cat"])
+    >>> inner.encode("The cat"), Lowercased(inner).encode("The cat")
+    ([1, 4], [5, 4])
+    """
+
+    kind = "lowercased"
+
+    def __init__(self, inner: Tokenizer):
+        self.inner, self.size = inner, inner.size
+        self.fingerprint = f"lowercased {inner.fingerprint}"
+
+    def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
+        return self.inner.encode(line.lower(), sample=sample, generator=generator)
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.inner.encode_lines([line.lower() for line in lines])
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        return self.inner.pieces(tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.inner.decode(tokens)
+
+    def words(self, tokens: Sequence[int]) -> list[int]:
+        return self.inner.words(tokens)
+
+    def serialized(self) -> bytes:
+        return self.inner.serialized()
+
+    @classmethod
+    def deserialized(cls, content: bytes, place: str) -> Self:
+        raise ArgumentError(message("Lowercased", "it has no file of its own", hint="Lowercased(inner)"))
+
+    @classmethod
+    def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
+        raise ArgumentError(message("Lowercased", "it learns nothing itself", hint="Lowercased(inner)"))

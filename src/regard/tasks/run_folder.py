@@ -1,0 +1,86 @@
+"""Run folder: what a run was made with, beside its checkpoints, and whether that is still the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError, DataError, message
+from regard.training.durable import failed, replace
+from regard.training.settings import differences, read_toml, to_toml
+
+__all__ = ["check_data", "check_settings", "config_of", "is_run", "made_folder", "write_config", "write_data"]
+
+CONFIG, DATA = "config.toml", "data.json"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / CONFIG).is_file()
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The settings of a run, as nested values."""
+    if not is_run(folder):
+        problem = "this is no run folder: it has no config.toml"
+        hint = "give a folder that regard train --out made"
+        raise DataError(message(str(folder), problem, hint=hint))
+    return read_toml(folder / CONFIG)
+
+
+def made_folder(folder: Path) -> Path:
+    """The folder, which is there from now on."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise failed(str(folder), "the folder could not be made", error) from None
+    return folder
+
+
+def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a run."""
+    _write(folder / CONFIG, to_toml(settings))
+
+
+def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Write what the data of a run were."""
+    _write(folder / DATA, json.dumps(dict(fingerprints), indent=2) + "\n")
+
+
+def check_settings(folder: Path, new: Mapping[str, Any]) -> None:
+    """Refuse settings that are not those of the run, and show the difference."""
+    found = differences(config_of(folder), new)
+    if found:
+        raise ArgumentError(
+            message(
+                f"{folder} cannot be resumed",
+                "the settings are not those it was begun with\n  " + "\n  ".join(found),
+                hint="--change takes the new ones all the same; another --out begins anew",
+            )
+        )
+
+
+def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Refuse data that are not those of the run."""
+    path = folder / DATA
+    if not path.is_file():
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    changed = [name for name in {**before, **fingerprints} if before.get(name) != fingerprints.get(name)]
+    if changed:
+        raise DataError(
+            message(
+                f"{folder} cannot be resumed",
+                f"the data are not those it was begun with: {', '.join(sorted(changed))} changed",
+                hint="--change takes the new ones all the same; another --out begins anew",
+            )
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace(path, text.encode())
+    except OSError as error:
+        raise failed(str(path.parent), f"{path.name} could not be written", error) from None

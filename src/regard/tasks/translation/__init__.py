@@ -1,0 +1,20 @@
+"""Translation: pairs of sentences to learn from, sentences to translate, alignments to see.
+
+train_translation({"data": {"source": ["a.ko"], "target": ["a.en"]}}, "runs/x")
+load_translator("runs/x").translate("나는 고양이로소이다")
+"""
+
+from regard.tasks.translation.loading import TranslationRun, load_translator
+from regard.tasks.translation.running import Machine, Outcome, train_translation
+from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.task import TranslationTask
+
+__all__ = [
+    "Machine",
+    "Outcome",
+    "TranslationRun",
+    "TranslationSettings",
+    "TranslationTask",
+    "load_translator",
+    "train_translation",
+]

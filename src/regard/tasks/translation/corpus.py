@@ -1,0 +1,185 @@
+"""Corpus: the pairs of a run, read, checked, split, and encoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.data import (
+    Choices,
+    EncodedPairs,
+    Pairs,
+    Tokenizer,
+    encode_pairs,
+    hold_out,
+    korean_english,
+    load_tokenizer,
+    pairs_from_lists,
+    read_pairs,
+    train_tokenizers,
+)
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.errors import DataError, UnknownName, message
+from regard.evaluation import Links, read_links
+from regard.tasks.translation.settings import Data
+
+__all__ = ["Corpus", "Split", "load_tokenizers", "read_split"]
+
+TOKENIZERS = ("source.tokenizer", "target.tokenizer")
+"""The files of a run folder that hold them; one file serves both sides where the vocabulary is joint."""
+
+HELD_OUT = 1000
+"""How many pairs are kept apart to judge by, of twenty times as many or more; fewer of fewer."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The pairs to train on and those to judge by; said: what was found and done, in sentences.
+
+    links: the alignment of each training pair, if there are any.
+    """
+
+    train: Pairs
+    valid: Pairs
+    said: tuple[str, ...] = ()
+    links: Sequence[Links] | None = None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What says whether the data are still the same."""
+        found = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+        if self.links is not None:
+            digest = hashlib.blake2b(digest_size=16)
+            for each in self.links:
+                digest.update(repr((sorted(each.sure), sorted(each.possible))).encode())
+            found["alignments"] = digest.hexdigest()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A split with its tokenizers, encoded."""
+
+    split: Split
+    source: Tokenizer
+    target: Tokenizer
+    train: EncodedPairs
+    valid: EncodedPairs
+
+    @classmethod
+    def made(cls, split: Split, data: Data, folder: Path, cache: Path | None = None) -> Corpus:
+        """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache."""
+        if not (folder / TOKENIZERS[0]).exists():
+            learned = train_tokenizers(
+                _Lowered(split.train) if data.lowercase else split.train,
+                data.tokenizer or "unigram",
+                joint=data.joint,
+                sizes=(data.source_size, data.target_size),
+            )
+            for tokenizer, name in zip(learned, TOKENIZERS, strict=True):
+                tokenizer.save(folder / name)
+        source, target = load_tokenizers(folder, data)
+        place = cache or cache_folder()
+        train = encode_pairs(split.train, source, target, place, longest=data.longest)
+        valid = encode_pairs(split.valid, source, target, place, longest=data.longest, over="truncate")
+        return cls(split, source, target, train, valid)
+
+
+def cache_folder() -> Path:
+    """Where encoded pairs are kept: REGARD_CACHE, or the user's cache."""
+    given = os.environ.get("REGARD_CACHE")
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else usual / "regard"
+
+
+def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a run folder."""
+    source, target = (load_tokenizer(folder / name) for name in TOKENIZERS)
+    return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """Pairs in lower case, read as often as wanted."""
+
+    pairs: Iterable[Any]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((pair.source.lower(), pair.target.lower()) for pair in self.pairs)
+
+
+def read_split(data: Data) -> Split:
+    """Read and check what the settings name, and keep some apart to judge by unless that is given."""
+    if data.built_in is not None:
+        return _built_in(data)
+    choices = _choices(data)
+    whole = read_pairs(**_places(data, "", choices))
+    report = whole.inspect()
+    report.check()
+    said = [str(report)]
+    links = None if data.alignments is None else _links(data.alignments, report.read)
+    if data.valid_source or data.valid_tsv or data.valid_jsonl:
+        train, valid = whole, read_pairs(**_places(data, "valid_", choices))
+        valid_report = valid.inspect()
+        valid_report.check()
+        said.append(str(valid_report))
+    else:
+        count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
+        held = hold_out(whole, count=count)
+        train, valid = held
+        said.append(str(held))
+    aligned = None if links is None else [links[pair.number - 1] for pair in train]
+    return Split(train, valid, tuple(said), aligned)
+
+
+def _choices(data: Data) -> Choices:
+    known = Choices.__dataclass_fields__
+    for name in data.odd:
+        if name not in known:
+            raise UnknownName("setting in [data.odd]", name, known)
+    return Choices(**data.odd)
+
+
+def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
+    """The arguments of read_pairs(): those of the settings whose names have this prefix."""
+    found: dict[str, Any] = {
+        name: getattr(data, prefix + name)
+        for name in ("source", "target", "tsv", "jsonl")
+        if getattr(data, prefix + name) is not None
+    }
+    for name in ("columns", "fields"):
+        if getattr(data, name) is not None:
+            found[name] = tuple(getattr(data, name))
+    return {**found, "choices": choices}
+
+
+def _links(paths: Sequence[str], pairs: int) -> list[Links]:
+    links = [links for path in paths for links in read_links(path)]
+    if len(links) != pairs:
+        problem = f"{len(links)} lines of alignments for {pairs} pairs"
+        hint = "a line for each line of the data, empty where there is no link"
+        raise DataError(message(", ".join(paths), problem, hint=hint))
+    return links
+
+
+def _built_in(data: Data) -> Split:
+    examples = list(korean_english("train", data.pairs))
+    valid = list(korean_english("valid", data.held_out or HELD_OUT))
+    return Split(
+        pairs_from_lists([each.source for each in examples], [each.target for each in examples]),
+        pairs_from_lists([each.source for each in valid], [each.target for each in valid]),
+        (f"{len(examples):,} pairs of the built-in corpus to train on, {len(valid):,} to judge by",),
+        [Links(each.sure, each.possible) for each in examples],
+    )
+
+
+def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
+    """The first so many of some pairs, as text."""
+    for number, pair in enumerate(pairs):
+        if number >= count:
+            return
+        yield pair.source, pair.target

@@ -1,0 +1,34 @@
+"""Defaults: what suits a model and an amount of data, where the user says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.training.settings import merged
+
+__all__ = ["filled"]
+
+FEW, SOME = 100_000, 1_000_000
+"""Up to so many pairs, a model is kept small and regularised strongly, or somewhat."""
+
+RATES = {"transformer": 1e-3}
+RATE = 2e-3
+
+
+def filled(given: Mapping[str, Any], pairs: int) -> dict[str, Any]:
+    """Settings with what was not said filled in; what was said stays.
+
+    >>> filled({"model": {"name": "transformer"}}, pairs=29_000)["model"]
+    {'size': 'tiny', 'dropout': 0.3, 'name': 'transformer'}
+    """
+    name = given.get("model", {}).get("name", "bahdanau")
+    few, some = pairs <= FEW, pairs <= SOME
+    model: dict[str, Any] = {"dropout": 0.3 if few else 0.2 if some else 0.1}
+    if name == "transformer":
+        model = {"size": "tiny" if few else "small" if some else "base", **model}
+    else:
+        model = {"width": 256 if few else 512 if some else 1000, **model}
+    training = {"rate": RATES.get(name, RATE), "warm_up": 400 if name == "transformer" else 100}
+    data: dict[str, Any] = {"tokenizer": "word" if given.get("data", {}).get("built_in") else "unigram"}
+    return merged({"data": data, "model": model, "training": training}, given)

@@ -1,0 +1,79 @@
+"""Loading: a run folder as a translator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.decoding import Beam, Translator
+from regard.errors import DataError, UnknownName, message
+from regard.models import build_model
+from regard.tasks.run_folder import config_of
+from regard.tasks.translation.corpus import load_tokenizers
+from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.settings import TranslationSettings
+from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.settings import build
+
+__all__ = ["TranslationRun", "find_checkpoint", "load_translator"]
+
+
+class TranslationRun(Translator):
+    """A translator with the run that it comes from.
+
+    folder: of the run. settings: what it was made with. checkpoint: which weights. notes: what had to be
+    passed over to find them.
+    """
+
+    folder: Path
+    settings: TranslationSettings
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+
+
+def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
+    """A checkpoint of a run: "best", or the latest where none was judged; "latest"; or the number of a step.
+
+    Gives what had to be passed over too, in words.
+    """
+    checkpoints = Checkpoints(folder)
+    if which.isdigit():
+        steps = {str(each.step): each for each in checkpoints.all()}
+        if which not in steps:
+            raise UnknownName("step", which, steps)
+        found: Checkpoint | None = steps[which]
+        steps[which].verify()
+    elif which in ("best", "latest"):
+        found = checkpoints.best() if which == "best" else None
+        found = found or checkpoints.latest()
+    else:
+        raise UnknownName("checkpoint", which, ("best", "latest", "the number of a step"))
+    if found is None:
+        problem, hint = "this run has no checkpoint yet", "let it train until it is first judged"
+        raise DataError(message(str(folder), problem, hint=hint))
+    return found, tuple(checkpoints.notes)
+
+
+def load_translator(
+    folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any
+) -> TranslationRun:
+    """The translator that a run has become.
+
+    checkpoint: "best", "latest" or the number of a step. options: those of Translator, such as search.
+    """
+    folder = Path(folder)
+    settings = build(TranslationSettings, config_of(folder), str(folder / "config.toml"))
+    found, notes = find_checkpoint(folder, checkpoint)
+    source, target = load_tokenizers(folder, settings.data)
+    model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
+    try:
+        model.load_state_dict(found.tensors("weights"))
+    except RuntimeError as error:
+        problem = f"the weights do not fit config.toml: {str(error).splitlines()[-1].strip()}"
+        raise DataError(message(str(found.path), problem)) from None
+    model.to(torch.device(choose_device(device))).eval()
+    run = TranslationRun(model, source, target, **{"search": Beam(), **options})
+    run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes
+    return run

@@ -1,0 +1,177 @@
+"""Translation as a task: pairs in batches, the loss of a target, BLEU and chrF of what is said."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+
+from regard.batch import EOS, UNK, Batch
+from regard.data import Batches
+from regard.decoding import Beam, Greedy, Translation, Translator
+from regard.decoding.observing import pieces_of
+from regard.errors import ArgumentError, message
+from regard.evaluation import bleu, chrf
+from regard.look import Look
+from regard.models import Model
+from regard.sites import record
+from regard.tasks.translation.corpus import Corpus, texts
+from regard.tasks.translation.guided import Guide
+from regard.tasks.translation.settings import TranslationSettings
+from regard.training.distributed import Processes
+from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.shapes import Shapes
+from regard.training.task import Evaluation, Loss, Stopped, Task
+
+__all__ = ["TranslationTask"]
+
+AT_ONCE = 32
+"""Sentences translated between two looks at whether the end was asked for."""
+
+
+class TranslationTask(Task):
+    """Train a model on the pairs of a corpus, and judge it by those kept apart."""
+
+    model: Model
+
+    def __init__(self, model: Model, corpus: Corpus, settings: TranslationSettings, processes: Processes):
+        self.model, self.corpus, self.settings = model, corpus, settings
+        training = settings.training
+        rank, world = processes.rank, processes.world
+        self._train = Batches(corpus.train, training.tokens, seed=settings.seed, rank=rank, world=world)
+        self._valid = Batches(corpus.valid, training.tokens, shuffle=False)
+        self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
+        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
+        self._guide = self._guided()
+        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if training.compile else None
+
+    @property
+    def _samples(self) -> float:
+        return self.settings.data.sampling
+
+    def _guided(self) -> Guide | None:
+        if not self.settings.training.guided:
+            return None
+        if self.corpus.split.links is None:
+            hint = "data.alignments names their file; guided = 0 does without"
+            raise ArgumentError(message("training.guided", "there are no alignments to follow", hint=hint))
+        if self.settings.training.compile:
+            problem = "attention cannot be watched inside a compiled model"
+            raise ArgumentError(message("training.guided", problem, hint="compile = false"))
+        return Guide(self.corpus.split.links, self.corpus.source, self.corpus.target)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for batch in self._train.epoch(epoch, start):
+            yield self._sampled(batch, epoch) if self._lines is not None else batch
+
+    def _sampled(self, batch: Batch, epoch: int) -> Batch:
+        """The batch with its words cut into subwords anew, as this epoch and these samples decide."""
+        assert self._lines is not None
+        numbers, longest = batch.index.tolist(), self.settings.data.longest
+        sources, targets = [], []
+        for number in numbers:
+            draw = random.Random(f"{self.settings.seed} {epoch} {number}")
+            source, target = self._lines[number]
+            sources.append(self.corpus.source.encode(source, sample=self._samples, generator=draw)[:longest])
+            targets.append(self.corpus.target.encode(target, sample=self._samples, generator=draw)[:longest])
+        return Batch.collate(sources, targets, numbers)
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    def count(self, batch: Batch) -> int:
+        return int(batch.target_lengths.sum())
+
+    def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
+        wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
+        batch = batch if self._shapes is None else self._shapes.filled(batch)
+        return batch.to(device), wanted
+
+    def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
+        pairs, wanted = batch
+        training = self.settings.training
+        read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
+        if wanted is None:
+            total, plain = cross_entropy(self.model(read), pairs.labels, training.smoothing)
+            return Loss(total, {"loss": plain})
+        with record(Look(weights=True, gradient=True), at="*cross") as seen:
+            logits = self.model(read)
+        guided = guided_alignment(_joined(seen), wanted)
+        total, plain = cross_entropy(logits, pairs.labels, training.smoothing)
+        return Loss(total + training.guided * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _dropped(self, batch: Batch) -> Batch:
+        """The batch with some of its words unknown, those of the source and those read of the target."""
+
+        def dropped(tokens: Tensor) -> Tensor:
+            kept = torch.rand(tokens.shape, device=tokens.device) >= self.settings.training.word_dropout
+            return torch.where(kept | (tokens <= EOS), tokens, UNK)
+
+        # The labels are taken from the batch itself, not from this one.
+        return replace(batch, source=dropped(batch.source), target=dropped(batch.target))
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        total, count = 0.0, 0
+        device = next(self.model.parameters()).device
+        for batch in self._valid.epoch(0):
+            if stopping():
+                raise Stopped
+            for piece in pieces_of(batch, self.corpus.target.size):
+                logits = self.model(piece.to(device))
+                total += float(cross_entropy(logits, piece.labels.to(device))[1])
+                count += self.count(piece)
+        mean = total / max(count, 1)
+        said = self._said(stopping)
+        references = [target for _, target in self._texts]
+        how = self.settings.evaluation
+        found = [each.text for each in said]
+        scores = {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 700.0)),
+            "bleu": bleu(found, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
+            "chrf": chrf(found, references).value,
+        }
+        return Evaluation(scores, self._shown(said))
+
+    def translator(self, **options: Any) -> Translator:
+        """A translator by the model as it is."""
+        beam = self.settings.evaluation.beam
+        options = {"search": Beam(size=beam) if beam > 1 else Greedy(), **options}
+        return Translator(self.model, self.corpus.source, self.corpus.target, **options)
+
+    def _said(self, stopping: Callable[[], bool]) -> list[Translation]:
+        """The translations of the sentences that are judged; the attention of the first few is kept."""
+        blind, seeing = self.translator(look=None), self.translator()
+        sources, said = [source for source, _ in self._texts], list[Translation]()
+        first = min(self.settings.evaluation.samples, len(sources))
+        parts = [(seeing, sources[:first])] if first else []
+        for begin in range(first, len(sources), AT_ONCE):
+            parts.append((blind, sources[begin : begin + AT_ONCE]))
+        for translator, some in parts:
+            if stopping():
+                raise Stopped
+            said += translator.translate(some)
+        return said
+
+    def _shown(self, said: list[Translation]) -> list[RenderableType]:
+        """Sample translations, with where the model looked for the first."""
+        return list(said[: self.settings.evaluation.samples])
+
+
+def _joined(seen: dict[str, Any]) -> Tensor:
+    """The attention to the source, (B, T, S), averaged over layers and heads, with its gradient."""
+    sites = []
+    for calls in seen.values():
+        weights = torch.cat([call.weights for call in calls], -2)
+        sites.append(weights.mean(1) if weights.dim() == 4 else weights)
+    if not sites:
+        hint = "seq2seq has none; bahdanau, luong and transformer do"
+        raise ArgumentError(message("training.guided", "the model does not look at its source", hint=hint))
+    return torch.stack(sites).mean(0)

@@ -1,0 +1,108 @@
+"""The optimizer, and an average of the weights that follows it; both written down as plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import DataError, message
+
+__all__ = ["Average", "build_optimizer", "load_optimizer", "optimizer_tensors"]
+
+
+def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019), its decay on matrices alone; the trainer sets the rate each step.
+
+    >>> optimizer = build_optimizer(nn.Linear(2, 3), beta=0.98, weight_decay=0.1)
+    >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
+    [(1, 0.1), (1, 0.0)]
+    """
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    matrices = [each for each in parameters if each.dim() >= 2]
+    others = [each for each in parameters if each.dim() < 2]
+    groups = [
+        {"params": some, "weight_decay": decay}
+        for some, decay in ((matrices, weight_decay), (others, 0.0))
+        if some
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, beta), eps=1e-9, fused=True)
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What the optimizer remembers, by the name of the parameter and what it is: "target.weight/exp_avg"."""
+    return {
+        f"{name}/{kind}": value
+        for name, parameter in model.named_parameters()
+        for kind, value in optimizer.state[parameter].items()
+    }
+
+
+def load_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], place: str
+) -> None:
+    """Put back what optimizer_tensors() gave."""
+    named = dict(model.named_parameters())
+    for key, value in tensors.items():
+        name, _, kind = key.rpartition("/")
+        if name not in named:
+            hint = "it belongs to another model: start a new run"
+            raise DataError(message(place, f"the model has no parameter '{name}'", hint=hint))
+        parameter = named[name]
+        # A step count stays where fused steps want it; the moments go where the parameter is.
+        optimizer.state[parameter][kind] = value.to(parameter.device)
+
+
+class Average:
+    """The weights averaged over the last steps, recent ones counting most: a + (1 - decay) (w - a).
+
+    Over the first steps the decay is lower, (1 + step) / (10 + step), so that the start is soon forgotten.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> average = Average(model, decay=0.5)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.add_(1.0)
+    >>> average.update(step=100)
+    >>> with average.applied():
+    ...     inside = model.weight.item()
+    >>> round(model.weight.item() - inside, 6)
+    0.5
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self._named = dict(model.named_parameters())
+        self._averages = [parameter.detach().clone() for parameter in self._named.values()]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the weights as they are after a step."""
+        now = [parameter.detach() for parameter in self._named.values()]
+        torch._foreach_lerp_(self._averages, now, 1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the averages inside a `with`."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for parameter, average in zip(self._named.values(), self._averages, strict=True):
+            kept = parameter.detach().clone()
+            parameter.copy_(average)
+            average.copy_(kept)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages by the names of their parameters."""
+        return dict(zip(self._named, self._averages, strict=True))
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what tensors() gave."""
+        for name, average in zip(self._named, self._averages, strict=True):
+            average.copy_(tensors[name])

@@ -1,0 +1,54 @@
+"""Progress: where a run stands, as a checkpoint keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = ["Progress", "step_seed"]
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that decides how it goes on, besides the weights and the optimizer.
+
+    step: steps taken. epoch, batch: where the next batch is. total: how many steps there will be, None while
+    that is not known. evaluated: the step last judged. best, best_step: the best value so far, and when.
+    stale: evaluations since then. seconds, tokens: spent and seen so far. ended: why the run is over, "" as
+    long as it is not.
+
+    >>> Progress.read(Progress(step=3).written()).step
+    3
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    total: int | None = None
+    evaluated: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    ended: str = ""
+
+    def written(self) -> dict[str, Any]:
+        """As state.json has it."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any]) -> Progress:
+        """From state.json, whatever else stands there."""
+        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
+
+
+def step_seed(seed: int, step: int, place: int, rank: int) -> int:
+    """The seed of all that is random in one batch of one step of one process.
+
+    Each step starts from its own, so that nothing random has to be remembered to go on as if never stopped.
+    """
+    text = f"{seed} {step} {place} {rank}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())

@@ -1,0 +1,191 @@
+"""Settings: what a run is made with, read from TOML, checked by name and kind, and compared."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from regard.errors import ArgumentError, DataError, UnknownName, message
+
+__all__ = ["Section", "Training", "build", "differences", "merged", "override", "read_toml", "to_toml"]
+
+Part = Annotated[float, Field(ge=0, lt=1)]
+Whole = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+Made = TypeVar("Made", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """One table of a configuration: unknown keys and values of another kind are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Training(Section):
+    """How a model is trained, whatever it is.
+
+    steps, epochs, minutes: how long; the one of them that is given, or a number of steps that suits the data.
+    minutes become a number of steps once the speed is known, so that the rate is a function of the step
+    alone. tokens: of a batch and process, padding counted. accumulate: batches that make up one step.
+
+    >>> Training(steps=100, rate=1e-3).schedule
+    'cosine'
+    """
+
+    steps: Whole | None = None
+    epochs: Positive | None = None
+    minutes: Positive | None = None
+    tokens: Whole = 4096
+    accumulate: Whole = 1
+    rate: Positive = 1e-3
+    schedule: Literal["constant", "cosine", "inverse-root"] = "cosine"
+    warm_up: Annotated[int, Field(ge=0)] = 200
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta: Annotated[float, Field(gt=0, lt=1)] = 0.98
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    smoothing: Part = 0.1
+    word_dropout: Part = 0.0
+    guided: Annotated[float, Field(ge=0)] = 0.0
+    ema: Part = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool = False
+    evaluate_every: Whole | None = None
+    save_every: Whole | None = None
+    log_every: Whole = 50
+    keep: Annotated[int, Field(ge=2)] = 2
+    best: Literal["loss", "bleu", "chrf"] = "bleu"
+    patience: Whole | None = None
+    tensorboard: bool = False
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The content of a TOML file, or an error that says which line is wrong."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except UnicodeDecodeError as error:
+        raise DataError(message(str(path), f"is not UTF-8 at byte {error.start + 1}")) from None
+    except tomllib.TOMLDecodeError as error:
+        hint = "it is TOML: [section] lines, key = value lines, text in quotes"
+        raise DataError(message(str(path), str(error), hint=hint)) from None
+
+
+def to_toml(content: Mapping[str, Any]) -> str:
+    """Settings as TOML; what is None is left out.
+
+    >>> print(to_toml({"seed": 1, "data": {"source": ["a.ko"], "tsv": None}}).strip())
+    seed = 1
+    <BLANKLINE>
+    [data]
+    source = [
+        "a.ko",
+    ]
+    """
+    import tomli_w
+
+    def there(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: there(inner) for key, inner in value.items() if inner is not None}
+
+    return tomli_w.dumps(there(content))
+
+
+def override(assignments: Iterable[str]) -> dict[str, Any]:
+    """The settings that `--set a.b=c` gives: a value is TOML where it can be read so, else text.
+
+    >>> override(["training.rate=0.001", "model.name=luong", "data.joint=true"])
+    {'training': {'rate': 0.001}, 'model': {'name': 'luong'}, 'data': {'joint': True}}
+    """
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        keys = [key.strip() for key in name.split(".")]
+        if not equals or not all(keys):
+            problem, hint = "this is no setting", "--set training.rate=0.001"
+            raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        place = found
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ArgumentError(message(f"--set {assignment}", f"{key} was given a value before"))
+        place[keys[-1]] = value
+    return found
+
+
+def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, those of a later one over those of an earlier one; None says nothing.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3, "b": None}})
+    {'a': {'b': 1, 'c': 3}}
+    """
+    whole = dict(first)
+    for other in others:
+        for key, value in other.items():
+            if isinstance(value, Mapping):
+                below = whole.get(key)
+                whole[key] = merged(below if isinstance(below, Mapping) else {}, value)
+            elif value is not None:
+                whole[key] = value
+    return whole
+
+
+def build(kind: type[Made], content: Mapping[str, Any], place: str) -> Made:
+    """Settings of this kind from nested values; an error names the key, its section and the nearest known.
+
+    place: where the values come from, for the error.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys = [str(key) for key in first["loc"]]
+        if first["type"] == "extra_forbidden":
+            section = _section(kind, keys[:-1])
+            inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
+            raise UnknownName(f"setting{inside} of {place}:", keys[-1], section.model_fields) from None
+        problem = f"{'.'.join(keys) or 'the whole'} is {_short(first.get('input'))}"
+        expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        raise ArgumentError(message(place, problem, expected=expected)) from None
+
+
+def _section(kind: type[BaseModel], keys: list[str]) -> type[BaseModel]:
+    for key in keys:
+        field = kind.model_fields.get(key)
+        if field is None or not isinstance(field.annotation, type):
+            break
+        kind = field.annotation
+    return kind
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> list[str]:
+    """What is not the same in two nested settings, a line for each.
+
+    >>> differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2, "d": "x"})
+    ['a.b: 1 -> 3', "d: not set -> 'x'"]
+    """
+    found = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        old, new = before.get(key), after.get(key)
+        name = f"{above}{key}"
+        if isinstance(old, Mapping) or isinstance(new, Mapping):
+            found += differences(old or {}, new or {}, f"{name}.")
+        elif old != new:
+            shown = ["not set" if value is None else _short(value) for value in (old, new)]
+            found.append(f"{name}: {shown[0]} -> {shown[1]}")
+    return found

@@ -1,0 +1,73 @@
+"""Task: all that the trainer knows of what it trains."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from torch import Tensor, nn
+
+__all__ = ["Evaluation", "Loss", "Stopped", "Task"]
+
+
+class Stopped(Exception):
+    """Somebody asked for the end while an evaluation was under way."""
+
+
+class Loss(NamedTuple):
+    """What a batch cost, summed over what it is counted by.
+
+    total: what is minimised. shown: what people read, without gradients; "loss" is the one perplexity is made
+    of, so it has no smoothing in it.
+    """
+
+    total: Tensor
+    shown: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is by now: scores by name, and what can be shown of it, as sample translations."""
+
+    scores: Mapping[str, float]
+    shown: Sequence[RenderableType] = field(default=(), repr=False)
+
+
+class Task(ABC):
+    """What is trained: a model, its batches, its loss, and how it is judged.
+
+    The trainer asks for nothing else, so another task is trained without touching the loop.
+    """
+
+    model: nn.Module
+
+    @abstractmethod
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch for this process, from number `start` on."""
+
+    @abstractmethod
+    def len_epoch(self, epoch: int) -> int:
+        """How many batches an epoch has, the same for every process."""
+
+    @abstractmethod
+    def count(self, batch: Any) -> int:
+        """By what the loss of a batch is divided: its target tokens, say."""
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Loss:
+        """What a batch costs; calls the model once."""
+
+    @abstractmethod
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        """Judge the model as it is; raises Stopped soon after `stopping` says so."""
+
+    def tensors(self, batch: Any) -> dict[str, Tensor]:
+        """A batch as named tensors, to be written down when something went wrong with it."""
+        return dict(vars(batch))
+
+    def prepare(self, batch: Any, device: Any) -> Any:
+        """The batch as the model takes it there."""
+        return batch.to(device)

@@ -1,0 +1,40 @@
+"""Two processes train as one with batches twice as large, and say everything once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.training.distributed import Processes
+from tests.reading import ROOT
+from tests.training.two_processes import losses
+
+
+def trained(folder: Path, tokens: int, processes: int) -> list[tuple[float, float, int]]:
+    """The losses of a run of so many processes, started as users start them."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment["REGARD_CACHE"] = str(folder / "cache")
+    script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
+    command = [sys.executable, *(start if processes > 1 else []), *script]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return losses(folder)
+
+
+def test_two_processes_lose_what_one_does(tmp_path: Path):
+    one, two = trained(tmp_path / "one", 400, 1), trained(tmp_path / "two", 200, 2)
+    assert len(one) == len(two) == 12
+    assert [tokens for _, _, tokens in one] == [tokens for _, _, tokens in two]
+    for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
+        assert loss_two == pytest.approx(loss_one, abs=1e-6)
+        assert norm_two == pytest.approx(norm_one, rel=1e-4)
+
+
+def test_one_process_shares_with_itself():
+    alone = Processes()
+    assert alone.share(None) is None and alone.share({"a": [1, "b"]}) == {"a": [1, "b"]}

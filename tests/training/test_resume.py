@@ -1,0 +1,36 @@
+"""A run that is killed at any moment goes on as if it had not been: its last weights are the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import seed
+from tests.reading import ROOT
+
+
+def killed(folder: Path, kills: int, processes: int) -> None:
+    """Kill runs so often, and see that all that were killed ended like the one that was not."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, processes, seed()]
+    ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["different"] == [] and found["compared"] > 0 and found["killed"] == kills
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
+    killed(tmp_path, 5, processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_killed_a_hundred_times_does_too(tmp_path: Path, processes: int):
+    killed(tmp_path, 100, processes)

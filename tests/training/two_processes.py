@@ -1,0 +1,38 @@
+"""What each process of `torchrun` does in test_distributed.py: train, and print the losses of its steps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from regard.tasks.translation import Machine, train_translation
+from regard.training.settings import merged
+
+SETTINGS: dict[str, Any] = {
+    "data": {"built_in": "korean", "pairs": 300, "held_out": 8},
+    "model": {"name": "luong", "width": 16, "dropout": 0.0},
+    "training": {"steps": 12, "accumulate": 2, "warm_up": 4, "log_every": 1},
+    "evaluation": {"sentences": 2, "samples": 0},
+}
+
+
+def main(folder: Path, tokens: int) -> None:
+    """Train with batches of so many tokens a process."""
+    torch.set_num_threads(1)
+    given = merged(SETTINGS, {"training": {"tokens": tokens}})
+    train_translation(given, folder, machine=Machine("cpu"), console=Console(quiet=True))
+
+
+def losses(folder: Path) -> list[tuple[float, float, int]]:
+    """The loss, the norm of the gradient and the tokens of each step, from the log."""
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [(each["loss"], each["norm"], each["tokens"]) for each in records if each["kind"] == "training"]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
