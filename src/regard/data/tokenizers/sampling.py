@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-__all__ = ["Lattice", "sample_merges", "sample_pieces"]
+__all__ = ["Lattice", "Ways", "draw_pieces", "reach", "sample_merges", "sample_pieces"]
 
 Draw = Callable[[], float]
 
@@ -43,9 +43,18 @@ def sample_pieces(text: str, lattice: Lattice, alpha: float, draw: Draw) -> list
     >>> [sample_pieces("ab", lattice, 0.5, draw) for _ in range(3)]
     [['a', 'b'], ['ab'], ['ab']]
     """
+    return draw_pieces(text, reach(text, lattice, alpha), draw)
+
+
+Ways = list[list[tuple[float, int]]]
+"""For each place of a text, the places that a piece before it can begin at, each with its probability."""
+
+
+def reach(text: str, lattice: Lattice, alpha: float) -> Ways:
+    """The ways to reach each place of a text: the half of sample_pieces() that can be kept for a word."""
     scores, longest, unknown = lattice
     total = [0.0]
-    ways: list[list[tuple[float, int]]] = [[]]
+    ways: Ways = [[]]
     for end in range(1, len(text) + 1):
         found = []
         for begin in range(max(0, end - longest), end):
@@ -56,14 +65,19 @@ def sample_pieces(text: str, lattice: Lattice, alpha: float, draw: Draw) -> list
                 found.append((total[begin] + alpha * score, begin))
         best = max(found)[0]
         total.append(best + math.log(sum(math.exp(weight - best) for weight, _ in found)))
-        ways.append(found)
+        ways.append([(math.exp(weight - total[end]), begin) for weight, begin in found])
+    return ways
+
+
+def draw_pieces(text: str, ways: Ways, draw: Draw) -> list[str]:
+    """One segmentation, drawn from the last place backwards."""
     pieces = []
     end = len(text)
     while end:
         left = draw()
-        for weight, begin in ways[end]:
+        for part, begin in ways[end]:
             chosen = begin
-            left -= math.exp(weight - total[end])
+            left -= part
             if left < 0:
                 break
         pieces.append(text[chosen:end])

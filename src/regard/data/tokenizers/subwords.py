@@ -18,7 +18,7 @@ from typing import Any, Self
 import sentencepiece
 
 from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.sampling import Draw, Lattice, sample_merges, sample_pieces
+from regard.data.tokenizers.sampling import Draw, Lattice, Ways, draw_pieces, reach, sample_merges
 from regard.data.tokenizers.text import SPACE, Sample, clean
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
@@ -34,6 +34,9 @@ COVERED = 0.9995
 
 PART = 1000
 """The most characters of a line that is learned from; a longer one is learned from in parts."""
+
+MET = 2**16
+"""How many words are remembered to be drawn again."""
 
 FEW_LINES = 64
 """Fewer are encoded on one core: starting threads would take longer."""
@@ -147,7 +150,17 @@ class Unigram(Subwords):
     kind = "unigram"
 
     def cut(self, word: str, sample: float, draw: Draw) -> list[str]:
-        return sample_pieces(word, self.lattice, sample, draw)
+        # Most words have been met before, and what was found of them then is most of the work.
+        ways = self._met.get((word, sample))
+        if ways is None:
+            if len(self._met) >= MET:
+                self._met.clear()
+            ways = self._met[word, sample] = reach(word, self.lattice, sample)
+        return draw_pieces(word, ways, draw)
+
+    @cached_property
+    def _met(self) -> dict[tuple[str, float], Ways]:
+        return {}
 
     @cached_property
     def lattice(self) -> Lattice:
