@@ -1,0 +1,153 @@
+"""One checkpoint: the files in its folder, and the manifest that says what they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.training import durable
+from regard.training.durable import Written
+from regard.training.tensor_file import check_tensors, read_tensors, tensor_blocks
+
+__all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint"]
+
+MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
+VERSION = 1
+"""Of the manifest."""
+
+NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
+NOT_JSON = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in a run folder: the step it was made at, its tensors and its state.
+
+    >>> Checkpoint(100, Path("runs/x/step-000100"))
+    Checkpoint(100, runs/x/step-000100)
+    """
+
+    step: int
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.step}, {self.path})"
+
+    def verify(self) -> None:
+        """See that every file is as it was written; DataError says which is not, and how."""
+        for name, written in self.verify_sizes().items():
+            try:
+                with (self.path / name).open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
+            if found != written.sha256:
+                problem = f"{name} holds other bytes than were written: SHA-256 {found[:12]}…"
+                raise self._damaged(f"{problem}, not {written.sha256[:12]}…")
+
+    def verify_sizes(self) -> dict[str, Written]:
+        """Every file of the manifest, all of them there in their sizes; what is in them is not read."""
+        files = self._manifest()
+        for name, written in files.items():
+            try:
+                size = (self.path / name).stat().st_size
+            except FileNotFoundError:
+                raise self._damaged(f"{name} is missing") from None
+            except OSError as error:
+                raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
+            if size != written.size:
+                raise self._damaged(f"{name} has {size:,} bytes, not the {written.size:,} that were written")
+        return files
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What save() was given as the state; tuples come back as lists."""
+        return self._json(STATE)
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors that save() was given under this name, on the CPU."""
+        known = [file.removesuffix(TENSORS) for file in self._manifest() if file.endswith(TENSORS)]
+        if name not in known:
+            raise UnknownName("file of tensors in a checkpoint", name, known)
+        return read_tensors(self.path / f"{name}{TENSORS}")
+
+    def _manifest(self) -> dict[str, Written]:
+        manifest = self._json(MANIFEST)
+        try:
+            files = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in manifest["files"].items()}
+            version, step = manifest["version"], manifest["step"]
+        except NOT_JSON:
+            raise self._damaged(f"{MANIFEST} is damaged") from None
+        if version != VERSION:
+            raise self._damaged(f"{MANIFEST} is of version {version!r}, and this Regard knows {VERSION}")
+        if step != self.step or STATE not in files or not all(map(NAME.fullmatch, files)):
+            raise self._damaged(f"{MANIFEST} is not the one of this checkpoint")
+        return files
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads((self.path / name).read_bytes())
+        except FileNotFoundError:
+            raise self._damaged(f"{name} is missing") from None
+        except OSError as error:
+            raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
+        except NOT_JSON:
+            raise self._damaged(f"{name} is damaged") from None
+        if not isinstance(content, dict):
+            raise self._damaged(f"{name} is damaged")
+        return content
+
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(message(str(self.path), problem))
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step that a folder is named for; None if it is no checkpoint's name."""
+    found = re.fullmatch("step-([0-9]{6,18})", name)
+    return int(found[1]) if found and name == folder_name(int(found[1])) else None
+
+
+def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> bytes:
+    """The state as JSON; whatever cannot be written is refused before anything is."""
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
+        raise ArgumentError(message("save()", f"step is {step!r}", expected="a whole number, 0 or more"))
+    for name, group in tensors.items():
+        if not NAME.fullmatch(f"{name}{TENSORS}"):
+            expected = "small letters, digits and _"
+            raise ArgumentError(message("save()", f"{name!r} would be a file's name", expected=expected))
+        check_tensors(f"save(), {name}", group)
+    for key, value in state.items():
+        try:
+            json.dumps(value)
+        except NOT_JSON as error:
+            hint = "tensors go into tensors; of everything else, give what JSON can hold"
+            raise ArgumentError(message("save()", f"state[{key!r}]: {error}", hint=hint)) from None
+    return json.dumps(dict(state), indent=1).encode()
+
+
+def write_checkpoint(
+    made: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: bytes
+) -> None:
+    """Write the files of a checkpoint into a new folder, and see them onto the disk."""
+    made.mkdir()
+    files = {
+        f"{name}{TENSORS}": durable.write(made / f"{name}{TENSORS}", tensor_blocks(group))
+        for name, group in tensors.items()
+    }
+    files[STATE] = durable.write(made / STATE, [state])
+    listed = {name: written._asdict() for name, written in files.items()}
+    manifest = {"version": VERSION, "step": step, "files": listed}
+    durable.write(made / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    durable.flush_folder(made)

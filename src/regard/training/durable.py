@@ -1,0 +1,142 @@
+"""Files that are on the disk whole, or not there: what a killed process or a full disk cannot halve.
+
+Whatever is begun carries a name that leftover() knows, beside the name it will have once it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.storage import flush_folder
+from regard.errors import DataError, message
+
+__all__ = [
+    "Leftover",
+    "Written",
+    "beside",
+    "failed",
+    "flush_folder",
+    "leftover",
+    "remove",
+    "replace",
+    "write",
+]
+
+BLOCK = 2**20
+"""Bytes that are written and hashed at a time, while they are still near the processor."""
+
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+HINTS = {
+    errno.ENOSPC: "make room on this disk",
+    errno.EDQUOT: "make room: your quota on this disk is used up",
+    errno.EROFS: "give a folder on a disk that can be written to",
+    errno.EACCES: "give a folder that you may write to",
+    errno.EPERM: "give a folder that you may write to",
+}
+"""What to do about what the system says."""
+
+
+class Written(NamedTuple):
+    """What a file should be found to be."""
+
+    size: int
+    sha256: str
+
+
+class Leftover(NamedTuple):
+    """A name that something has while it is not in its place: for which name, and "part" or "earlier"."""
+
+    name: str
+    kind: str
+
+
+def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
+    """Write a new file and see it onto the disk; it is hashed on the way, and not read again for that.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder) / "greeting", [b"good ", b"morning"]).size
+    12
+    """
+    digest, size = hashlib.sha256(), 0
+    handle = os.open(path, NEW, 0o666)
+    try:
+        for block in blocks:
+            left = memoryview(block)
+            while left:
+                count = os.write(handle, left[:BLOCK])  # may take less than it was given
+                digest.update(left[:count])
+                size, left = size + count, left[count:]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return Written(size, digest.hexdigest())
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Give a file this content: whoever reads it finds the old or the new one, whatever happens.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     replace(Path(folder) / "latest", b"step-000100")
+    ...     replace(Path(folder) / "latest", b"step-000200")
+    ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
+    [('latest', b'step-000200')]
+    """
+    made = beside(path, "part")
+    try:
+        write(made, [content])
+        os.replace(made, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            made.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def beside(path: Path, kind: str) -> Path:
+    """A name of its own for what is not in its place yet ("part") or no more ("earlier")."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
+
+
+def leftover(name: str) -> Leftover | None:
+    """What a name from beside() was for; None of any other name.
+
+    >>> leftover(beside(Path("runs/step-000100"), "part").name)
+    Leftover(name='step-000100', kind='part')
+    >>> leftover(".gitignore")
+    """
+    found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.(part|earlier)", name)
+    return Leftover(found[1], found[2]) if found else None
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a folder with all that is in it, or a link without what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
+    """The error for something that could not be written: the system's words, and what to do.
+
+    >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))
+    runs/x: no checkpoint of step 7: No space left on device
+    hint: make room on this disk, 25 MB and some more
+    """
+    hint = HINTS.get(error.errno or 0, "look after this disk, or give a folder on another one")
+    if size and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint += f", {max(1, round(size / 1e6)):,} MB and some more"
+    cause = error.strerror or str(error) or type(error).__name__
+    return DataError(message(call, f"{problem}: {cause}", hint=hint + kept))
