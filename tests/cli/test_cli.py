@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 import regard
 from regard.backends import BACKENDS
-from regard.cli import demo, main, tour
+from regard.cli import main, stations, tour
 from regard.looking import PASSES
 
 ROOT = Path(__file__).parents[2]
@@ -39,8 +39,8 @@ def run(capsys, monkeypatch):
     return run
 
 
-def test_demo_shows_every_mechanism(run):
-    status, shown, complaints = run("demo")
+def test_the_tour_shows_every_mechanism(run):
+    status, shown, complaints = run("tour")
     assert (status, complaints) == (0, "")
     for name, score in regard.SCORES.items():
         assert f"{name}: {score.equation}" in shown
@@ -55,26 +55,26 @@ def test_demo_shows_every_mechanism(run):
     assert "no trained model" in shown
 
 
-def test_demo_shows_the_alignment_it_was_taught(run):
-    _, shown, _ = run("demo")
+def test_the_tour_shows_the_alignment_it_was_taught(run):
+    _, shown, _ = run("tour")
     location = shown[shown.index("location: ") :].splitlines()
     assert [line.split("█")[0].count("·") for line in location[3:7]] == [0, 3, 2, 2]
 
 
-def test_demo_is_the_same_every_time(run):
-    assert run("demo")[1] == run("demo")[1]
+def test_the_tour_is_the_same_every_time(run):
+    assert run("tour")[1] == run("tour")[1]
 
 
 def test_quick_is_the_beginning_of_the_whole(run):
-    _, whole, _ = run("demo")
-    _, quick, _ = run("demo", "--quick")
+    _, whole, _ = run("tour")
+    _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
     assert whole.splitlines()[: len(beginning)] == beginning
-    assert more == f"{len(tour.STATIONS) - demo.QUICK} more stations: regard demo"
+    assert more == f"{len(stations.STATIONS) - tour.QUICK} more stations: regard tour"
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])
-@pytest.mark.parametrize("command", [("demo",), ("backends", "--why")])
+@pytest.mark.parametrize("command", [("tour",), ("backends", "--why")])
 def test_nothing_is_wider_than_the_terminal(run, width, command):
     _, shown, _ = run(*command, width=width)
     assert max(map(cell_len, shown.splitlines())) <= width
@@ -96,12 +96,12 @@ def test_backends_say_why(run):
     assert any(line.split()[:3] == ["->", "blocked", "taken"] for line in shown.splitlines())
 
 
-@pytest.mark.parametrize("command", ["demo", "backends"])
+@pytest.mark.parametrize("command", ["tour", "backends"])
 def test_a_new_score_appears_by_itself(run, monkeypatch, command):
     monkeypatch.setitem(regard.SCORES, "negative", Negative)
     _, shown, _ = run(command)
     assert "negative" in shown and "-q . k" in shown
-    assert command != "demo" or "Nobody 2099" in shown
+    assert command != "tour" or "Nobody 2099" in shown
 
 
 def test_version(run):
@@ -109,14 +109,14 @@ def test_version(run):
     assert status == 0 and shown.startswith("regard")
 
 
-@pytest.mark.parametrize("command", [(), ("demo",), ("backends",)])
+@pytest.mark.parametrize("command", [(), ("tour",), ("backends",)])
 def test_help_has_examples(run, command):
     status, shown, _ = run(*command, "--help")
     assert status == 0
     assert "Examples" in shown and " ".join(("regard", *command)) in shown
 
 
-@pytest.mark.parametrize("arguments", [("dmeo",), ("demo", "--qiuck"), ("backends", "extra")])
+@pytest.mark.parametrize("arguments", [("tuor",), ("tour", "--qiuck"), ("backends", "extra")])
 def test_a_wrong_command_is_said_and_not_traced(run, arguments):
     status, shown, complaints = run(*arguments)
     assert (status, shown) == (2, "")
@@ -136,9 +136,9 @@ def test_what_goes_wrong_is_said_in_words(run, monkeypatch, error, status, told)
     def fail():
         raise error
 
-    monkeypatch.setattr(demo, "STATIONS", [fail])
+    monkeypatch.setattr(tour, "STATIONS", [fail])
     monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
-    got, _, complaints = run("demo")
+    got, _, complaints = run("tour")
     assert got == status
     assert told in complaints and "Traceback" not in complaints
     assert told or not complaints
@@ -153,7 +153,7 @@ def test_a_reader_that_leaves_and_a_terminal_without_korean_are_no_error():
         "COLUMNS": "80",
     }
     shown = subprocess.Popen(
-        [sys.executable, "-c", code, "demo", "--quick"],
+        [sys.executable, "-c", code, "tour", "--quick"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

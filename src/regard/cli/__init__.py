@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from regard.cli import backends, data, demo, doctor, train
+from regard.cli import (
+    align,
+    average,
+    backends,
+    data,
+    demo,
+    doctor,
+    evaluate,
+    score,
+    show,
+    tour,
+    train,
+    translate,
+)
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
@@ -21,7 +34,19 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo.demo, train.train, backends.backends, doctor.doctor):
+for command in (
+    demo.demo,
+    tour.tour,
+    train.train,
+    translate.translate,
+    score.score,
+    evaluate.evaluate,
+    align.align,
+    average.average,
+    show.show,
+    backends.backends,
+    doctor.doctor,
+):
     app.command()(command)
 app.add_typer(data.data, name="data")
 
@@ -47,7 +72,9 @@ def regard(
 
     Examples:
 
-    * `regard demo` shows every mechanism in the terminal
+    * `regard demo` trains a translator in two minutes, and shows where it looks
+
+    * `regard tour` draws every mechanism in the terminal
 
     * `regard backends --why` says which kernel runs what on this machine, and why not another
 
@@ -73,6 +100,9 @@ def _status(arguments: list[str] | None) -> int:
         return 130
     except RegardError as error:
         return _say(str(error), 2)
+    except BrokenPipeError:  # whoever was reading has left, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own: a wrong option, say
             error.show()

@@ -1,59 +1,81 @@
-"""regard demo: a tour of every attention mechanism, each one call, drawn in the terminal."""
+"""regard demo: train the first attention on the built-in corpus, and see where it looks."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
-from regard.cli.tour import STATIONS, Station
-from regard.viewing import beside
+from regard.cli.judging import Judging, built_in, judge_run
+from regard.cli.pages import Page
+from regard.decoding import Greedy
 
-__all__ = ["demo"]
+__all__ = ["SETTINGS", "demo"]
 
-QUICK = 3
-"""How many stations the quick tour has."""
+SETTINGS: dict[str, Any] = {
+    "data": {"built_in": "korean", "pairs": 20_000, "held_out": 100},
+    "model": {"name": "bahdanau", "width": 96, "dropout": 0.1},
+    "training": {"rate": 6e-3, "warm_up": 50, "tokens": 800, "smoothing": 0.0, "guided": 0.0},
+    "evaluation": {"sentences": 50, "samples": 1},
+}
+"""What benchmarks/korean.py trains too: small, so that two cores are enough."""
+
+MINUTES, QUICK = 1.5, 0.05
+GUIDED = 0.3
+TEST, SHOWN = 500, 4
+
+Minutes = Annotated[float, typer.Option(help="How long is trained.", min=0.01)]
+Quick = Annotated[bool, typer.Option("--quick", help="Train for seconds: it learns little, and shows all.")]
+Guided = Annotated[bool, typer.Option("--guided", help="Show the attention where to look, by the links.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder: runs/demo unless given.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Of all that is random.", min=0)]
 
 
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help=f"Show the first {QUICK} stations only.")] = False,
-) -> None:
-    """Show every attention mechanism, one call each, drawn in the terminal.
+    minutes: Minutes = MINUTES,
+    quick: Quick = False,
+    guided: Guided = False,
+    out: Out = None,
+    seed: Seed = 0,
+) -> int:
+    """Train a Korean-English translator in two minutes, and see where it looks.
+
+    The corpus is made by a grammar, so nothing is fetched; which word says which is known, so the attention
+    can be judged. Leaves a run folder to play with, and a page to open.
 
     Examples:
 
     * `regard demo`
 
-    * `regard demo --quick`
+    * `regard demo --guided` shows the attention where to look while it learns
+
+    * `regard demo --quick` takes seconds
     """
-    console = Console(highlight=False)
-    stations = STATIONS[:QUICK] if quick else STATIONS
-    console.print(Text("Attention you can see: compare, mask, select, read.", style="bold"))
-    console.print(
-        Text(
-            "The vectors are made by hand or drawn from a seed; no trained model is behind them.", style="dim"
-        )
-    )
-    for number, make in enumerate(stations, start=1):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            show(console, number, make())
-    if quick:
-        console.print(Text(f"\n{len(STATIONS) - QUICK} more stations: regard demo", style="dim"))
+    from regard.tasks.translation import load_translator, train_translation
+    from regard.training.settings import merged
 
-
-def show(console: Console, number: int, station: Station) -> None:
-    """Print one station: what it is, the call, and the pictures side by side where they fit."""
+    name = "demo" + "-guided" * guided + "-quick" * quick
+    folder = Path("runs") / name if out is None else out
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    chosen = {"minutes": QUICK if quick else minutes, "guided": GUIDED if guided else 0.0}
+    given = merged(SETTINGS, {"training": chosen, "seed": seed})
+    errors.print(Text("나는 고양이로소이다: a translator from Korean, trained here and now", style="bold"))
+    outcome = train_translation(given, folder, resume=True, console=errors)
+    if outcome.interrupted:
+        errors.print(Text("saved; the same command goes on"))
+        return 130
+    translator = load_translator(folder, search=Greedy())
+    page = Page(folder / "demo.html")
+    report = judge_run(translator, built_in("test", 50 if quick else TEST), Judging(), None, page)
+    console.print(report.table())
+    examples = built_in("test", TEST + SHOWN)
+    for translation in translator.translate(["나는 고양이로소이다", *examples.sources[-SHOWN + 1 :]]):
+        console.print()
+        console.print(translation)
     console.print()
-    console.rule(Text(f" {number}  {station.title} ", style="bold"), align="left", style="dim")
-    console.print(Text(station.text), width=min(console.width, 92))
-    if station.call:
-        console.print(Text(f"> {station.call}", style="cyan"))
-    if len(station.pictures) == 1:
-        console.print(Padding(station.pictures[0], (1, 0, 0, 2)))
-    else:
-        console.print(Padding(beside(*station.pictures), (1, 0, 0, 2)), end="")
+    console.print(Text(f"Open {folder / 'demo.html'} to see the others.", style="bold"))
+    console.print(Text(f"Go on with it: regard translate {folder} --draw, regard show {folder}"))
+    return 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from regard.batch import EOS, UNK, Batch
@@ -161,8 +162,12 @@ class TranslationTask(Task):
         return said
 
     def _shown(self, said: list[Translation]) -> list[RenderableType]:
-        """Sample translations, with where the model looked for the first."""
-        return list(said[: self.settings.evaluation.samples])
+        """Sample translations beside what they should be; of the first, where the model looked."""
+        samples = list(zip(said, self._texts, strict=False))[: self.settings.evaluation.samples]
+        drawn: list[RenderableType] = [each.entry(wanted) for each, (_, wanted) in samples[:1]]
+        for each, (source, wanted) in samples[1:]:
+            drawn.append(Text(f"source     {source}\ntarget     {each.text}\nreference  {wanted}"))
+        return drawn
 
 
 def _joined(seen: dict[str, Any]) -> Tensor:

@@ -1,0 +1,251 @@
+"""The stations of `regard tour`. Each makes its calls anew and gives its pictures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Group, RenderableType
+from rich.text import Text
+from torch import Tensor, nn
+
+import regard
+from regard import attention
+from regard.cli.backends import explained
+from regard.viewing import bars, draw
+
+__all__ = ["STATIONS", "Station"]
+
+WEIGHTS = regard.Look(weights=True)
+STEPS = 40
+
+
+@dataclass(frozen=True)
+class Station:
+    """One stop of the tour: a title, what is to be seen, the call that makes it, the pictures."""
+
+    title: str
+    text: str
+    call: str
+    pictures: Sequence[RenderableType]
+
+
+def soft_dictionary() -> Station:
+    """Look up 어디에서 in a dictionary of three entries, more and more sharply."""
+    entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
+    where, sharpness = 2, [0, 1, 2, 4, 8]
+    key = value = torch.eye(3)
+    query = torch.tensor(sharpness, dtype=torch.float32)[:, None] * key[where]
+    seen = attention(query, key, value, score=regard.Dot(), look=WEIGHTS)
+    read = list(entries.values())[int(seen.output[-1].argmax())]
+    return Station(
+        "A soft dictionary",
+        "최웅준은 밥을 먹었다. Where? Ask the dictionary with a query near 어디에서 and read a mixture of "
+        f"its values. As the query grows, the weight goes to one entry and the mixture to its value: {read}.",
+        "attention(query, key, value, score=Dot())",
+        [
+            draw(
+                _weights(seen),
+                [f"query x {times}" for times in sharpness],
+                [f"{word}: {value}" for word, value in entries.items()],
+                numbers=True,
+                most=1,
+            )
+        ],
+    )
+
+
+def scores() -> Station:
+    """Align one sentence with its translation, by every score there is."""
+    english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
+    # What each word is about: the speaker, the topic, the animal, being.
+    query = 3 * torch.tensor([[1, 0.3, 0, 0], [0, 0.3, 0, 1], [0, 0, 0.7, 0.2], [0, 0, 1, 0]])
+    key = 3 * torch.tensor([[1, 0, 0, 0], [0.4, 0.6, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    made: dict[str, regard.Score] = {"cosine": regard.Cosine(sharpness=8.0)}
+    pictures = []
+    for name, kind in regard.SCORES.items():
+        score = made.get(name) or regard.build_score(name, 4, 4)
+        if isinstance(score, nn.Module):
+            _teach(score, query, key, alignment=torch.tensor([0, 3, 2, 2]))
+        seen = attention(query, key, score=score, look=WEIGHTS)
+        title = f"{name}: {kind.equation}\n{_paper(kind)}"
+        pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
+    return Station(
+        "Compare: how a query meets a key",
+        "나는 고양이로소이다, I am a cat. Each word is four numbers: the speaker, the topic, the animal, "
+        f"being. Scores that learn were shown the alignment for {STEPS} steps, by the gradient of the look.",
+        "attention(query, key, score=Additive(query_size=4, key_size=4), look=Look(weights=True))",
+        pictures,
+    )
+
+
+def masks() -> Station:
+    """Hide keys. The words are all alike, so what is seen is the mask."""
+    words = ["나는", "밥을", "먹고", "집에", "갔다"]
+    x = torch.zeros(1, 5, 4)
+    made = {
+        "causal()": regard.causal(),
+        "padding([3])": regard.padding(torch.tensor([3])),
+        "window(left=1, right=1)": regard.window(left=1, right=1),
+        "causal() & window(left=1)": regard.causal() & regard.window(left=1),
+        "documents([[0, 0, 0, 1, 1]])": regard.documents(torch.tensor([[0, 0, 0, 1, 1]])),
+        "where(key % 2 == 0)": regard.where(lambda batch, head, query, key: key % 2 == 0),
+    }
+    drawn = {text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in made.items()}
+    return Station(
+        "Mask: who may see whom",
+        "All words are alike here, so each row is shared evenly among the keys that it may see.",
+        "attention(x, x, mask=causal() & window(left=1))",
+        [draw(weights, words, words, text, legend=False, most=1) for text, weights in drawn.items()],
+    )
+
+
+def selections() -> Station:
+    """Turn the same five scores into weights in every way."""
+    words = ["고양이", "개", "새", "물", "돌"]
+    query, key = torch.ones(1, 1), torch.tensor([[2.0], [1.6], [0.9], [-0.5], [-2.0]])
+    made: dict[str, regard.Select] = {
+        "Soft()": regard.Soft(),
+        "Soft(temperature=0.3)": regard.Soft(temperature=0.3),
+        "Sparse(1.5)": regard.Sparse(1.5),
+        "Sparse(2.0)": regard.Sparse(2.0),
+        "Gate()": regard.Gate(),
+        "Hard()": regard.Hard(torch.Generator().manual_seed(2)),
+        "Best()": regard.Best(),
+        "StraightThrough()": regard.StraightThrough(),
+        "LocalP(1.0, width=2)": regard.LocalP(centre=torch.tensor([1.0]), width=2),
+    }
+    rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in made.values()]
+    return Station(
+        "Select: from scores to weights",
+        "An animal is asked for; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Softmax leaves "
+        "nothing at 0, the sparse ones do; gates share no budget; Hard draws a key, Best takes the first.",
+        "attention(query, key, select=Sparse(1.5))",
+        [draw(torch.stack(rows), list(made), words, numbers=True, most=1)],
+    )
+
+
+def positions() -> Station:
+    """Show what each position scheme does to a sequence of one word repeated."""
+    words, width, heads = ["똑"] * 6, 16, 2
+    x = torch.ones(1, heads, len(words), width // heads)
+    pictures = []
+    for name, kind in regard.POSITIONS.items():
+        scheme = regard.build_position(name, width, heads, len(words))
+        if isinstance(scheme, regard.Bias):
+            seen = attention(x, x, bias=scheme, look=WEIGHTS)
+        elif scheme.acts == "embeddings":
+            placed = scheme(torch.zeros(1, len(words), width)) * 3
+            seen = attention(placed[:, None], placed[:, None], look=WEIGHTS)
+        else:
+            turned = scheme(x)
+            seen = attention(turned, turned, look=WEIGHTS)
+        text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
+        pictures.append(draw(_weights(seen)[0, 0], words, words, text))
+    return Station(
+        "Positions: where things are",
+        "The same word six times, so whatever shows is position, in the first of two heads. Learned ones are "
+        "as they start, before any training.",
+        'attention(x, x, bias=build_position("alibi", width=16, heads=2))',
+        pictures,
+    )
+
+
+def heads() -> Station:
+    """Ask two questions of one sentence at once."""
+    words = ["최웅준은", "집에서", "집중이", "안되서", "카페에", "공부하러", "갔다"]
+    # What each word answers: who, where to, why, what.
+    facts = torch.tensor(
+        [[3, 0, 0, 0], [0, 1, 1, 0], [0, 0, 2.5, 0], [0, 0, 3, 0], [0, 3, 0, 0], [0, 0, 1, 2], [0, 0, 0, 3.0]]
+    )
+    asked = {"어디에?": torch.tensor([0, 1.0, 0, 0]), "왜?": torch.tensor([0, 0, 1.0, 0])}
+    query = 2 * torch.stack(list(asked.values()))[None, :, None]
+    seen = attention(query, facts.expand(1, 2, -1, -1), look=regard.Look(weights=True, entropy=True))
+    names = [f"head {number}: {question}" for number, question in enumerate(asked, start=1)]
+    return Station(
+        "Many heads: several questions at once",
+        "One attention gives one answer. Two heads ask the same sentence where he went, and why.",
+        "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
+        [draw(_weights(seen)[0, :, 0], names, words, numbers=True, most=1)],
+    )
+
+
+def recording() -> Station:
+    """Watch the attention layers of a model from outside."""
+    model = nn.ModuleDict(
+        {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
+    )
+    sites = regard.name_sites(model)
+    english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
+    target, source = torch.randn(1, 4, 16), torch.randn(1, 4, 16)
+    with torch.no_grad(), regard.record(regard.Look(weights=True, entropy=True)) as seen:
+        target = model["self"](target, mask=regard.causal()).output
+        model["cross"](target, source)
+    keys = {"self": english, "cross": korean}
+    pictures: list[RenderableType] = [
+        draw(_weights(seen[site][0])[0, 0], english, keys[site], f"{site}, head 1", most=1) for site in sites
+    ]
+    entropy = seen["cross"][0].entropy
+    assert entropy is not None
+    pictures.append(bars(entropy[0, 0], english, "cross, head 1: entropy in nats", most=math.log(4)))
+    return Station(
+        "Record: see inside a model without touching it",
+        "Two fresh layers with random weights: causal self-attention with ALiBi, then the source is read.",
+        "with record(Look(weights=True, entropy=True)) as seen: model(...)",
+        pictures,
+    )
+
+
+def explaining() -> Station:
+    """Ask which kernel a call takes, and why not the others."""
+    x = torch.zeros(1, 4, 16)
+    mask = regard.causal() & regard.padding(torch.tensor([3]))
+    found = {
+        "explain(x, x, mask=causal() & padding(lengths))": regard.explain(x, x, mask=mask, look=WEIGHTS),
+        "explain(x, x, score=Additive(16, 16))": regard.explain(x, x, score=regard.Additive(16, 16)),
+    }
+    return Station(
+        "Explain: which kernel, and why not another",
+        "Every backend computes the same attention. A call takes the fastest that has no reason against it.",
+        "",
+        [Group(*(part for call, why in found.items() for part in (Text(call, "cyan"), explained(why), "")))],
+    )
+
+
+STATIONS: list[Callable[[], Station]] = [
+    soft_dictionary,
+    scores,
+    masks,
+    selections,
+    positions,
+    heads,
+    recording,
+    explaining,
+]
+
+
+def _weights(seen: regard.Attended) -> Tensor:
+    assert seen.weights is not None
+    return seen.weights.detach()
+
+
+def _paper(kind: type[Any]) -> str:
+    """The first paper that a docstring cites."""
+    cited = re.search(r"\(([A-Z][^()]*?\b(?:19|20)\d\d)", kind.__doc__ or "")
+    return cited[1] if cited else ""
+
+
+def _teach(score: nn.Module, query: Tensor, key: Tensor, alignment: Tensor) -> None:
+    """Show a score which key belongs to which query, by plain gradient descent."""
+    assert isinstance(score, regard.Score)
+    for _ in range(STEPS):
+        seen = attention(query, key, score=score, look=regard.Look(weights=True, gradient=True))
+        assert seen.weights is not None
+        loss = -seen.weights.gather(-1, alignment[:, None]).log().mean()
+        parameters = list(score.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= 0.5 * gradient
