@@ -29,7 +29,7 @@ from regard.data.tokenizers import (
     train_tokenizer,
     train_tokenizers,
 )
-from regard.data.tokenizers.sampling import Lattice, sample_merges, sample_pieces
+from regard.data.tokenizers.sampling import Lattice, every_way, reach, sample_merges, sample_pieces
 from regard.errors import ArgumentError, DataError, UnknownName
 
 KINDS = tuple(TOKENIZERS)
@@ -395,6 +395,31 @@ def test_segmentations_are_drawn_as_often_as_they_are_likely():
     assert set(drawn) == set(weights) and len(weights) > 5
     for way, weight in weights.items():
         assert drawn[way] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)
+
+
+def test_every_way_to_cut_a_word_is_listed_with_its_probability():
+    scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
+    weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
+    ways = reach("ababa", Lattice.of(scores), 0.5)
+    found = every_way("ababa", ways, most=len(weights))
+    assert found is not None and len(found) == len(weights)
+    for part, pieces in found:
+        assert part == pytest.approx(weights[tuple(pieces)] / sum(weights.values()))
+    assert every_way("ababa", ways, most=len(weights) - 1) is None
+
+
+@pytest.mark.parametrize("listed", [0, 64])
+def test_a_word_is_cut_alike_whether_its_ways_are_listed_or_not(monkeypatch: pytest.MonkeyPatch, listed: int):
+    monkeypatch.setattr("regard.data.tokenizers.subwords.FEW_WAYS", listed)
+    unigram = train_tokenizer("unigram", ["low lower lowest", "new newer newest"] * 20)
+    assert isinstance(unigram, Unigram)
+    ways = every_way("▁lowest", reach("▁lowest", unigram.lattice, 0.1), most=64)
+    assert ways is not None and len(ways) > 3 and max(ways)[0] < 0.9
+    draw = random.Random(5)
+    drawn = Counter(tuple(unigram.encode("lowest", sample=0.1, generator=draw)) for _ in range(10_000))
+    for part, pieces in ways:
+        tokens = tuple(unigram.numbers[piece] for piece in pieces)
+        assert drawn[tokens] / 10_000 == pytest.approx(part, abs=0.02)
 
 
 def test_without_chance_sampling_is_encoding():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Lattice", "Ways", "draw_pieces", "reach", "sample_merges", "sample_pieces"]
+__all__ = ["Lattice", "Ways", "draw_pieces", "every_way", "reach", "sample_merges", "sample_pieces"]
 
 Draw = Callable[[], float]
 
@@ -83,6 +83,33 @@ def draw_pieces(text: str, ways: Ways, draw: Draw) -> list[str]:
         pieces.append(text[chosen:end])
         end = chosen
     return pieces[::-1]
+
+
+def every_way(text: str, ways: Ways, most: int) -> list[tuple[float, list[str]]] | None:
+    """All segmentations, each with its probability; None where there are more than `most`.
+
+    >>> lattice = Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0})
+    >>> [(round(part, 3), pieces) for part, pieces in every_way("ab", reach("ab", lattice, 0.5), most=2)]
+    [(0.622, ['ab']), (0.378, ['a', 'b'])]
+    """
+    counts = [1]
+    for before in ways[1:]:
+        counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
+    if counts[-1] > most:
+        return None
+    found: list[tuple[float, list[str]]] = []
+    # From the last place backwards; what comes after a place is a chain of cuts, so that none is copied.
+    open_ends: list[tuple[int, float, Any]] = [(len(text), 1.0, None)]
+    while open_ends:
+        end, so_far, after = open_ends.pop()
+        open_ends += [(begin, so_far * part, (end, after)) for part, begin in reversed(ways[end])]
+        if not end:
+            pieces = []
+            while after is not None:
+                begin, (end, after) = end, after
+                pieces.append(text[begin:end])
+            found.append((so_far, pieces))
+    return found
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import math
 import os
 import random
 import re
 from abc import abstractmethod
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import sentencepiece
 
 from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.sampling import Draw, Lattice, Ways, draw_pieces, reach, sample_merges
+from regard.data.tokenizers.sampling import (
+    Draw,
+    Lattice,
+    Ways,
+    draw_pieces,
+    every_way,
+    reach,
+    sample_merges,
+)
 from regard.data.tokenizers.text import SPACE, Sample, clean
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
@@ -37,6 +47,9 @@ PART = 1000
 
 MET = 2**16
 """How many words are remembered to be drawn again."""
+
+FEW_WAYS = 64
+"""Up to so many ways to cut a word are remembered as a list; 19 of 20 words of a text have no more."""
 
 FEW_LINES = 64
 """Fewer are encoded on one core: starting threads would take longer."""
@@ -77,8 +90,8 @@ class Subwords(Tokenizer):
         return cls(_trained(cls.kind, _parts(_without(sample.lines, rare)), size, call))
 
     @abstractmethod
-    def cut(self, word: str, sample: float, draw: Draw) -> list[str]:
-        """The pieces of a word, drawn at random."""
+    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
+        """The tokens of a word, cut at random."""
 
     @abstractmethod
     def check(self, sample: float) -> None:
@@ -91,12 +104,7 @@ class Subwords(Tokenizer):
         draw = random.random if generator is None else generator.random
         # Pieces never go over a space, so that each word can be drawn alone.
         words = re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", self._processor.normalize(clean(line)))
-        return [
-            token
-            for word in words
-            for piece in self.cut(word, sample, draw)
-            for token in self._tokens_of(piece)
-        ]
+        return [token for word in words for token in self.drawn(word, sample, draw)]
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
@@ -132,10 +140,21 @@ class Subwords(Tokenizer):
         """The score of each piece that can be drawn."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
-    def _tokens_of(self, piece: str) -> list[int]:
-        if piece in self.numbers:
-            return [self.numbers[piece]]
-        return [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
+    def _tokens_of(self, pieces: Sequence[str]) -> list[int]:
+        found: list[int] = []
+        for piece in pieces:
+            if piece in self.numbers:
+                found.append(self.numbers[piece])
+            else:
+                found += [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
+        return found
+
+
+class Choice(NamedTuple):
+    """All ways to cut a word, as tokens: a number from 0 to 1 chooses one by the bounds between them."""
+
+    bounds: list[float]
+    tokens: list[list[int]]
 
 
 class Unigram(Subwords):
@@ -149,17 +168,27 @@ class Unigram(Subwords):
 
     kind = "unigram"
 
-    def cut(self, word: str, sample: float, draw: Draw) -> list[str]:
+    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
         # Most words have been met before, and what was found of them then is most of the work.
-        ways = self._met.get((word, sample))
-        if ways is None:
+        met = self._met.get((word, sample))
+        if met is None:
             if len(self._met) >= MET:
                 self._met.clear()
-            ways = self._met[word, sample] = reach(word, self.lattice, sample)
-        return draw_pieces(word, ways, draw)
+            met = self._met[word, sample] = self._meet(word, sample)
+        if isinstance(met, Choice):
+            return met.tokens[bisect(met.bounds, draw())]
+        return self._tokens_of(draw_pieces(word, met, draw))
+
+    def _meet(self, word: str, sample: float) -> Choice | Ways:
+        ways = reach(word, self.lattice, sample)
+        every = every_way(word, ways, FEW_WAYS)
+        if every is None:
+            return ways
+        parts, pieces = zip(*every, strict=True)
+        return Choice(list(itertools.accumulate(parts[:-1])), [self._tokens_of(each) for each in pieces])
 
     @cached_property
-    def _met(self) -> dict[tuple[str, float], Ways]:
+    def _met(self) -> dict[tuple[str, float], Choice | Ways]:
         return {}
 
     @cached_property
@@ -184,8 +213,8 @@ class BPE(Subwords):
 
     kind = "bpe"
 
-    def cut(self, word: str, sample: float, draw: Draw) -> list[str]:
-        return sample_merges(word, self.scores, sample, draw)
+    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
+        return self._tokens_of(sample_merges(word, self.scores, sample, draw))
 
     def check(self, sample: float) -> None:
         if not 0 < sample <= 1:
