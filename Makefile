@@ -11,7 +11,7 @@ PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/base  ## see attention in the terminal
+demo: .venv/base  ## train a translator in two minutes, and see where it looks
 	.venv/bin/regard demo $(ARGS)
 
 test: .venv/dev  ## lint, types and the quick tests, seeds fixed

@@ -100,7 +100,8 @@ def now() -> str:
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
         ("corpus", "`korean_english`: as many pairs as you want, with gold alignments"),
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
-        ("evaluation", "`bleu` `chrf` `ter` `score_links` (alignment error rate)"),
+        ("evaluation", "`bleu` `chrf` `ter` `moses_bleu` `score_links` (alignment error rate)"),
+        ("training", "`train_translation`: runs that resume exactly; `load` makes a translator of one"),
     ]
     return _table(("place", "names"), rows)
 
