@@ -32,8 +32,10 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["TranslationTask"]
 
-AT_ONCE = 32
-"""Sentences translated between two looks at whether the end was asked for."""
+AT_ONCE = {"cpu": 32}
+MANY_AT_ONCE = 256
+"""Sentences translated between two looks at whether the end was asked for: elsewhere than on a CPU, many take
+hardly longer than a few."""
 
 
 class TranslationTask(Task):
@@ -153,8 +155,9 @@ class TranslationTask(Task):
         sources, said = [source for source, _ in self._texts], list[Translation]()
         first = min(self.settings.evaluation.samples, len(sources))
         parts = [(seeing, sources[:first])] if first else []
-        for begin in range(first, len(sources), AT_ONCE):
-            parts.append((blind, sources[begin : begin + AT_ONCE]))
+        at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
+        for begin in range(first, len(sources), at_once):
+            parts.append((blind, sources[begin : begin + at_once]))
         for translator, some in parts:
             if stopping():
                 raise Stopped
