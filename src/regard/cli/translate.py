@@ -1,0 +1,165 @@
+"""regard translate: lines in, as many translations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regard.cli.lines import Notes, given_lines, tell, writing
+from regard.cli.pages import Page
+from regard.cli.searching import (
+    BatchTokens,
+    Best,
+    Device,
+    Drawn,
+    Greedily,
+    Longest,
+    MaxLength,
+    OutputFile,
+    Overlong,
+    PageFile,
+    Penalty,
+    RunFolder,
+    Seed,
+    Size,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    Which,
+    chosen_search,
+    opened,
+)
+from regard.decoding import Translation
+from regard.errors import ArgumentError, message
+
+__all__ = ["translate"]
+
+AT_ONCE = 4096
+"""Lines read before they are translated: sorted by length they fill batches better."""
+
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="FILES", help="A line a sentence; - is standard input.")
+]
+Given = Annotated[
+    list[str] | None, typer.Option("--text", metavar="LINE", help="A line to translate, here and now.")
+]
+Scores = Annotated[bool, typer.Option("--scores", help="Put the log-probability and a tab before each.")]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw each with its alignment, in place of bare text.")]
+Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write alignments, in Pharaoh format.")]
+AtOnce = Annotated[int | None, typer.Option(help="Lines read before any is translated.", min=1)]
+
+
+def translate(
+    run: RunFolder,
+    files: Files = None,
+    text: Given = None,
+    output: OutputFile = None,
+    scores: Scores = False,
+    draw: Draw = False,
+    page: PageFile = None,
+    alignments: Aligned = None,
+    at_once: AtOnce = None,
+    beam: Size = None,
+    length_penalty: Penalty = None,
+    best: Best = 1,
+    greedy: Greedily = False,
+    sample: Drawn = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    max_length: MaxLength = None,
+    longest: Longest = 512,
+    overlong: Overlong = "split",
+    batch: BatchTokens = 4096,
+    checkpoint: Which = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Translate lines: as many out as in, in the same order, whatever they hold.
+
+    Files are UTF-8, plain or gzip; bytes that are not are replaced, and counted on standard error, where it
+    also says which lines were too long or did not end. With --best N, each translation is a line of its own:
+    the number of its source line from 1 on, its rank, its log-probability and its text, with tabs between; a
+    line that was translated in parts has one.
+
+    Examples:
+
+    * `regard translate runs/x --text "나는 고양이로소이다" --draw`
+
+    * `regard translate runs/x < news.ko > news.en`
+
+    * `regard translate runs/x news.ko --output news.en --alignments news.links --page news.html`
+
+    * `regard translate runs/x news.ko --beam 10 --best 10 > news.10-best`
+
+    * `regard translate runs/x news.ko --sample --temperature 0.7 --seed 3`
+    """
+    if draw and (best > 1 or scores):
+        raise ArgumentError(message("--draw", "a drawing shows one translation, with its score"))
+    search = chosen_search(
+        beam,
+        length_penalty,
+        best,
+        greedy,
+        max_length,
+        sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    shown, lines, notes = Page(page), given_lines(files, text), Notes()
+    looking = draw or shown.wanted or alignments is not None
+    translator = opened(
+        run,
+        checkpoint,
+        device,
+        threads,
+        search=search,
+        tokens_per_batch=batch,
+        longest=longest,
+        overlong=overlong,
+        look="*cross" if looking else None,
+    )
+    together = at_once or (1 if lines.keyboard else AT_ONCE)
+    with ExitStack() as stack:
+        write = stack.enter_context(writing(output))
+        link = None if alignments is None else stack.enter_context(writing(alignments))
+        for number, found in enumerate(translator.stream(lines, together), 1):
+            notes.add(number, found.notes)
+            shown.add(found)
+            if link is not None:
+                link(aligned(found))
+            if draw and output is None:
+                Console(highlight=False).print(found, "")
+            else:
+                for line in printed(found, number, best, scores, draw):
+                    write(line)
+    shown.save(f"Translations by {run.name or run}")
+    tell(notes, lines)
+
+
+def printed(found: Translation, number: int, best: int, scores: bool, draw: bool) -> Iterator[str]:
+    """The lines that a translation is printed as; one, unless more were asked for."""
+    if draw:
+        yield f"{found.entry()}\n"
+    elif best > 1:
+        for rank, each in enumerate((found, *found.others), 1):
+            yield f"{number}\t{rank}\t{each.score:.4f}\t{each.text}"
+    else:
+        yield f"{found.score:.4f}\t{found.text}" if scores else found.text
+
+
+def aligned(found: Translation) -> str:
+    """The alignment of a translation; raises where the model cannot tell."""
+    if found.alignment is None:
+        problem = "the model does not look at its source, so there are no alignments"
+        raise ArgumentError(message("--alignments", problem, hint="bahdanau, luong and transformer do"))
+    return str(found.alignment)

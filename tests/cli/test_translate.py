@@ -1,0 +1,194 @@
+"""regard translate: as many lines out as in, what is written beside them, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.cli import pages
+from regard.decoding import Greedy, Translator
+from regard.tasks.translation import load_translator
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_translations_are_those_of_the_library(command, trained, korean):
+    said = command("translate", trained, korean / "test.ko")
+    assert said.status == 0
+    lines = (korean / "test.ko").read_text(encoding="utf-8").split("\n")[:-1]
+    found = load_translator(trained, device="cpu").translate(lines)
+    assert said.lines == [each.text for each in found] and len(said.lines) == 12
+    scored = command("translate", trained, korean / "test.ko", "--scores")
+    assert scored.lines == [f"{each.score:.4f}\t{each.text}" for each in found]
+
+
+@pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--best", "3")])
+def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path, options):
+    links, page, out = tmp_path / "links", tmp_path / "page.html", tmp_path / "out"
+    beside = "--alignments", links, "--page", page, "--output", out
+    quick = "--longest", 60, "--max-length", 12, *options
+    said = command("translate", trained, hostile, *beside, *quick)
+    count = len(hostile.read_bytes().split(b"\n"))
+    assert (said.status, said.out) == (0, "")
+    written = out.read_bytes().decode().split("\n")[:-1]
+    if "--best" in options:
+        written = [line for line in written if line.split("\t")[1] == "1"]
+        assert [line.split("\t")[0] for line in written] == [str(number + 1) for number in range(count)]
+    assert len(written) == count == len(links.read_text().split("\n")) - 1
+    assert "2 lines held bytes that are no UTF-8" in said.err
+    assert "<script>alert" not in page.read_text(encoding="utf-8")
+    told = "line 13: split into" if "split" in options else "line 13: cut at 59 of 10000 tokens"
+    assert told in said.err and f"{page} is there" in said.err
+
+
+def test_lines_come_from_standard_input_from_files_or_from_the_command_line(command, trained, korean):
+    text = (korean / "test.ko").read_bytes()
+    whole = command("translate", trained, korean / "test.ko").lines
+    assert command("translate", trained, stdin=text).lines == whole
+    assert command("translate", trained, "-", stdin=text).lines == whole
+    (korean / "packed.gz").write_bytes(gzip.compress(text))
+    both = command("translate", trained, korean / "packed.gz", korean / "test.ko", "--at-once", 5)
+    assert both.lines == whole * 2
+    first, second = text.decode().split("\n")[:2]
+    assert command("translate", trained, "--text", first, "--text", second).lines == whole[:2]
+    assert command("translate", trained, "--text", f"{first}\n{second}").lines == whole[:2]
+    assert command("translate", trained, "--text", "").lines == [""]
+    assert command("translate", trained, stdin=b"").lines == []
+
+
+def test_n_best_are_numbered_and_ranked(command, trained, korean):
+    said = command("translate", trained, korean / "test.ko", "--best", 3)
+    rows = [line.split("\t") for line in said.lines]
+    assert {row[0] for row in rows} == {str(number) for number in range(1, 13)}
+    assert [row[1] for row in rows if row[0] == "4"] == ["1", "2", "3"]
+    best = command("translate", trained, korean / "test.ko").lines
+    assert [row[3] for row in rows if row[1] == "1"] == best
+    drawn = command("translate", trained, korean / "test.ko", "--sample", "--best", 2, "--seed", 3)
+    assert len(drawn.lines) == 24
+
+
+def test_ways_of_searching(command, trained, korean):
+    def found(*options):
+        said = command("translate", trained, korean / "test.ko", *options)
+        assert said.status == 0
+        return said.out
+
+    assert found("--greedy") == found("--beam", 1)
+    drawn = [found("--sample", "--seed", seed, "--temperature", 2, "--top-k", 50) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert found("--sample", "--top-p", 0.01) == found("--greedy")
+    lengths = [len(found("--beam", 4, "--length-penalty", alpha)) for alpha in ("0", "average:9")]
+    assert lengths[0] < lengths[1]
+    assert all(len(line.split()) <= 2 for line in found("--max-length", 2).split("\n"))
+    assert found("--checkpoint", "latest") == found("--checkpoint", 40) != found("--checkpoint", 10)
+    assert found("--batch", 30, "--threads", 1) == found()
+
+
+def test_alignments_are_those_of_the_translations(command, trained, korean, tmp_path):
+    said = command("translate", trained, korean / "test.ko", "--alignments", tmp_path / "links", "--greedy")
+    lines = (korean / "test.ko").read_text(encoding="utf-8").split("\n")[:-1]
+    found = load_translator(trained, search=Greedy(), device="cpu").translate(lines)
+    assert said.status == 0
+    assert (tmp_path / "links").read_text().split("\n")[:-1] == [str(each.alignment) for each in found]
+
+
+def test_drawings_show_where_it_looked(command, trained, tmp_path):
+    said = command("translate", trained, "--text", "나는 학교에 간다 .", "--draw")
+    assert said.status == 0 and "source     나는 학교에 간다 ." in said.out and "█" in said.out
+    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--output", tmp_path / "drawn")
+    drawn = [line.rstrip() for line in said.out.rstrip().split("\n")]
+    assert (tmp_path / "drawn").read_text(encoding="utf-8").rstrip().split("\n") == drawn
+
+
+def test_a_page_has_a_bound_and_says_so(command, trained, korean, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "MOST", 5)
+    said = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
+    assert said.status == 0 and len(said.lines) == 12
+    assert "x.html shows the first 5 of 12 lines" in said.err
+    text = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert text.count("<article") == 5 and "the first 5 of 12 lines" in text
+
+
+def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, trained, korean, monkeypatch):
+    whole = Translator.stream
+
+    def broken(self, lines, at_once):
+        for number, each in enumerate(whole(self, lines, at_once)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield each
+
+    output = korean / "out"
+    output.write_text("what was there before")
+    monkeypatch.setattr(Translator, "stream", broken)
+    said = command("translate", trained, korean / "test.ko", "--output", output)
+    assert said.status == 130 and "what was written until then is in out.part" in said.err
+    assert output.read_text() == "what was there before"
+    assert len((korean / "out.part").read_text().split("\n")) == 4
+    monkeypatch.undo()
+    assert command("translate", trained, korean / "test.ko", "--output", output).status == 0
+    assert len(output.read_text().split("\n")) == 13 and not (korean / "out.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--text", "a", "file"), "--text: files were named as well"),
+        (("-", "-"), "standard input was named twice"),
+        (("nowhere.ko",), "there is no such file"),
+        (("--text", "a", "--greedy", "--beam", "3"), "--beam: this is no option of --greedy"),
+        (("--text", "a", "--greedy", "--best", "2"), "--best: this is no option of --greedy"),
+        (("--text", "a", "--greedy", "--sample"), "--sample: this is no option of --greedy"),
+        (("--text", "a", "--sample", "--beam", "3"), "--beam: this is no option of --sample"),
+        (("--text", "a", "--seed", "3"), "--seed: this is no option of beam search"),
+        (("--text", "a", "--sample", "--temperature", "0"), "expected: a number above 0"),
+        (("--text", "a", "--length-penalty", "long"), "expected: a number, or a name and a number"),
+        (("--text", "a", "--length-penalty", "avg:1"), "unknown length penalty 'avg'"),
+        (("--text", "a", "--overlong", "drop"), "known: split, truncate"),
+        (("--text", "a", "--checkpoint", "5"), "unknown step .5."),
+        (("--text", "a", "--checkpoint", "newest"), "best, latest, the number of a step"),
+        (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
+        (("--text", "a", "--page", "x.htm"), "does not end in .html"),
+        (("--text", "a", "--page", "nowhere/x.html"), "there is no such folder"),
+        (("--text", "a", "--output", "nowhere/x"), "make the folder first"),
+        (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(command, trained, tmp_path, monkeypatch, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    said = command("translate", trained, *arguments)
+    assert (said.status, said.out) == (2, "") and re.search(told, said.err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_run_and_a_model_that_does_not_look(command, unseeing, tmp_path):
+    said = command("translate", tmp_path, "--text", "a")
+    assert said.status == 2 and "this is no run folder" in said.err
+    assert command("translate", unseeing, "--text", "나는").status == 0
+    said = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
+    assert said.status == 2 and "does not look at its source" in said.err
+    assert not (tmp_path / "links").exists()
+
+
+def test_a_reader_that_leaves_ends_it_quietly(trained, tmp_path):
+    (tmp_path / "many.ko").write_text("나는 학교에 간다 .\n" * 30_000, encoding="utf-8")
+    arguments = ["translate", str(trained), str(tmp_path / "many.ko"), "--greedy", "--max-length", "3"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", *arguments, "--at-once", "500", "--scores"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    first = process.stdout.readline()
+    process.stdout.close()
+    complaints = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 1
+    assert first.endswith(b"\n") and complaints == b""
