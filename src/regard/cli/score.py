@@ -1,0 +1,77 @@
+"""regard score: what a model thinks of given pairs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from regard.cli.lines import Notes, given_sides, read_pairs, say, tell, writing
+from regard.cli.searching import (
+    BatchTokens,
+    Device,
+    Longest,
+    OutputFile,
+    RunFolder,
+    SourceFile,
+    TargetFile,
+    Threads,
+    Which,
+    opened,
+)
+from regard.decoding import Scored
+from regard.training.live import perplexity
+
+__all__ = ["score"]
+
+AT_ONCE = 4096
+"""Pairs read before they are scored."""
+
+Tokens = Annotated[bool, typer.Option("--tokens", help="A JSON object a line, with the score of each token.")]
+
+
+def score(
+    run: RunFolder,
+    source: SourceFile,
+    target: TargetFile,
+    output: OutputFile = None,
+    tokens: Tokens = False,
+    longest: Longest = 512,
+    batch: BatchTokens = 4096,
+    checkpoint: Which = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Print the log-probability that a model gives to each target, its end counted; one number a line.
+
+    The perplexity of them all, e to the mean of what a token costs, goes to standard error.
+
+    Examples:
+
+    * `regard score runs/x --source test.ko --target test.en`
+
+    * `regard score runs/x --source test.ko --target test.en --tokens > scores.jsonl`
+
+    * `cut -f2 pairs.tsv | regard score runs/x --source pairs.ko --target -`
+    """
+    sources, targets = given_sides(source, target)
+    translator = opened(run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look=None)
+    notes, total, count = Notes(), 0.0, 0
+    with writing(output) as write:
+        number = 0
+        for pairs in read_pairs(sources, targets, AT_ONCE):
+            for found in translator.score(*map(list, zip(*pairs, strict=True))):
+                number += 1
+                notes.add(number, found.notes)
+                total, count = total + found.score, count + len(found.token_scores)
+                write(in_json(found) if tokens else f"{found.score:.4f}")
+    tell(notes, sources, targets)
+    if count:
+        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {number:,} lines")
+
+
+def in_json(found: Scored) -> str:
+    """A scored pair as a line of JSON."""
+    each = {"score": found.score, "tokens": found.pieces, "token_scores": found.token_scores}
+    return json.dumps(each | ({"notes": found.notes} if found.notes else {}), ensure_ascii=False)
