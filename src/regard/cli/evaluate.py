@@ -1,0 +1,152 @@
+"""regard evaluate: how good translations are, those of a run or those in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from regard.cli.judging import Given, Judging, built_in, judge_file, judge_run, read_given
+from regard.cli.pages import Page
+from regard.cli.searching import (
+    BatchTokens,
+    Device,
+    Greedily,
+    Longest,
+    Penalty,
+    Size,
+    Threads,
+    Which,
+    chosen_search,
+    opened,
+)
+from regard.errors import ArgumentError, message
+
+__all__ = ["evaluate"]
+
+SENTENCES = 1000
+
+Run = Annotated[Path | None, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]
+Source = Annotated[str | None, typer.Option(metavar="FILE", help="Sentences, one a line.")]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="What people made of them; given again, another translation of each."),
+]
+Translations = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Translations that are there already, instead of a run.")
+]
+Split = Annotated[
+    str | None, typer.Option(help="Of the built-in corpus, instead of files: test, long or valid.")
+]
+Sentences = Annotated[int, typer.Option(help="Of --split: how many.", min=1)]
+Gold = Annotated[Path | None, typer.Option(metavar="FILE", help="Links that people drew, in Pharaoh format.")]
+Base = Annotated[int, typer.Option(help="Of --gold: the number of a first word, 0 or 1.", min=0, max=1)]
+Lowercase = Annotated[
+    bool | None, typer.Option("--lowercase/--cased", help="Whether capital letters count; as the run has it.")
+]
+Tokenize = Annotated[str | None, typer.Option(help="How BLEU finds words; as the run has it, or 13a.")]
+Moses = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="BLEU as papers have it too, say of en.")]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to write the translations to.")]
+PagePath = Annotated[
+    Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of translations.")
+]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+
+
+def evaluate(
+    run: Run = None,
+    source: Source = None,
+    target: Target = None,
+    translations: Translations = None,
+    split: Split = None,
+    sentences: Sentences = SENTENCES,
+    gold: Gold = None,
+    base: Base = 0,
+    lowercase: Lowercase = None,
+    tokenize: Tokenize = None,
+    moses: Moses = None,
+    output: Output = None,
+    page: PagePath = None,
+    as_json: AsJSON = False,
+    beam: Size = None,
+    length_penalty: Penalty = None,
+    greedy: Greedily = False,
+    longest: Longest = 512,
+    batch: BatchTokens = 4096,
+    checkpoint: Which = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Say how good translations are: BLEU, chrF and TER with their signatures, perplexity, alignments.
+
+    Examples:
+
+    * `regard evaluate runs/x --source test.ko --target test.en`
+
+    * `regard evaluate runs/x --source test.de --target test.en --lowercase --moses en --json`
+
+    * `regard evaluate runs/x --split test --sentences 1000`
+
+    * `regard evaluate --translations found.en --target test.en`
+    """
+    given = _given(source, target, split, sentences, gold, base, translations)
+    search, shown_page = chosen_search(beam, length_penalty, greedy=greedy), Page(page)
+    if run is None:
+        if translations is None:
+            expected = "the folder of a run, or --translations"
+            raise ArgumentError(message("regard evaluate", "what made the translations?", expected=expected))
+        if output is not None or page is not None:
+            raise ArgumentError(
+                message("--translations", "--output and --page are for what a run translates")
+            )
+        how = Judging(tokenize or "13a", bool(lowercase), moses)
+        report = judge_file(translations, given, how)
+    else:
+        if translations is not None:
+            raise ArgumentError(
+                message("--translations", "a run was given as well", expected="either of them")
+            )
+        translator = opened(
+            run, checkpoint, device, threads, search=search, tokens_per_batch=batch, longest=longest
+        )
+        usual = translator.settings.evaluation
+        if split is not None and translator.settings.data.built_in is None:
+            hint = "regard data korean --split test writes these sentences to files"
+            problem = "this run was not trained on the built-in corpus"
+            raise ArgumentError(message(f"--split {split}", problem, hint=hint))
+        lower = usual.lowercase if lowercase is None else lowercase
+        how = Judging(tokenize or usual.tokenize, lower, moses)
+        report = judge_run(translator, given, how, output, shown_page)
+    if as_json:
+        typer.echo(json.dumps(report.written(), indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False).print(report.table())
+
+
+def _given(
+    source: str | None,
+    target: list[str] | None,
+    split: str | None,
+    sentences: int,
+    gold: Path | None,
+    base: int,
+    translations: str | None,
+) -> Given:
+    """What is judged by, read from files or made here; what does not go together is refused."""
+    if split is not None:
+        if source is not None or target or gold is not None:
+            problem = "the built-in corpus has its own source, target and links"
+            raise ArgumentError(message(f"--split {split}", problem, hint="leave the files out"))
+        return built_in(split, sentences)
+    if not target or (source is None and translations is None):
+        expected = "--source and --target, or --translations and --target, or --split"
+        raise ArgumentError(
+            message("regard evaluate", "this does not say what to compare", expected=expected)
+        )
+    if gold is not None and source is None:
+        problem = "a run tells which word looked at which, and a file of translations does not"
+        raise ArgumentError(message("--gold", problem))
+    return read_given(source, target, gold, base)
