@@ -1,0 +1,226 @@
+"""What can be told of a run folder: its settings, where it stands, how it was judged, what is whole in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, RegardError
+from regard.models import build_model
+from regard.tasks.run_folder import DATA, config_of
+from regard.tasks.translation.corpus import load_tokenizers
+from regard.tasks.translation.settings import TranslationSettings
+from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.progress import Progress
+from regard.training.settings import Section, build
+
+__all__ = ["Kept", "RunFacts", "facts_of"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that is there: its bytes, what points at it, and what is wrong with it, if anything is."""
+
+    step: int
+    size: int
+    marks: tuple[str, ...] = ()
+    damage: str = ""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """All that is told of a run.
+
+    model: its name and options. vocabulary: of the source and of the target. changed: settings that are not
+    the usual ones. losses: of training, (step, loss). evaluations: as in log.jsonl. notes: what could not be
+    told, and why.
+    """
+
+    folder: Path
+    task: str
+    model: dict[str, Any]
+    data: dict[str, Any]
+    changed: dict[str, Any]
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    parameters: int | None = None
+    vocabulary: tuple[int, int] | None = None
+    progress: Progress | None = None
+    averaged: dict[str, Any] | None = None
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[Kept] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    judged_by: str = "bleu"
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The evaluation that was the best by what the run judges by; the first of equals."""
+        scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
+        sign = -1 if self.judged_by == "loss" else 1
+        return max(scored, key=lambda each: sign * each[self.judged_by], default=None)
+
+    @property
+    def standing(self) -> str:
+        """Where training stands, in a word or a sentence."""
+        if self.progress is None:
+            return "begun, and nothing saved yet"
+        return self.progress.ended or "not at its end"
+
+    def written(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.standing}
+
+
+def facts_of(folder: Path) -> RunFacts:
+    """What there is to tell of a run; raises where the folder is none. Nothing in it is changed."""
+    config = config_of(folder)
+    settings = build(TranslationSettings, config, str(folder / "config.toml"))
+    notes: list[str] = []
+    parameters, vocabulary = _size(folder, settings, notes)
+    kept = list(_kept(folder))
+    state = _state(folder, kept)
+    records = list(_records(folder / "log.jsonl", notes))
+    return RunFacts(
+        folder,
+        settings.task,
+        {"name": settings.model.name, **settings.model.options},
+        {key: value for key, value in _changed(settings.data).items() if key != "longest"},
+        _changed(settings, skipped=("data", "model")),
+        fingerprints=_fingerprints(folder, notes),
+        parameters=parameters,
+        vocabulary=vocabulary,
+        progress=None if state is None else Progress.read(state),
+        averaged=None if state is None else state.get("averaged"),
+        losses=[(int(each["step"]), loss) for each, loss in _training(records)],
+        evaluations=[_scores(each) for each in records if each.get("kind") == "evaluation"],
+        checkpoints=kept,
+        notes=notes,
+        judged_by=settings.training.best,
+    )
+
+
+def _size(
+    folder: Path, settings: TranslationSettings, notes: list[str]
+) -> tuple[int | None, tuple[int, int] | None]:
+    """How many parameters the model has, and how many words it knows."""
+    try:
+        source, target = load_tokenizers(folder, settings.data)
+        model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
+    except RegardError as error:
+        notes.append(str(error).splitlines()[0])
+        return None, None
+    return sum(each.numel() for each in model.parameters()), (source.size, target.size)
+
+
+def _state(folder: Path, kept: list[Kept]) -> dict[str, Any] | None:
+    """What the newest whole checkpoint says of itself."""
+    whole = {each.step for each in kept if not each.damage}
+    newest = [each for each in Checkpoints(folder).all() if each.step in whole][-1:]
+    return newest[0].state if newest else None
+
+
+def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
+    try:
+        found = json.loads((folder / DATA).read_bytes())
+        return {str(name): str(value) for name, value in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        notes.append(f"{DATA} cannot be read: {error}")
+        return {}
+
+
+def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """The records of log.jsonl; a line that is none is counted, as the last of a run at work may be."""
+    strange = 0
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error.strerror}")
+        return
+    for line in filter(None, lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and isinstance(record.get("step", 0), int):
+            yield record
+        else:
+            strange += 1
+    if strange:
+        notes.append(f"{path.name} has {strange} lines that are no records")
+
+
+def _training(records: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
+    for each in records:
+        loss = _number(each.get("loss"))
+        if each.get("kind") == "training" and "step" in each and loss is not None and math.isfinite(loss):
+            yield each, loss
+
+
+def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The step of an evaluation and its numbers."""
+    scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
+    return {name: value for name, value in scores.items() if value is not None}
+
+
+def _number(value: object) -> float | None:
+    """A number of a record, which may be written as "NaN" or "Infinity"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return value if isinstance(value, int) else float(value)
+    except ValueError:
+        return None
+
+
+def _kept(folder: Path) -> Iterator[Kept]:
+    """Every checkpoint, read through to see whether it is whole."""
+    pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
+    for each in Checkpoints(folder).all():
+        marks = tuple(name for name, target in pointed.items() if target == each.path.name)
+        damage = _damage(each)
+        if each.path.exists():  # a run at work deletes old ones
+            yield Kept(each.step, _bytes(each), marks, damage)
+
+
+def _pointed(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _bytes(checkpoint: Checkpoint) -> int:
+    try:
+        return sum(path.stat().st_size for path in checkpoint.path.iterdir() if path.is_file())
+    except OSError:
+        return 0
+
+
+def _damage(checkpoint: Checkpoint) -> str:
+    try:
+        checkpoint.verify()
+    except DataError as error:
+        return str(error).removeprefix(f"{checkpoint.path}: ")
+    return ""
+
+
+def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:
+    """The settings whose value is not the usual one, by their names in config.toml."""
+    found: dict[str, Any] = {}
+    for name, about in type(section).model_fields.items():
+        value = getattr(section, name)
+        if name in skipped or value is None:
+            continue
+        if isinstance(value, Section):
+            found |= _changed(value, above=f"{above}{name}.")
+        elif value != about.get_default(call_default_factory=True):
+            found[f"{above}{name}"] = value
+    return found

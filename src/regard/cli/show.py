@@ -1,0 +1,225 @@
+"""regard show: what a run is, where it stands, how good it has become; of several, a table."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regard.cli.lines import say
+from regard.cli.run_facts import RunFacts, facts_of
+from regard.data.reading import printable, shown
+from regard.errors import DataError, RegardError, message
+from regard.training.journal import strict
+from regard.training.live import TITLES, in_time, in_words
+
+__all__ = ["show", "sparkline"]
+
+ROWS = 12
+"""How many evaluations are shown: the last ones, and the best."""
+
+BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs: regard train --out.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def show(runs: Runs, as_json: AsJSON = False) -> None:
+    """Say what a run is: model, data, settings, where training stands, how it was judged, what is whole.
+
+    Of several runs, a table to compare them; folders that are none are named and passed over.
+
+    Examples:
+
+    * `regard show runs/x`
+
+    * `regard show runs/*`
+
+    * `regard show runs/x --json`
+    """
+    found = [facts_of(runs[0])] if len(runs) == 1 else list(_those_that_are(runs))
+    if as_json:
+        told: Any = [strict(each.written()) for each in found]
+        typer.echo(json.dumps(told if len(runs) > 1 else told[0], indent=2, ensure_ascii=False))
+        return
+    console = Console(highlight=False)
+    if len(runs) > 1:
+        console.print(compared(found))
+    else:
+        for part in told_of(found[0], console):
+            console.print(part)
+
+
+def _those_that_are(runs: Sequence[Path]) -> Iterator[RunFacts]:
+    count = 0
+    for each in runs:
+        try:
+            found = facts_of(each)
+        except RegardError as error:
+            say(str(error).splitlines()[0])
+            continue
+        count += 1
+        yield found
+    if not count:
+        raise DataError(message("regard show", "none of these is a run", hint="regard train --out makes one"))
+
+
+def told_of(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
+    """All that is told of one run, part by part."""
+    yield _listed(shown(facts.folder), dict(_about(facts)))
+    judged = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
+    curves = {"loss in training": facts.losses, "loss of what is judged by": judged}
+    for name, points in curves.items():
+        if len(points) > 1:
+            yield Text(name, style="cyan")
+            yield _curve(points, console)
+    if facts.evaluations:
+        yield Text()
+        yield _evaluations(facts, console)
+        if len(facts.evaluations) > ROWS:
+            yield Text(f"{len(facts.evaluations) - ROWS} earlier ones are in log.jsonl", style="dim")
+    if facts.checkpoints:
+        yield Text()
+        yield _checkpoints(facts)
+    for note in facts.notes:
+        yield Text(printable(note), style="yellow")
+    yield Text(f"\nnext: {_next(facts)}", style="dim")
+
+
+def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    options = ", ".join(f"{name} {_value(value)}" for name, value in facts.model.items() if name != "name")
+    yield "model", f"{facts.model['name']}{f' ({options})' if options else ''}"
+    if facts.parameters is not None:
+        yield "parameters", f"{facts.parameters:,}"
+    if facts.vocabulary is not None:
+        yield "vocabulary", f"{facts.vocabulary[0]:,} source, {facts.vocabulary[1]:,} target"
+    yield "data", ", ".join(f"{name} {_value(value)}" for name, value in facts.data.items())
+    if facts.fingerprints:
+        yield "fingerprints", ", ".join(f"{name} {mark[:12]}" for name, mark in facts.fingerprints.items())
+    if facts.changed:
+        yield "settings", ", ".join(f"{name} {_value(value)}" for name, value in facts.changed.items())
+    if facts.averaged is not None:
+        steps = ", ".join(f"{step:,}" for step in facts.averaged.get("steps", []))
+        yield "made of", f"the mean of steps {steps} of {facts.averaged.get('run')}"
+    yield "stands", _stands(facts)
+
+
+def _stands(facts: RunFacts) -> str:
+    """Where training is, in one line."""
+    at = facts.progress
+    if at is None:
+        return facts.standing
+    step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
+    epochs = f"{at.epoch} whole epochs" if at.epoch != 1 else "1 whole epoch"
+    return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.standing}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(_value, value))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} {_value(inner)}" for key, inner in value.items()) + "}"
+    return printable(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _next(facts: RunFacts) -> str:
+    folder = shown(facts.folder)
+    if facts.progress is None or not facts.progress.ended:
+        return f"regard train --out {folder} --resume"
+    if facts.data.get("built_in"):
+        return f"regard evaluate {folder} --split test"
+    return f'regard translate {folder} --text "..." --draw'
+
+
+def _listed(title: str, rows: dict[str, str]) -> Table:
+    table = Table(box=None, show_header=False, title=Text(title), title_justify="left", title_style="bold")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(Text(name, style="cyan"), Text(value))
+    table.add_row("")
+    return table
+
+
+def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
+    first, last = losses[0], losses[-1]
+    ends = (
+        f"{in_words('loss', first[1])} at step {first[0]:,} ",
+        f" {in_words('loss', last[1])} at {last[0]:,}",
+    )
+    room = max(min(console.width - sum(map(len, ends)), 60), 4)
+    bars = PLAIN if console.options.ascii_only else BARS
+    return Text(ends[0]).append(sparkline([loss for _, loss in losses], room, bars), "cyan").append(ends[1])
+
+
+def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
+    """Numbers as a row of bars, the mean of so many neighbours each that they fit the width.
+
+    >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
+    '█▃▁'
+    """
+    count = min(len(values), max(width, 1))
+    edges = [round(place * len(values) / count) for place in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    reach = (high - low) or 1.0
+    return "".join(bars[round((mean - low) / reach * (len(bars) - 1))] for mean in means)
+
+
+def _evaluations(facts: RunFacts, console: Console) -> Table:
+    best, rows = facts.best, facts.evaluations
+    shown_rows = rows[-ROWS:] if best is None or best in rows[-ROWS:] else [best, *rows[-ROWS + 1 :]]
+    names = list(dict.fromkeys(name for each in shown_rows for name in each if name != "step"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("evaluation", *names, ""):
+        table.add_column(Text(printable(TITLES.get(name, name))), justify="right", no_wrap=True)
+    star = "*" if console.options.ascii_only else "★"
+    for each in shown_rows:
+        cells = [in_words(name, each[name]) if name in each else "" for name in names]
+        table.add_row(f"{each.get('step', 0):,}", *cells, Text(star if each is best else "", style="yellow"))
+    return table
+
+
+def _checkpoints(facts: RunFacts) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("checkpoint", "size", "", ""):
+        table.add_column(name, justify="right" if name else "left", overflow="fold")
+    for each in facts.checkpoints:
+        state = Text(printable(each.damage), style="bold red") if each.damage else Text("whole")
+        table.add_row(
+            f"{each.step:,}",
+            f"{each.size / 2**20:,.1f} MiB",
+            state,
+            Text(", ".join(each.marks), style="yellow"),
+        )
+    return table
+
+
+def compared(found: list[RunFacts]) -> Table:
+    """Several runs in a table, a row each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("run", "model", "parameters", "step", "loss", "BLEU", "chrF", "time", "training"):
+        table.add_column(
+            name, justify="left" if name in ("run", "model", "training") else "right", overflow="fold"
+        )
+    for each in found:
+        best, at = each.best or {}, each.progress
+        scores = [in_words(name, best[name]) if name in best else "" for name in ("loss", "bleu", "chrf")]
+        step = "" if at is None else f"{at.step:,}" + (f"/{at.total:,}" if at.total is not None else "")
+        table.add_row(
+            Text(shown(each.folder)),
+            Text(str(each.model["name"])),
+            "" if each.parameters is None else f"{each.parameters:,}",
+            step,
+            *scores,
+            "" if at is None else in_time(at.seconds),
+            Text(printable(each.standing)),
+        )
+    return table

@@ -1,0 +1,128 @@
+"""regard show: what a run is, told to people and to programs, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from rich.cells import cell_len
+
+from regard.cli.show import sparkline
+from regard.tasks.translation import load_translator
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A run that may be changed."""
+    return shutil.copytree(trained, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_run_is_told_of(command, trained, width):
+    said = command("show", trained, width=width)
+    assert (said.status, said.err) == (0, "")
+    assert max(map(cell_len, said.lines)) <= width
+    model = load_translator(trained, device="cpu").model
+    parameters = f"{sum(each.numel() for each in model.parameters()):,}"
+    flat = " ".join(said.out.split())
+    for told in (
+        "bahdanau (width 16, dropout 0.1)",
+        parameters,
+        "built_in korean",
+        "training.steps 40",
+        "evaluation.sentences 5",
+        "step 40 of 40",
+        "all steps are taken",
+        "best",
+        "latest",
+        "★",
+    ):
+        assert told in flat
+    assert "training.accumulate" not in flat, "what is as usual is not told"
+    assert (
+        f"next: regard evaluate {trained} --split test"[:40] in said.out.replace("\n", "")[-400:]
+        or width < 100
+    )
+
+
+def test_programs_read_json(command, trained):
+    found = json.loads(command("show", trained, "--json").out)
+    assert found["model"] == {"name": "bahdanau", "width": 16, "dropout": 0.1}
+    assert found["progress"]["step"] == found["progress"]["total"] == 40
+    assert [each["step"] for each in found["evaluations"]] == [20, 40]
+    assert found["best"]["bleu"] == max(each["bleu"] for each in found["evaluations"])
+    assert [each["step"] for each in found["checkpoints"]] == [10, 20, 30, 40]
+    assert set(found["fingerprints"]) == {"train", "valid", "alignments"} and found["notes"] == []
+    assert all(each["damage"] == "" and each["size"] > 0 for each in found["checkpoints"])
+
+
+def test_several_are_compared(command, trained, unseeing, tmp_path):
+    said = command("show", trained, unseeing, tmp_path, width=160)
+    assert said.status == 0 and "this is no run folder" in said.err
+    assert [line.split()[1] for line in said.lines] == ["model", "bahdanau", "seq2seq"]
+    assert [
+        each["model"]["name"] for each in json.loads(command("show", trained, unseeing, "--json").out)
+    ] == [
+        "bahdanau",
+        "seq2seq",
+    ]
+    said = command("show", tmp_path, tmp_path)
+    assert (said.status, said.out) == (2, "") and "none of these is a run" in said.err
+
+
+def test_what_is_damaged_is_told(command, copied):
+    (copied / "step-000040" / "weights.safetensors").write_bytes(b"broken")
+    with (copied / "log.jsonl").open("ab") as log:
+        log.write(b'{"kind": "training", "step": 41, "loss": "NaN"}\n[1]\n{"kind": "eval')
+    (copied / "data.json").write_text("{")
+    (copied / "source.tokenizer").unlink()
+    said = command("show", copied)
+    assert said.status == 0 and "weights.safetensors has 6 bytes" in said.out
+    assert "log.jsonl has 2 lines that are no records" in said.out and "data.json cannot be read" in said.out
+    assert "step 30 of 40" in said.out and "parameters" not in said.out and "source.tokenizer" in said.out
+    assert "regard train --out" in said.out and "--resume" in said.out
+
+
+def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
+    for path in copied.iterdir():
+        if path.name.startswith("step-") or path.name in ("latest", "best", "log.jsonl", "data.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    said = command("show", copied)
+    assert said.status == 0 and "begun, and nothing saved yet" in said.out
+    assert json.loads(command("show", copied, "--json").out)["progress"] is None
+
+
+def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
+    said = command("show", tmp_path)
+    assert (said.status, said.out) == (2, "") and "this is no run folder" in said.err
+    (tmp_path / "config.toml").write_text("[data]\nbuilt_in = 'french'\n")
+    said = command("show", tmp_path)
+    assert said.status == 2 and "data.built_in" in said.err
+    assert command("show").status == 2
+
+
+def test_text_in_a_log_is_not_obeyed(command, copied):
+    with (copied / "log.jsonl").open("ab") as log:
+        log.write(json.dumps({"kind": "evaluation", "step": 50, "\x1b[31m[bold]": 1.0}).encode() + b"\n")
+    said = command("show", copied)
+    assert said.status == 0 and "\x1b" not in said.out and "[bold]" in said.out
+
+
+def test_the_best_stays_in_sight(command, copied):
+    with (copied / "log.jsonl").open("a") as log:
+        for step in range(50, 90):
+            log.write(
+                json.dumps({"kind": "evaluation", "step": step, "bleu": 90.0 - step, "loss": 1.0}) + "\n"
+            )
+    said = command("show", copied)
+    best = next(line for line in said.lines if "★" in line)
+    assert best.split()[0] == "50" and "earlier ones are in log.jsonl" in said.out
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "expected"),
+    [([1.0], 5, "▁"), ([2.0, 1.0], 5, "█▁"), ([1.0] * 9, 3, "▁▁▁"), (list(range(8)), 8, "▁▂▃▄▅▆▇█")],
+)
+def test_a_curve_in_one_line(values, width, expected):
+    assert sparkline(values, width) == expected
