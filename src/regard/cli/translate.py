@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -128,33 +129,52 @@ def translate(
         overlong=overlong,
         look="*cross" if looking else None,
     )
-    together = at_once or (1 if lines.keyboard else AT_ONCE)
-    with ExitStack() as stack:
-        write = stack.enter_context(writing(output))
-        link = None if alignments is None else stack.enter_context(writing(alignments))
-        for number, found in enumerate(translator.stream(lines, together), 1):
-            notes.add(number, found.notes)
-            shown.add(found)
-            if link is not None:
-                link(aligned(found))
-            if draw and output is None:
-                Console(highlight=False).print(found, "")
-            else:
-                for line in printed(found, number, best, scores, draw):
-                    write(line)
+    asked = Asked(output, alignments, best, scores, draw)
+    write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
     shown.save(f"Translations by {run.name or run}")
     tell(notes, lines)
 
 
-def printed(found: Translation, number: int, best: int, scores: bool, draw: bool) -> Iterator[str]:
-    """The lines that a translation is printed as; one, unless more were asked for."""
-    if draw:
-        yield f"{found.entry()}\n"
-    elif best > 1:
-        for rank, each in enumerate((found, *found.others), 1):
-            yield f"{number}\t{rank}\t{each.score:.4f}\t{each.text}"
-    else:
-        yield f"{found.score:.4f}\t{found.text}" if scores else found.text
+@dataclass(frozen=True)
+class Asked:
+    """Where translations and their alignments go, and how they are printed."""
+
+    output: Path | None = None
+    alignments: Path | None = None
+    best: int = 1
+    scores: bool = False
+    draw: bool = False
+
+    def printed(self, found: Translation, number: int) -> Iterator[str]:
+        """The lines that a translation is printed as; one, unless more were asked for.
+
+        >>> list(Asked(scores=True).printed(Translation("", ""), number=1))
+        ['0.0000\\t']
+        """
+        if self.draw:
+            yield f"{found.entry()}\n"
+        elif self.best > 1:
+            for rank, each in enumerate((found, *found.others), 1):
+                yield f"{number}\t{rank}\t{each.score:.4f}\t{each.text}"
+        else:
+            yield f"{found.score:.4f}\t{found.text}" if self.scores else found.text
+
+
+def write_all(translations: Iterator[Translation], asked: Asked, page: Page, notes: Notes) -> None:
+    """Write translations as they come, and what goes beside them."""
+    with ExitStack() as stack:
+        write = stack.enter_context(writing(asked.output))
+        link = None if asked.alignments is None else stack.enter_context(writing(asked.alignments))
+        for number, found in enumerate(translations, 1):
+            notes.add(number, found.notes)
+            page.add(found)
+            if link is not None:
+                link(aligned(found))
+            if asked.draw and asked.output is None:
+                Console(highlight=False).print(found, "")
+            else:
+                for line in asked.printed(found, number):
+                    write(line)
 
 
 def aligned(found: Translation) -> str:
