@@ -34,7 +34,12 @@ AT_ONCE = 1024
 
 Gold = Annotated[Path | None, typer.Option(metavar="FILE", help="Links that people drew, to compare with.")]
 Base = Annotated[int, typer.Option(help="Of --gold: the number of a first word, 0 or 1.", min=0, max=1)]
-Site = Annotated[str, typer.Option(help="The places of attention that count, * as wildcard.")]
+Site = Annotated[
+    str | None,
+    typer.Option(
+        help="The places of attention that count, * as wildcard; else the one that was guided, or all."
+    ),
+]
 Head = Annotated[int | None, typer.Option(help="One head of each, from 0 on; all unless given.", min=0)]
 
 
@@ -45,7 +50,7 @@ def align(
     output: OutputFile = None,
     gold: Gold = None,
     base: Base = 0,
-    site: Site = "*cross",
+    site: Site = None,
     head: Head = None,
     page: PageFile = None,
     longest: Longest = 512,
@@ -93,16 +98,16 @@ def align(
         say(str(judged(links, drawn, words, str(gold))))
 
 
-def seen_at(found: Scored, site: str = "*cross", head: int | None = None) -> Scored:
+def seen_at(found: Scored, site: str | None = None, head: int | None = None) -> Scored:
     """A pair with the attention of these sites and this head alone; raises where the model has none."""
     if not all(passage.attention for passage in found.passages):
         problem = "the model does not look at its source, so it aligns nothing"
         raise ArgumentError(message("regard align", problem, hint="bahdanau, luong and transformer do"))
     passages = [
-        replace(passage, attention={"cross": averaged(passage.attention, site, head)})
+        replace(passage, attention={"cross": averaged(passage.attention, site or found.aligned_at, head)})
         for passage in found.passages
     ]
-    return replace(found, passages=tuple(passages))
+    return replace(found, passages=tuple(passages), aligned_at="cross")
 
 
 def judged(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy
@@ -42,6 +42,8 @@ class Batches:
     tokens: the budget of a batch and process: on neither side, rows times the longest sentence are more, EOS
     and padding counted. A sentence that is longer by itself is a batch of its own. sentences: the most rows
     of a batch and process. longest: leave out samples with more tokens on a side, without BOS and EOS.
+    rounded: lengths, EOS counted, that batches will be padded to, each to the next of them: the budget is
+    kept by those.
     shuffle: False is the same batches every epoch, the shortest first; batch.index says which they are.
 
     The order of an epoch depends on the data, these numbers, (seed, epoch), and nothing that happened before;
@@ -65,6 +67,7 @@ class Batches:
         *,
         sentences: int | None = None,
         longest: int | None = None,
+        rounded: Sequence[int] = (),
         shuffle: bool = True,
         seed: int = 0,
         rank: int = 0,
@@ -75,6 +78,7 @@ class Batches:
         if rank >= world:
             raise ArgumentError(message("Batches()", f"rank is {rank}", expected=f"0 to {world - 1}"))
         self.data, self.shuffle, self.seed = data, shuffle, seed
+        self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
         self._tokens, self._sentences = tokens * world, sentences and sentences * world
         # The longer side decides what a row costs.
@@ -125,12 +129,20 @@ class Batches:
         for begin, end in itertools.pairwise(bounds):
             part = order[begin:end]
             part[:] = part[self._sorted(part)]
-            cuts += [begin + cut for cut in self._cuts(self._lengths[part] + 1)]
+            cuts += [begin + cut for cut in self._cuts(self._costs(part))]
         begins, ends = numpy.array(cuts[:-1], numpy.int64), numpy.array(cuts[1:], numpy.int64)
         if self.shuffle:
             turn = _shuffled(len(begins), bits)
             begins, ends = begins[turn], ends[turn]
         return Plan(order, begins, ends)
+
+    def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
+        """The tokens that a row takes in a batch of which it is the longest."""
+        costs = self._lengths[rows] + 1
+        places = numpy.searchsorted(self._rounded, costs)
+        within = places < len(self._rounded)
+        costs[within] = self._rounded[places[within]]
+        return costs
 
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
         """The order that puts rows of about the same length together: by the longer side, then by the source.

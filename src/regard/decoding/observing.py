@@ -22,7 +22,7 @@ from regard.look import Look
 from regard.models.base import Model
 from regard.sites import Record, record
 
-__all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of"]
+__all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
 CROSS = "*cross"
 """The sites at which a decoder looks at its source."""
@@ -94,14 +94,20 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     )
 
 
-def check_look(model: Model, look: str) -> None:
-    """Raise where a model has sites and none of them matches; to find them, it reads one token."""
+def sites_of(model: Model, look: str = CROSS) -> list[str]:
+    """The names of a model's sites that match, in the order it comes to them; it reads one token for that."""
     batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
-    with quietly(model), record(Look()) as all_sites, record(Look(), at=look) as seen:
+    with quietly(model), record(Look(), at=look) as seen:
         model.forward(batch)
-    if all_sites and not seen:
+    return list(seen)
+
+
+def check_look(model: Model, look: str) -> None:
+    """Raise where a model has sites and none of them matches."""
+    known = sites_of(model, "*")
+    if known and not sites_of(model, look):
         problem = f"look is {look!r}, and {type(model).__name__} has no such site"
-        hint = f"it attends at {', '.join(all_sites)}; * is a wildcard"
+        hint = f"it attends at {', '.join(known)}; * is a wildcard"
         raise ArgumentError(message("Translator()", problem, hint=hint))
 
 

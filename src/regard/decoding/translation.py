@@ -6,6 +6,7 @@ its alignment; translation.save("x.html") is a page of it.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import reprlib
 from collections.abc import Iterator
@@ -52,7 +53,8 @@ class Scored:
     """A source and a target, what the model thinks of them together, and what it looked at.
 
     text: the target. passages: one, or several where the source was too long to be read at once; the other
-    fields join them. notes: what had to be done to the line, in words.
+    fields join them. notes: what had to be done to the line, in words. aligned_at: the sites, with * as
+    wildcard, whose attention the alignment is made from.
 
     >>> import torch
     >>> from regard.decoding.translation import Passage, Scored
@@ -69,6 +71,7 @@ class Scored:
     text: str
     passages: tuple[Passage, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    aligned_at: str = field(default="*cross", kw_only=True)
 
     @property
     def score(self) -> float:
@@ -100,17 +103,22 @@ class Scored:
 
     @property
     def alignment(self) -> Alignment | None:
-        """Which source word each target word looked at most, all layers and heads together.
+        """Which source word each target word looked at most, the layers at aligned_at and all heads together.
 
         None where nothing was looked at, or the model does not look at its source.
         """
-        crossing = any(name.endswith("cross") for each in self.passages for name in each.attention)
+        seen = [name for each in self.passages for name in each.attention]
+        crossing = any(fnmatch.fnmatchcase(name, self.aligned_at) for name in seen)
         return self.align() if crossing or not self.passages else None
 
-    def align(self, site: str = "*cross", head: int | None = None) -> Alignment:
-        """The alignment that some sites, with * as wildcard, and one of their heads, or all, give."""
+    def align(self, site: str | None = None, head: int | None = None) -> Alignment:
+        """The alignment that some sites, with * as wildcard, and one of their heads, or all, give.
+
+        site: those at aligned_at unless given.
+        """
+        sites = self.aligned_at if site is None else site
         return Alignment.joined(
-            align(averaged(each.attention, site, head), each.source_words, each.words)
+            align(averaged(each.attention, sites, head), each.source_words, each.words)
             for each in self.passages
         )
 

@@ -47,6 +47,7 @@ class Translator:
     how many tokens are read at once of a source, and of a target to be scored, EOS counted; fewer where the
     model reads fewer. overlong: "split" translates a longer line sentence by sentence, "truncate" only its
     beginning; its notes say so. look: the sites whose attention is kept, with * as wildcard; None for none.
+    alignment: those of them that alignments are made from, a mean over layers and heads.
 
     >>> from regard.decoding import Beam, Translator
     >>> from regard.models import build_model
@@ -80,6 +81,7 @@ class Translator:
         longest: int = 512,
         overlong: str = "split",
         look: str | None = CROSS,
+        alignment: str = CROSS,
     ):
         whole("Translator()", tokens_per_batch=(tokens_per_batch, 1), longest=(longest, 2))
         if overlong not in OVERLONG:
@@ -97,7 +99,7 @@ class Translator:
                         hint="take the tokenizers that the model was trained with",
                     )
                 )
-        self.model, self.look, self.overlong = model, look, overlong
+        self.model, self.look, self.overlong, self.alignment = model, look, overlong, alignment
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.search: Search = Beam() if search is None else search
         self.tokens_per_batch = tokens_per_batch
@@ -184,7 +186,8 @@ class Translator:
                         passages[row] = self._passage(sources_in[row], found, right[row], 0)
                 reached(len(passages))
         return [
-            Scored(left[row], right[row], (passages[row],), tuple(notes[row])) for row in range(len(left))
+            Scored(left[row], right[row], (passages[row],), tuple(notes[row]), aligned_at=self.alignment)
+            for row in range(len(left))
         ]
 
     @overload
@@ -291,7 +294,8 @@ class Translator:
         notes = [note, _unended([best for _, (best, *_) in said])]
         ranking = sum(best.ranking for _, (best, *_) in said)
         text = " ".join(filter(None, texts))
-        return Translation(line, text, tuple(passages), tuple(filter(None, notes)), ranking, others)
+        noted = tuple(filter(None, notes))
+        return Translation(line, text, tuple(passages), noted, ranking, others, aligned_at=self.alignment)
 
     def _passage(self, part: Part, found: Hypothesis, text: str, first_word: int) -> Passage:
         """One hypothesis with the pieces and the words of its tokens, numbered from the first word given."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.training.settings import Training
 
-__all__ = ["evaluation_interval", "steps_in", "total_steps"]
+__all__ = ["evaluation_interval", "fitted", "is_known", "total_steps"]
 
 EPOCHS, LEAST, MOST = 30, 2_000, 100_000
 """How long is trained where nothing is said: so many epochs, in no fewer and no more steps than these."""
@@ -12,8 +12,11 @@ EPOCHS, LEAST, MOST = 30, 2_000, 100_000
 EVALUATIONS = 10
 """How often a run is judged where nothing is said."""
 
-RESERVED = 0.1
-"""The part of a wall-clock budget kept for evaluations, for writing, and for error."""
+SOON, EARLY = 20, 0.1
+"""The speed is known after the warm-up and so many steps, or after such a part of a wall-clock budget."""
+
+JUDGING, RESERVED = 0.2, 0.05
+"""The part of a wall-clock budget that evaluations may take, and that which is kept for writing and error."""
 
 
 def total_steps(settings: Training, epoch: int) -> int | None:
@@ -32,19 +35,33 @@ def total_steps(settings: Training, epoch: int) -> int | None:
     return min(max(round(EPOCHS * each), LEAST), MOST)
 
 
-def steps_in(budget: float, seconds: float, step: int, settings: Training) -> int | None:
-    """The steps that fit in a budget of seconds, when `step` of them took `seconds`; None if too soon to say.
+def is_known(budget: float, seconds: float, step: int, settings: Training) -> bool:
+    """Whether the speed of a run is known, when `step` of its steps took `seconds` of a budget.
 
-    >>> steps_in(100, seconds=10, step=50, settings=Training(warm_up=50))
-    450
-    >>> steps_in(100, seconds=2, step=10, settings=Training(warm_up=50)) is None
-    True
+    >>> is_known(100, seconds=2, step=10, settings=Training(warm_up=50))
+    False
     """
-    known = step >= max(settings.warm_up, 20) or seconds >= 0.1 * budget
-    if not known:
-        return None
-    left = max(budget * (1 - RESERVED) - seconds, 0.0)
-    return step + int(left * step / max(seconds, 1e-9))
+    return step >= max(settings.warm_up, SOON) or seconds >= EARLY * budget
+
+
+def fitted(budget: float, seconds: float, step: int, evaluation: float, every: int | None) -> tuple[int, int]:
+    """How many steps fit in a budget of seconds, and after how many the model is judged.
+
+    seconds: what `step` of them took. evaluation: what judging it once took after that. every: how often it
+    is judged, where that was said; else so often that little of the time goes there.
+
+    >>> fitted(100, seconds=10, step=50, evaluation=1.0, every=None)
+    (420, 42)
+    >>> fitted(100, seconds=10, step=50, evaluation=10.0, every=None)
+    (375, 375)
+    """
+    left = max(budget * (1 - RESERVED) - seconds - evaluation, 0.0)
+    pace = max(seconds / max(step, 1), 1e-9)
+    if every is not None:
+        return step + int(left / (pace + evaluation / every)), every
+    count = max(min(int(JUDGING * left / max(evaluation, 1e-9)), EVALUATIONS), 1)
+    total = step + int(max(left - count * evaluation, 0.0) / pace)
+    return total, max(-(-total // count), 1)
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:

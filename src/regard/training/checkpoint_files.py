@@ -72,12 +72,18 @@ class Checkpoint:
         """What save() was given as the state; tuples come back as lists."""
         return self._json(STATE)
 
+    def has(self, name: str) -> bool:
+        """Whether save() was given tensors under this name."""
+        return name in self._named()
+
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors that save() was given under this name, on the CPU."""
-        known = [file.removesuffix(TENSORS) for file in self._manifest() if file.endswith(TENSORS)]
-        if name not in known:
-            raise UnknownName("file of tensors in a checkpoint", name, known)
+        if not self.has(name):
+            raise UnknownName("file of tensors in a checkpoint", name, self._named())
         return read_tensors(self.path / f"{name}{TENSORS}")
+
+    def _named(self) -> list[str]:
+        return [file.removesuffix(TENSORS) for file in self._manifest() if file.endswith(TENSORS)]
 
     def _manifest(self) -> dict[str, Written]:
         manifest = self._json(MANIFEST)

@@ -35,7 +35,7 @@ def interruptible() -> Iterator[Interruption]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         asked.cause = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
 
     if threading.current_thread() is not threading.main_thread():

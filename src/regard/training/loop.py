@@ -4,52 +4,40 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
-from regard.errors import DataError, message
-from regard.training.budget import evaluation_interval, steps_in, total_steps
+from regard.errors import DataError, UnknownName, message
+from regard.training.budget import evaluation_interval, fitted, is_known, total_steps
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
+from regard.training.gradients import Gradients, in_half
 from regard.training.interrupting import Interruption
 from regard.training.log import Log
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
-from regard.training.progress import Progress, step_seed
+from regard.training.progress import Progress
 from regard.training.replay import NonFinite, keep_batches
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
-from regard.training.task import Loss, Stopped, Task
+from regard.training.task import Stopped, Task
 
-__all__ = ["Objective", "Trainer"]
+__all__ = ["Trainer"]
 
 SAVE_SECONDS = 600.0
 """A checkpoint is written at least this often, whatever the steps."""
-
-
-class Objective(nn.Module):
-    """From a batch to its loss: what is compiled, and what runs in step with the other processes."""
-
-    def __init__(self, task: Task):
-        super().__init__()
-        self.model, self._loss = task.model, task.loss
-
-    def forward(self, batch: Any) -> Loss:
-        """The loss of one batch."""
-        return self._loss(batch)
 
 
 class Trainer:
     """Train a task into a run folder, from the start or from its last checkpoint.
 
     settings: how. seed: of all that is random. device: where; the model is moved there. processes: who takes
-    part. log: what is said; nothing unless given.
+    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets.
 
     Killed at any moment, the run goes on from its last checkpoint as if it had never stopped: the order of
     the data depends on (seed, epoch), what is random in a step on (seed, step), the rate on the step.
@@ -65,8 +53,9 @@ class Trainer:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
         log: Log | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ):
-        self.task, self.settings, self.folder, self.seed = task, settings, folder, seed
+        self.task, self.settings, self.folder, self.seed, self.clock = task, settings, folder, seed, clock
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
@@ -74,63 +63,74 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, beta=settings.beta, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
-        self.progress = Progress(total=total_steps(settings, task.len_epoch(0)))
-        self.objective = self._objective()
+        self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
+        self._half = in_half(settings.precision, self.device)
+        self._gradients = Gradients(
+            task,
+            seed=seed,
+            device=self.device,
+            processes=self.processes,
+            half=self._half,
+            compiled=settings.compile,
+        )
         self._stream = self._batches()
-        self._saved = 0
-        self._last_save = time.monotonic()
+        self._began = self._last_save = clock()
+        self._saved: tuple[Any, ...] = ()
         self._stop, self._out_of_time, self._save_wanted = False, 0, 0
 
     def resume(self) -> Checkpoint | None:
         """Take up the last checkpoint that is whole, if there is one; the log says which, and why it."""
         found = self.checkpoints.latest()
         if found is None:
+            self.log.rewind(0)  # what a process said that was killed before its first checkpoint
             return None
         state = found.state
-        weights = found.tensors("weights")
+        averaged = found.tensors("weights")
         try:
-            self.model.load_state_dict(found.tensors("raw") if self.average is not None else weights)
+            self.model.load_state_dict(found.tensors("raw") if found.has("raw") else averaged)
         except RuntimeError as error:
             hint = "the settings of the model have changed: start a new run, or one with --init-from"
             raise DataError(message(str(found.path), str(error).splitlines()[0], hint=hint)) from None
         if self.average is not None:
-            self.average.load(weights)
+            self.average.load(averaged)
         load_optimizer(self.model, self.optimizer, found.tensors("optimizer"), str(found.path))
-        fresh = self.progress.total
-        self.progress = Progress.read(state)
-        if fresh is not None:
-            self.progress.total = fresh  # the same unless a change of settings was asked for
-        if self.progress.total is None or self.progress.step < self.progress.total:
-            self.progress.ended = ""
-        self._stream, self._saved = self._batches(), found.step
+        fresh, self.progress = self.progress, Progress.read(state)
+        self._saved = self.progress.standing()
+        self.progress.go_on(fresh)
         if self.processes.first:
             self.log.rewind(int(state["log"]["position"]))
             self.log.restore(state["log"]["state"])
             for note in self.checkpoints.notes:
                 self.log.event("damaged", note)
-            if self.progress.best_step == found.step:
-                self.checkpoints.mark_best(found.step)  # the end may have come just before it was marked
+            if any(each.step == self.progress.best_step for each in self.checkpoints.all()):
+                self.checkpoints.mark_best(self.progress.best_step)  # the end may have come just before that
+        self._tell_changes(state)
+        self._stream = self._batches()
         return found
 
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the end, or until interrupted; all is saved either way."""
-        asked = interruption or Interruption()
-        self._began = time.monotonic() - self.progress.seconds
-        self.log.total = self.progress.total
-        if self._due(self.progress.step) and self.progress.evaluated != self.progress.step:
-            self._evaluate(asked)
+        asked, at = interruption or Interruption(), self.progress
+        self._began = self.clock() - at.seconds
+        self.log.total = at.total
+        self._out_of_time = self.processes.share(int(self._late()))
+        if at.step:
+            self._settle_minutes(asked)
+            if self._due() and at.evaluated != at.step and not self._stop:
+                self._evaluate(asked)
         while not self._stop and not self._over():
             self._step(asked)
-            self._budget()
-            if self._due(self.progress.step):
+            self._settle_minutes(asked)
+            if self._due() and at.evaluated != at.step and not self._stop:
                 self._evaluate(asked)
             if self._stop or self._save_due():
-                self.save()
-        if not self._stop and self.progress.evaluated != self.progress.step:
+                self._save_what_is_new()
+        if not self._stop and at.evaluated != at.step:
             self._evaluate(asked)
-        if self._saved != self.progress.step or self.progress.ended:
-            self.save()
-        return self.progress
+        if self._stop:
+            at.ended = ""  # an evaluation is missing
+        self._save_what_is_new()
+        return at
 
     def _over(self) -> bool:
         at, settings = self.progress, self.settings
@@ -146,25 +146,34 @@ class Trainer:
         return self.settings.minutes is not None and self._seconds() > 60 * self.settings.minutes
 
     def _old(self) -> bool:
-        return time.monotonic() - self._last_save > SAVE_SECONDS
+        return self.clock() - self._last_save > SAVE_SECONDS
 
     def _seconds(self) -> float:
-        return time.monotonic() - self._began
+        return self.clock() - self._began
 
-    def _budget(self) -> None:
+    def _settle_minutes(self, asked: Interruption) -> None:
         """Turn minutes into a number of steps, once the speed is known; from then on it is fixed."""
-        if self.progress.total is None and self.settings.minutes is not None:
-            found = steps_in(60 * self.settings.minutes, self._seconds(), self.progress.step, self.settings)
-            self.progress.total = self.processes.share(found)
-            if self.progress.total is not None:
-                self.log.total = self.progress.total
-                minutes = f"{self.settings.minutes:g} minutes are {self.progress.total:,} steps here"
-                self._event("budget", minutes, total=self.progress.total)
-                self.save()
+        at, minutes = self.progress, self.settings.minutes
+        if at.total is not None or minutes is None or self._stop:
+            return
+        spent = self._seconds()
+        if not self.processes.share(is_known(60 * minutes, spent, at.step, self.settings)):
+            return
+        if at.evaluated != at.step:  # once, to know how long that takes
+            self._evaluate(asked)
+        if self._stop:
+            return
+        evaluation = self._seconds() - spent
+        plan = fitted(60 * minutes, spent, at.step, evaluation, self.settings.evaluate_every)
+        at.total, at.every = self.processes.share(plan)
+        self.log.total = at.total
+        self._event("budget", f"{minutes:g} minutes are {at.total:,} steps here", total=at.total)
+        self.save()
 
-    def _due(self, step: int) -> bool:
-        every = evaluation_interval(self.settings, self.progress.total)
-        return bool(every and step and step % every == 0)
+    def _due(self) -> bool:
+        at = self.progress
+        every = at.every or evaluation_interval(self.settings, at.total)
+        return bool(every and at.step and at.step % every == 0)
 
     def _save_due(self) -> bool:
         every = self.settings.save_every
@@ -188,78 +197,47 @@ class Trainer:
         late, old = (int(self.processes.first and each) for each in (self._late(), self._old()))
         told = torch.tensor([own, int(bool(asked)), late, old])
         tokens, stopping, self._out_of_time, self._save_wanted = self.processes.sum(told).tolist()
+        tokens = max(tokens, 1)
         rate = learning_rate(
             at.step, rate=settings.rate, schedule=settings.schedule, warm_up=settings.warm_up, total=at.total
         )
         self.model.train()
-        parts = self._gradients(batches, max(tokens, 1))
+        parts = self._gradients.add(at.step, batches, tokens)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
-        names = list(parts)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):
-            self._refuse(batches, total if not math.isfinite(total) else size)
+            self._refuse(batches, tokens, size if math.isfinite(total) else total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(at.step)
-        at.tokens += int(tokens)
-        self._stop = bool(stopping)
-        means = {name: value / max(tokens, 1) for name, value in zip(names, sums, strict=False)}
+        at.tokens += tokens
+        # One process alone need not wait for the next exchange to hear of a wish.
+        self._stop = bool(stopping) or (self.processes.world == 1 and bool(asked))
+        means = {name: value / tokens for name, value in zip(parts, sums, strict=False)}
         loss = means.pop("loss")
         if self.processes.first:
-            self.log.step(at.step, loss=loss, tokens=int(tokens), rate=rate, norm=size, parts=means)
+            self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
 
-    def _gradients(self, batches: list[Any], tokens: int) -> dict[str, Tensor]:
-        """Add up the gradients; gives the sums of the losses over all processes, what is minimised last."""
-        sums: dict[str, Tensor] = {}
-        for place, batch in enumerate(batches):
-            torch.manual_seed(step_seed(self.seed, self.progress.step, place, self.processes.rank))
-            ready = self.task.prepare(batch, self.device)
-            with self._together(last=place == len(batches) - 1), self._precision():
-                loss: Loss = self.objective(ready)
-                # Processes are averaged over, so each counts its tokens against those of all.
-                (loss.total * (self.processes.world / tokens)).backward()
-            for name, value in (*loss.shown.items(), ("", loss.total.detach())):
-                sums[name] = sums[name] + value if name in sums else value
-        if self.processes.world == 1:
-            return sums
-        summed = self.processes.sum(torch.stack(list(sums.values())))
-        return dict(zip(sums, summed.unbind(), strict=True))
-
-    def _together(self, last: bool) -> AbstractContextManager[Any]:
-        """Processes exchange gradients with the last batch of a step, not before."""
-        waits = isinstance(self.objective, DistributedDataParallel) and not last
-        return self.objective.no_sync() if waits else nullcontext()  # type: ignore[operator]
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        wanted = self.settings.precision
-        half = wanted == "bfloat16" or (wanted == "auto" and self.device.type == "cuda")
-        return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
-
-    def _objective(self) -> nn.Module:
-        objective: Any = Objective(self.task)
-        if self.processes.world > 1:
-            objective = DistributedDataParallel(objective)
-        if self.settings.compile:
-            # A shape too many would run uncompiled, and slowly, in silence.
-            torch._dynamo.config.fail_on_recompile_limit_hit = True
-            objective = torch.compile(objective, dynamic=False)
-        return objective
-
-    def _refuse(self, batches: list[Any], value: float) -> None:
+    def _refuse(self, batches: list[Any], tokens: int, value: float) -> None:
         """Stop at a step that cannot be taken; what it was made of is kept."""
-        step, rank = self.progress.step, self.processes.rank
+        step = self.progress.step
         kept = [self.task.tensors(batch) for batch in batches]
-        place = keep_batches(self.folder, step, rank, kept, self.model.state_dict(), self.seed)
-        last = f"step {self._saved}" if self._saved else "none yet"
+        state = {"step": step, "seed": self.seed, "tokens": tokens, "half": self._half}
+        try:
+            place = keep_batches(self.folder, self.processes.rank, kept, self.model.state_dict(), state)
+            told = f"{place.name} in the run folder has the batch and the weights, and "
+            told += "regard.training.replay.replay() computes it again"
+        except OSError as error:
+            told = f"the batch could not be kept for replay: {error.strerror}"
+        last = f"step {self._saved[0]}" if self._saved else "none yet"
         text = message(
             f"step {step}",
             f"the loss or its gradient is {value}; the last good checkpoint is {last}",
             expected="a finite loss",
-            hint=f"{place.name} in the run folder has the batch and the weights: regard.training.replay() "
-            "computes it again; a lower rate, a longer warm-up or precision='float32' may help",
+            hint=f"{told}; a lower rate, a longer warm-up or precision='float32' may help",
         )
         self._event("nonfinite", text.splitlines()[0], step=step)
         raise NonFinite(text)
@@ -278,14 +256,9 @@ class Trainer:
         if scores is None:
             self._stop = True
             return
-        at.evaluated = at.step
-        value = scores[self.settings.best]
-        signed = -value if self.settings.best == "loss" else value
-        better = at.best is None or signed > (-at.best if self.settings.best == "loss" else at.best)
-        if better:
-            at.best, at.best_step, at.stale = value, at.step, 0
-        else:
-            at.stale += 1
+        if self.settings.best not in scores:
+            raise UnknownName("score to be best by", self.settings.best, scores)
+        better = at.judged(scores[self.settings.best], lower_is_better=self.settings.best == "loss")
         if found is not None:
             self.log.evaluation(at.step, scores, best=better, shown=found.shown)
         self.save()
@@ -304,10 +277,36 @@ class Trainer:
                     averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
                 tensors |= {"weights": averaged, "raw": weights}
             log = {"position": self.log.position(), "state": self.log.state()}
-            state = {**at.written(), "log": log, "threads": torch.get_num_threads()}
-            self.checkpoints.save(at.step, tensors, state)
-        self._saved, self._last_save = at.step, time.monotonic()
+            self.checkpoints.save(at.step, tensors, {**at.written(), "log": log, **self._surroundings()})
+        self._saved, self._last_save = at.standing(), self.clock()
         self.processes.wait()
+
+    def _save_what_is_new(self) -> None:
+        if self._saved != self.progress.standing():
+            self.save()
+
+    def _surroundings(self) -> dict[str, Any]:
+        """What the bits of a run depend on, besides its settings and its data."""
+        return {
+            "threads": torch.get_num_threads(),
+            "processes": self.processes.world,
+            "device": self.device.type,
+            "torch": torch.__version__,
+            "batches": self.task.len_epoch(self.progress.epoch),
+        }
+
+    def _tell_changes(self, state: Mapping[str, Any]) -> None:
+        """Say what is not as it was, for the run will not end with the bits it would have ended with."""
+        at = self.progress
+        for name, now in self._surroundings().items():
+            before = state.get(name, now)
+            if before == now:
+                continue
+            if name == "batches":  # of the epoch: as much of it is over as was before
+                at.batch = min(at.batch * now // max(before, 1), now)
+                name = "batches an epoch"
+            text = f"{name}: {before} before, {now} now; the run goes on, though not bit for bit as it would"
+            self._event("changed", text)
 
     def _event(self, kind: str, text: str, **fields: Any) -> None:
         if self.processes.first:

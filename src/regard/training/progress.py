@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -15,9 +16,10 @@ class Progress:
     """Where a run stands: all that decides how it goes on, besides the weights and the optimizer.
 
     step: steps taken. epoch, batch: where the next batch is. total: how many steps there will be, None while
-    that is not known. evaluated: the step last judged. best, best_step: the best value so far, and when.
-    stale: evaluations since then. seconds, tokens: spent and seen so far. ended: why the run is over, "" as
-    long as it is not.
+    that is not known. minutes: what total was made from, if from minutes; every: after how many steps it is
+    then judged. evaluated: the step last judged. best, best_step: the best value so far, and when. stale:
+    evaluations since then. seconds, tokens: spent and seen so far. ended: why the run is over, "" as long as
+    it is not.
 
     >>> Progress.read(Progress(step=3).written()).step
     3
@@ -27,6 +29,8 @@ class Progress:
     epoch: int = 0
     batch: int = 0
     total: int | None = None
+    minutes: float | None = None
+    every: int | None = None
     evaluated: int = 0
     best: float | None = None
     best_step: int = 0
@@ -38,6 +42,32 @@ class Progress:
     def written(self) -> dict[str, Any]:
         """As state.json has it."""
         return asdict(self)
+
+    def standing(self) -> tuple[Any, ...]:
+        """What makes one checkpoint of a step differ from another."""
+        return self.step, self.evaluated, self.total, self.ended
+
+    def judged(self, value: float, lower_is_better: bool) -> bool:
+        """Take note of how good the model is by now; whether that is better than ever.
+
+        >>> at = Progress(step=5)
+        >>> at.judged(2.0, lower_is_better=True), at.judged(2.5, lower_is_better=True), at.stale, at.best
+        (True, False, 1, 2.0)
+        """
+        self.evaluated = self.step
+        sign = -1 if lower_is_better else 1
+        better = self.best is None or math.isnan(self.best) or sign * value > sign * self.best
+        if better:
+            self.best, self.best_step, self.stale = value, self.step, 0
+        else:
+            self.stale += 1
+        return better
+
+    def go_on(self, fresh: Progress) -> None:
+        """Go on for as long as a run of these settings does that is begun now."""
+        self.ended = ""
+        if fresh.minutes is None or fresh.minutes != self.minutes:
+            self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> Progress:

@@ -3,40 +3,109 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from safetensors.torch import save_file
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from regard.errors import RegardError
+from regard.errors import DataError, RegardError, message
+from regard.training import durable
+from regard.training.distributed import Processes
+from regard.training.gradients import Gradients
+from regard.training.task import Task
+from regard.training.tensor_file import read_tensors, tensor_blocks
 
-__all__ = ["NonFinite", "keep_batches"]
+__all__ = ["NonFinite", "Replayed", "keep_batches", "replay"]
+
+STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
     """A loss that is not finite; the run was stopped before it could spoil the weights."""
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A step that was computed again.
+
+    losses: what was minimised, the sum of each batch, by process and place: {"batch-0-0": 7.1}. norm: of the
+    gradient of them all, before it was clipped.
+
+    >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
+    inf
+    """
+
+    step: int
+    losses: dict[str, float]
+    norm: float
+
+    @property
+    def value(self) -> float:
+        """What the run was stopped for: the loss, or the norm of its gradient where the loss is finite."""
+        total = sum(self.losses.values())
+        return self.norm if math.isfinite(total) else total
+
+
 def keep_batches(
     folder: Path,
-    step: int,
     rank: int,
     batches: Sequence[Mapping[str, Tensor]],
     weights: Mapping[str, Tensor],
-    seed: int,
+    state: Mapping[str, Any],
 ) -> Path:
-    """Write the batches of a step, and the weights it began with, into a folder of the run."""
-    place = folder / f"nonfinite-{step:06d}"
+    """Write the batches of a step, and the weights it began with, into a folder of the run; for replay().
+
+    state: the step, the seed, the tokens, and whether it was computed in half precision.
+    """
+    place = folder / f"nonfinite-{state['step']:06d}"
     place.mkdir(parents=True, exist_ok=True)
-    for number, batch in enumerate(batches):
-        save_file(_alone(batch), place / f"batch-{rank}-{number}.safetensors")
+    files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
+    for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
+        (place / name).unlink(missing_ok=True)  # the run may have come here before
+        durable.write(place / name, tensor_blocks(tensors))
     if rank == 0:
-        save_file(_alone(weights), place / "weights.safetensors")
-        (place / "state.json").write_text(json.dumps({"step": step, "seed": seed}) + "\n", encoding="utf-8")
+        durable.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
     return place
 
 
-def _alone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: none shares its memory with another."""
-    return {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:
+    """Compute a step again whose loss was not finite, with the same weights, batches and random numbers.
+
+    folder: nonfinite-... in the run folder. task: of the same settings; its model takes the weights that the
+    step began with, and has the gradients afterwards. The batches of all processes are computed in this one.
+    On the device that the run used, the values are the same.
+    """
+    place = Path(folder)
+    try:
+        state = json.loads((place / STATE).read_bytes())
+        step, seed, tokens, half = (state[name] for name in ("step", "seed", "tokens", "half"))
+    except (OSError, ValueError, KeyError, TypeError):
+        hint = "give a folder nonfinite-... of a run"
+        raise DataError(message(str(place), "here is no step to replay", hint=hint)) from None
+    model = task.model.to(device)
+    model.load_state_dict(read_tensors(place / WEIGHTS))
+    model.train()
+    model.zero_grad(set_to_none=True)
+    losses: dict[str, float] = {}
+    for rank, files in sorted(_by_process(place).items()):
+        gradients = Gradients(
+            task, seed=seed, device=torch.device(device), processes=Processes(rank), half=half
+        )
+        batches = [task.restored(read_tensors(file)) for file in files]
+        for number, loss in enumerate(gradients.each(step, batches, tokens)):
+            losses[f"batch-{rank}-{number}"] = loss.total.item()
+    norm = nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)
+    return Replayed(step, losses, float(norm))
+
+
+def _by_process(place: Path) -> dict[int, list[Path]]:
+    """The files of batches, those of each process in their order."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in place.glob("batch-*-*.safetensors"):
+        rank, number = map(int, path.stem.split("-")[1:])
+        found.setdefault(rank, {})[number] = path
+    return {rank: [files[number] for number in sorted(files)] for rank, files in found.items()}

@@ -37,12 +37,15 @@ def learning_rate(step: int, *, rate: float, schedule: str, warm_up: int, total:
     """The rate of a step, counted from 1: linear up to `rate` over the warm-up, then as the schedule says.
 
     total: how many steps there will be; None while that is not known yet, which holds the rate where it is.
+    The warm-up takes no more than half of them.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warm_up=2, total=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
     """
     if schedule not in SCHEDULES:
         raise UnknownName("schedule", schedule, SCHEDULES)
+    if total is not None:
+        warm_up = min(warm_up, total // 2)
     if step < warm_up:
         return rate * step / warm_up
     if total is None and schedule == "cosine":

@@ -15,7 +15,9 @@ __all__ = ["Shapes"]
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes of batches of `tokens` tokens whose longest side is at most `longest`: one for each length.
+    """The sizes of batches of `tokens` tokens whose longest side has at most `longest`, EOS counted.
+
+    Batches that are planned by these lengths, Batches(..., rounded=shapes.lengths), have one shape for each.
 
     >>> Shapes(tokens=1024, longest=100).lengths
     (8, 16, 24, 32, 48, 64, 96, 128)
@@ -27,16 +29,24 @@ class Shapes:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The lengths that batches are padded to: 8, 16, 24, 32, and then two for each doubling."""
-        found = [8, 16, 24, 32]
+        found = [8]
         while found[-1] < self.longest:
-            found.append(found[-1] * 3 // 2 if found[-1].bit_count() == 1 else found[-1] * 4 // 3)
-        return tuple(length for length in found if length <= max(self.longest, 8) * 2)
+            last = found[-1]
+            found.append(last + 8 if last < 32 else last * 3 // 2 if last.bit_count() == 1 else last * 4 // 3)
+        return tuple(found)
+
+    @property
+    def most(self) -> int:
+        """How many shapes there may be: words that are cut anew each time can make a batch longer."""
+        return 4 * len(self.lengths)
 
     def filled(self, batch: Batch) -> Batch:
         """The batch with padding up to the next of these lengths, and rows of nothing up to its rows."""
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
-        rows = max(self.tokens // length, len(batch))
+        # A batch that grew after it was planned has the rows of a shorter one.
+        counts = (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
+        rows = next((each for each in counts if each >= len(batch)), len(batch))
         more = rows - len(batch)
         source = _grown(batch.source, rows, length)
         target = _grown(batch.target, rows, length + 1)

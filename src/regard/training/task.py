@@ -43,6 +43,8 @@ class Task(ABC):
     """
 
     model: nn.Module
+    shapes: int = 8
+    """How many shapes a loss that is compiled may see: one more is an error."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -67,6 +69,10 @@ class Task(ABC):
     def tensors(self, batch: Any) -> dict[str, Tensor]:
         """A batch as named tensors, to be written down when something went wrong with it."""
         return dict(vars(batch))
+
+    @abstractmethod
+    def restored(self, tensors: dict[str, Tensor]) -> Any:
+        """The batch that tensors() gave these of."""
 
     def prepare(self, batch: Any, device: Any) -> Any:
         """The batch as the model takes it there."""

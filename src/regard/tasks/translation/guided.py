@@ -1,4 +1,4 @@
-"""Guided alignment: from links between words to what each target token should look at."""
+"""Guided alignment: where a model is shown what to look at, and what that is, from links between words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,31 @@ from torch import Tensor
 
 from regard.batch import Batch
 from regard.data import Tokenizer
+from regard.decoding.observing import sites_of
+from regard.errors import ArgumentError, message
 from regard.evaluation import Links
+from regard.models import Model
 
-__all__ = ["Guide"]
+__all__ = ["Guide", "guided_site"]
+
+
+def guided_site(model: Model) -> str:
+    """The place that is shown where to look, and that alignments are then taken from.
+
+    The last layer but one, as Garg et al. 2019 do: the last is busy with the word to come. The only one, in a
+    model that has one.
+
+    >>> from regard.models import build_model
+    >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
+    'decoder.2.cross'
+    >>> guided_site(build_model("bahdanau", 9, 9, width=4))
+    'decoder.cross'
+    """
+    sites = sites_of(model)
+    if not sites:
+        hint = "seq2seq has none; bahdanau, luong and transformer do"
+        raise ArgumentError(message("training.guided", "the model does not look at its source", hint=hint))
+    return sites[-2] if len(sites) > 1 else sites[0]
 
 
 class Guide:

@@ -13,6 +13,7 @@ from regard.models import build_model
 from regard.tasks.run_folder import config_of
 from regard.tasks.translation.corpus import load_tokenizers
 from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.guided import guided_site
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.settings import build
@@ -74,6 +75,8 @@ def load_translator(
         problem = f"the weights do not fit config.toml: {str(error).splitlines()[-1].strip()}"
         raise DataError(message(str(found.path), problem)) from None
     model.to(torch.device(choose_device(device))).eval()
+    if settings.training.guided:
+        options = {"alignment": guided_site(model), **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
     run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes
     return run

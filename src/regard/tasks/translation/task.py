@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
+from regard.attended import Attended
 from regard.batch import EOS, UNK, Batch
 from regard.data import Batches
 from regard.decoding import Beam, Greedy, Translation, Translator
@@ -23,7 +24,7 @@ from regard.look import Look
 from regard.models import Model
 from regard.sites import record
 from regard.tasks.translation.corpus import Corpus, texts
-from regard.tasks.translation.guided import Guide
+from regard.tasks.translation.guided import Guide, guided_site
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.losses import cross_entropy, guided_alignment
@@ -46,13 +47,21 @@ class TranslationTask(Task):
     def __init__(self, model: Model, corpus: Corpus, settings: TranslationSettings, processes: Processes):
         self.model, self.corpus, self.settings = model, corpus, settings
         training = settings.training
-        rank, world = processes.rank, processes.world
-        self._train = Batches(corpus.train, training.tokens, seed=settings.seed, rank=rank, world=world)
+        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if training.compile else None
+        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        self._train = Batches(
+            corpus.train,
+            training.tokens,
+            rounded=() if self._shapes is None else self._shapes.lengths,
+            seed=settings.seed,
+            rank=processes.rank,
+            world=processes.world,
+        )
         self._valid = Batches(corpus.valid, training.tokens, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
-        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if training.compile else None
+        self._site = "*cross" if self._guide is None else guided_site(model)
 
     @property
     def _samples(self) -> float:
@@ -96,6 +105,9 @@ class TranslationTask(Task):
         batch = batch if self._shapes is None else self._shapes.filled(batch)
         return batch.to(device), wanted
 
+    def restored(self, tensors: dict[str, Tensor]) -> Batch:
+        return Batch(**tensors)
+
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
         training = self.settings.training
@@ -103,9 +115,9 @@ class TranslationTask(Task):
         if wanted is None:
             total, plain = cross_entropy(self.model(read), pairs.labels, training.smoothing)
             return Loss(total, {"loss": plain})
-        with record(Look(weights=True, gradient=True), at="*cross") as seen:
+        with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)
-        guided = guided_alignment(_joined(seen), wanted)
+        guided = guided_alignment(_joined(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.smoothing)
         return Loss(total + training.guided * guided, {"loss": plain, "guided": guided.detach()})
 
@@ -146,7 +158,7 @@ class TranslationTask(Task):
     def translator(self, **options: Any) -> Translator:
         """A translator by the model as it is."""
         beam = self.settings.evaluation.beam
-        options = {"search": Beam(size=beam) if beam > 1 else Greedy(), **options}
+        options = {"search": Beam(size=beam) if beam > 1 else Greedy(), "alignment": self._site, **options}
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _said(self, stopping: Callable[[], bool]) -> list[Translation]:
@@ -173,13 +185,7 @@ class TranslationTask(Task):
         return drawn
 
 
-def _joined(seen: dict[str, Any]) -> Tensor:
-    """The attention to the source, (B, T, S), averaged over layers and heads, with its gradient."""
-    sites = []
-    for calls in seen.values():
-        weights = torch.cat([call.weights for call in calls], -2)
-        sites.append(weights.mean(1) if weights.dim() == 4 else weights)
-    if not sites:
-        hint = "seq2seq has none; bahdanau, luong and transformer do"
-        raise ArgumentError(message("training.guided", "the model does not look at its source", hint=hint))
-    return torch.stack(sites).mean(0)
+def _joined(calls: list[Attended]) -> Tensor:
+    """The attention of one site to the source, (B, T, S), its heads averaged, with its gradient."""
+    weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
+    return weights.mean(1) if weights.dim() == 4 else weights

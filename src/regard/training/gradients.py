@@ -1,0 +1,104 @@
+"""Gradients: what the batches of one step ask of the weights, in one process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from regard.training.distributed import Processes
+from regard.training.progress import step_seed
+from regard.training.task import Loss, Task
+
+__all__ = ["Gradients", "Objective", "in_half"]
+
+
+class Objective(nn.Module):
+    """From a batch to its loss: what is compiled, and what runs in step with the other processes."""
+
+    def __init__(self, task: Task):
+        super().__init__()
+        self.model, self._loss = task.model, task.loss
+
+    def forward(self, batch: Any) -> Loss:
+        """The loss of one batch."""
+        return self._loss(batch)
+
+
+class Gradients:
+    """Adds up the gradients of a step in the parameters of a task's model.
+
+    seed: of what is random in a step. half: whether it is computed in bfloat16 where that is safe. compiled:
+    whether by torch.compile; the task says how many shapes its batches have.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        seed: int = 0,
+        device: torch.device,
+        processes: Processes | None = None,
+        half: bool = False,
+        compiled: bool = False,
+    ):
+        self.task, self.seed, self.device, self.half = task, seed, device, half
+        self.processes = processes or Processes()
+        objective: Any = Objective(task)
+        if self.processes.world > 1:
+            objective = DistributedDataParallel(objective)
+        if compiled:
+            # A shape too many would run uncompiled, and slowly, in silence.
+            torch._dynamo.config.fail_on_recompile_limit_hit = True
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
+            objective = torch.compile(objective, dynamic=False)
+        self._objective = objective
+
+    def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
+        """Add those of a step's batches, each divided by `tokens`, which all processes have together.
+
+        Gives the sums of the losses over all processes by name; what is minimised is last, and has none.
+        """
+        sums: dict[str, Tensor] = {}
+        for loss in self.each(step, batches, tokens):
+            for name, value in (*loss.shown.items(), ("", loss.total)):
+                sums[name] = sums[name] + value if name in sums else value
+        if self.processes.world == 1:
+            return sums
+        summed = self.processes.sum(torch.stack(list(sums.values())))
+        return dict(zip(sums, summed.unbind(), strict=True))
+
+    def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
+        """The loss of each batch, without its graph, after its gradients were added."""
+        for place, batch in enumerate(batches):
+            torch.manual_seed(step_seed(self.seed, step, place, self.processes.rank))
+            ready = self.task.prepare(batch, self.device)
+            with self._together(last=place == len(batches) - 1):
+                with self._precision():
+                    loss: Loss = self._objective(ready)
+                # Processes are averaged over, so each counts its tokens against those of all.
+                (loss.total * (self.processes.world / tokens)).backward()
+            yield Loss(loss.total.detach(), loss.shown)
+
+    def _together(self, last: bool) -> AbstractContextManager[Any]:
+        """Processes exchange gradients with the last batch of a step, not before."""
+        waits = self.processes.world > 1 and not last
+        return self._objective.no_sync() if waits else nullcontext()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
+
+
+def in_half(precision: str, device: torch.device) -> bool:
+    """Whether a precision of the settings means bfloat16 there; auto does on GPUs that have it.
+
+    >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
+    (False, True)
+    """
+    if precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return precision == "bfloat16"
