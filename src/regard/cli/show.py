@@ -75,7 +75,7 @@ def told_of(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
     """All that is told of one run, part by part."""
     yield _listed(shown(facts.folder), dict(_about(facts)))
     judged = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
-    curves = {"loss in training": facts.losses, "loss of what is judged by": judged}
+    curves = {"loss in training": facts.losses, "loss in evaluations": judged}
     for name, points in curves.items():
         if len(points) > 1:
             yield Text(name, style="cyan")
