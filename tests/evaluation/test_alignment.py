@@ -32,6 +32,10 @@ def test_a_link_that_is_both_is_sure():
     assert str(parse_links("1p1 1-1")) == "1-1"
 
 
+def test_how_sure_a_model_was_is_passed_over():
+    assert parse_links("0-0:0.83 1-2:1 3p4:0.05") == parse_links("0-0 1-2 3p4")
+
+
 @given(LINKS, LINKS, st.sampled_from([0, 1]))
 def test_what_is_written_is_read(sure, possible, base):
     links = Links(sure, possible)
@@ -40,7 +44,22 @@ def test_what_is_written_is_read(sure, possible, base):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["0", "0-", "a-b", "0-0,1-1", "0--1", "-1-0", "0-0-0", "1:2", "٣-٣", "0-\x1b[2J"]
+    "wrong",
+    [
+        "0",
+        "0-",
+        "a-b",
+        "0-0,1-1",
+        "0--1",
+        "-1-0",
+        "0-0-0",
+        "1:2",
+        "0-0:",
+        "0-0:x",
+        "0-0:.",
+        "٣-٣",
+        "0-\x1b[2J",
+    ],
 )
 def test_what_is_no_link_is_told_with_its_line(tmp_path, wrong):
     (tmp_path / "links").write_text(f"0-0\n0-0 {wrong}\n", encoding="utf-8")

@@ -1,7 +1,8 @@
 """Alignment: links between words in Pharaoh format, and how well they agree with those that people drew.
 
 A line holds the links of one pair: "0-0 1-2" links the first words of both sides, and the second with the
-third. "1p2" or "1?2" is a possible link: people did not agree on it, or it is part of a phrase.
+third. "1p2" or "1?2" is a possible link: people did not agree on it, or it is part of a phrase. Of
+"1-2:0.83", by a model that says how sure it is, the last part is passed over.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 from regard.data.reading import printable, read_lines, shown
 from regard.errors import ArgumentError, DataError, message
 
-__all__ = ["AlignmentScore", "Link", "Links", "parse_links", "read_links", "score_links"]
+__all__ = ["AlignmentScore", "Link", "Links", "linked", "parse_links", "read_links", "score_links"]
 
 Link = tuple[int, int]
 
-LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})")
+LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18})?)?")
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,16 @@ def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
     return [parse_links(line, base, f"{shown(path)}, line {number}") for number, line in lines]
 
 
+def linked(proposed: Any) -> frozenset[Link]:
+    """The links that count of a proposal: of Links the sure ones; an Alignment of a translation has its own.
+
+    >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
+    ([(0, 0)], [(0, 0), (1, 1)])
+    """
+    pairs = proposed.sure if isinstance(proposed, Links) else getattr(proposed, "links", proposed)
+    return frozenset((int(source), int(target)) for source, target in pairs)
+
+
 def score_links(
     proposed: Sequence[Links | Iterable[Link]], drawn: Sequence[Links], lengths: Sequence[Link] | None = None
 ) -> AlignmentScore:
@@ -149,8 +160,7 @@ def score_links(
         raise ArgumentError(message("score_links()", problem, expected="as many of each"))
     sums = [0, 0, 0, 0]
     for index, (ours, theirs) in enumerate(zip(proposed, drawn, strict=True)):
-        linked: Any = getattr(ours, "links", ours)  # an Alignment of a translation has them
-        links = ours.sure if isinstance(ours, Links) else frozenset((int(a), int(b)) for a, b in linked)
+        links = linked(ours)
         if lengths is not None:
             _check_lengths(index, links | theirs.possible, lengths[index])
         found = (links, theirs.sure, links & theirs.possible, links & theirs.sure)

@@ -1,0 +1,63 @@
+"""Ways to read alignments are ranked by links that people drew, or by how two directions agree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.errors import ArgumentError
+from regard.evaluation import Links, parse_links, rank_by_agreement, rank_by_links, score_links
+
+LINKS = st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8)
+
+
+def lines(*written: str) -> list[Links]:
+    return [parse_links(line) for line in written]
+
+
+def test_the_lowest_error_rate_comes_first():
+    drawn = lines("0-0 1-1", "0-0 1p1")
+    ways = {
+        ("layer 0", 1): lines("0-0 1-0", "0-0"),
+        ("layer 1", None): lines("0-0 1-1", "0-0 1-1"),
+        ("layer 1", 0): lines("0-1 1-0", "0-1"),
+    }
+    ranked = rank_by_links(ways, drawn)
+    assert [way for way, _ in ranked] == [("layer 1", None), ("layer 0", 1), ("layer 1", 0)]
+    assert [score for _, score in ranked] == [score_links(ways[way], drawn) for way, _ in ranked]
+
+
+def test_of_equals_the_first_given_stays_first():
+    ways = {name: lines("0-0") for name in "cab"}
+    assert [way for way, _ in rank_by_links(ways, lines("0-0"))] == ["c", "a", "b"]
+    assert [pair[:2] for pair in rank_by_agreement(ways, ways)][:3] == [("c", "c"), ("c", "a"), ("c", "b")]
+
+
+def test_agreement_by_hand():
+    """Sentences together: |A| = 4, |B| = 3, |A & B| = 2."""
+    forward, backward = {"a": lines("0-0 1-1 2-2", "0-0")}, {"b": lines("0-0 1-2", "0-0")}
+    assert rank_by_agreement(forward, backward) == [("a", "b", pytest.approx(4 / 7))]
+
+
+def test_agreement_finds_the_ways_that_see_the_same():
+    forward = {"wrong": lines("0-1 1-2 2-0"), "right": lines("0-0 1-1 2-2")}
+    backward = {"also wrong": lines("0-2 1-0 2-1"), "also right": lines("0-0 1-1 2-2 3-2")}
+    first = rank_by_agreement(forward, backward)[0]
+    assert first == ("right", "also right", pytest.approx(6 / 7))
+
+
+@given(st.lists(st.tuples(LINKS, LINKS), max_size=4))
+def test_agreement_is_one_minus_the_error_rate_of_one_against_the_other(pairs):
+    ours, theirs = [list(side) for side in zip(*pairs, strict=True)] if pairs else ([], [])
+    ((_, _, found),) = rank_by_agreement({"a": ours}, {"b": theirs})
+    proposed = sum(map(len, ours + theirs))
+    rate = score_links(ours, [Links(each) for each in theirs]).error_rate
+    assert found == pytest.approx(1 - rate if proposed else 0)
+
+
+def test_sets_of_different_sizes_are_refused():
+    with pytest.raises(ArgumentError, match="1 and 2 sentences"):
+        rank_by_agreement({"a": lines("0-0")}, {"b": lines("0-0", "")})
+    with pytest.raises(ArgumentError, match="against"):
+        rank_by_links({"a": lines("0-0")}, [])
