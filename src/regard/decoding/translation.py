@@ -7,7 +7,6 @@ its alignment; translation.save("x.html") is a page of it.
 from __future__ import annotations
 
 import fnmatch
-import re
 import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ import torch
 from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
-from regard.data.tokenizers.text import SPACE, clean
-from regard.decoding.alignment import Alignment, align, averaged
-from regard.viewing import Entry, fragment, save_page
+from regard.data.tokenizers.text import clean
+from regard.decoding.alignment import Alignment, Choice, align
+from regard.viewing import Entry, Seen, Site, fragment, save_page
+from regard.viewing.words import spelled
 
 __all__ = ["Passage", "Scored", "Translation"]
 
@@ -53,8 +53,8 @@ class Scored:
     """A source and a target, what the model thinks of them together, and what it looked at.
 
     text: the target. passages: one, or several where the source was too long to be read at once; the other
-    fields join them. notes: what had to be done to the line, in words. aligned_at: the sites, with * as
-    wildcard, whose attention the alignment is made from.
+    fields join them. notes: what had to be done to the line, in words. aligned_at: the sites, the
+    head and the step whose attention the alignment is made from.
 
     >>> import torch
     >>> from regard.decoding.translation import Passage, Scored
@@ -71,7 +71,7 @@ class Scored:
     text: str
     passages: tuple[Passage, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
-    aligned_at: str = field(default="*cross", kw_only=True)
+    aligned_at: Choice = field(default=Choice(), kw_only=True)
 
     @property
     def score(self) -> float:
@@ -103,23 +103,24 @@ class Scored:
 
     @property
     def alignment(self) -> Alignment | None:
-        """Which source word each target word looked at most, the layers at aligned_at and all heads together.
+        """Which source word each target word looked at most, read at aligned_at.
 
         None where nothing was looked at, or the model does not look at its source.
         """
         seen = [name for each in self.passages for name in each.attention]
-        crossing = any(fnmatch.fnmatchcase(name, self.aligned_at) for name in seen)
+        crossing = any(fnmatch.fnmatchcase(name, self.aligned_at.site) for name in seen)
         return self.align() if crossing or not self.passages else None
 
-    def align(self, site: str | None = None, head: int | None = None) -> Alignment:
+    def align(
+        self, site: str | None = None, head: int | None = None, shifted: bool | None = None
+    ) -> Alignment:
         """The alignment that some sites, with * as wildcard, and one of their heads, or all, give.
 
-        site: those at aligned_at unless given.
+        site, head, shifted: as in Choice; where no site is given, what is not given is as in aligned_at.
         """
-        sites = self.aligned_at if site is None else site
+        chosen = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
-            align(averaged(each.attention, sites, head), each.source_words, each.words)
-            for each in self.passages
+            align(chosen.read(each.attention), each.source_words, each.words) for each in self.passages
         )
 
     def entry(self, reference: str | None = None) -> Entry:
@@ -135,6 +136,37 @@ class Scored:
             score=self.score,
             notes=self.notes,
             reference=reference,
+        )
+
+    def seen(self, title: str = "") -> Seen:
+        """What was looked at, as arrays and words: to be drawn, explored, or kept in a file.
+
+        A decoder that looks at its own past reads each piece one step after it was said: the rows of such a
+        site are what is being said, its columns what was read, "<s>" first.
+
+        >>> from regard.decoding import Scored
+        >>> Scored("고양이", "cat").seen().sites
+        ()
+        """
+        sides: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+            "source": (self.source_pieces, self._through("source_words")),
+            "target": (self.pieces, self._through("words")),
+            "read": (
+                tuple(piece for each in self.passages for piece in ("<s>", *each.pieces[:-1])),
+                tuple(word for each in self.passages for word in (-1, *each.words[:-1])),
+            ),
+        }
+        sites = []
+        for name, weights in self.attention.items():
+            encoder, cross = name.startswith("encoder"), name.endswith("cross")
+            (rows, row_words) = sides["source" if encoder else "target"]
+            (columns, column_words) = sides["source" if encoder or cross else "read"]
+            array = weights.float().numpy(force=True)
+            sites.append(Site(name, array, rows, columns, row_words=row_words, column_words=column_words))
+        (source, source_words), (target, target_words) = sides["source"], sides["target"]
+        score = self.score if self.passages else None
+        return Seen(
+            tuple(sites), source, target, source_words, target_words, title or self.text, self.notes, score
         )
 
     def save(self, path: str | Path, title: str = "A translation") -> None:
@@ -211,21 +243,13 @@ def _words(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...]) -> list
     spaced = clean(text).split()
     if len(spaced) == count:
         return spaced
-    spelled = ["" for _ in range(count)]
+    parts: list[list[str]] = [[] for _ in range(count)]
     for piece, number in zip(pieces, numbers, strict=True):
         if number >= 0:
-            spelled[number] += piece
-    spelled = [_BYTES.sub(_decoded, word).replace(SPACE, " ").strip() for word in spelled]
-    cut = len(spaced) > count and all(map(_begins, spaced, spelled))
-    return spaced if cut else spelled
-
-
-_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
-"""How sentencepiece shows bytes, of which characters are made that have no piece."""
-
-
-def _decoded(found: re.Match[str]) -> str:
-    return bytes.fromhex(re.sub("<0x|>", "", found[0])).decode(errors="replace")
+            parts[number].append(piece)
+    read = [spelled(part) for part in parts]
+    cut = len(spaced) > count and all(map(_begins, spaced, read))
+    return spaced if cut else read
 
 
 def _begins(word: str, read: str) -> bool:

@@ -12,9 +12,15 @@ from regard.errors import ArgumentError, message
 
 __all__ = ["check_words", "checked_weights"]
 
-_MANY_HEADS = "one head: weights[head]; all heads together: weights.mean(0)"
-_ONE_QUERY = "one query is drawn by bars(), or as weights[None]"
-_MANY_QUERIES = "one query of many: weights[query]; all of them: draw()"
+HINTS = {
+    ("HTS", True): "one sentence of a batch: weights[sentence]",
+    ("HTS", False): "one query is drawn by bars(), or as weights[None]",
+    ("TS", True): "one head: weights[head]; all heads together: weights.mean(0)",
+    ("TS", False): "one query is drawn by bars(), or as weights[None]",
+    ("S", True): "one query of many: weights[query]; all of them: draw()",
+    ("S", False): "one query: weights[None]",
+}
+"""What to give instead, by the sizes that were asked for and whether what was given has at least two."""
 
 
 def checked_weights(
@@ -42,7 +48,7 @@ def checked_weights(
     if array.ndim != len(letters):
         problem = f"weights have the sizes {tuple(array.shape)}"
         expected = f"({', '.join(letters)})"
-        hint = _MANY_QUERIES if letters == "S" else _ONE_QUERY if array.ndim == 1 else _MANY_HEADS
+        hint = HINTS[letters, array.ndim > 1]
         raise ArgumentError(message(call, problem, expected=expected, hint=hint))
     if (array < -1e-6).any() or numpy.isinf(array).any():
         problem = f"weights go from {numpy.nanmin(array):g} to {numpy.nanmax(array):g}"

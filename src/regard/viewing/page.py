@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from html import escape
@@ -19,9 +17,9 @@ from pathlib import Path
 
 import numpy
 
-from regard.errors import ArgumentError, DataError, message
 from regard.viewing.entry import UNSEEN, Entry
 from regard.viewing.shades import clean, cropped
+from regard.viewing.writing import check_ending, write_whole
 
 __all__ = ["fragment", "page", "save_page"]
 
@@ -119,24 +117,8 @@ def save_page(
 ) -> None:
     """Write a page to a file that ends in .html, which is there whole or not at all."""
     path = Path(path)
-    if path.suffix.lower() != ".html":
-        hint = f"a page is one file of HTML: {clean(path.stem) or 'page'}.html"
-        raise ArgumentError(
-            message("save()", f"{clean(path.name)!r} does not end in .html", expected=".html", hint=hint)
-        )
-    content = page(entries, title, about).encode()
-    temporary = path.with_name(f".{secrets.token_hex(8)}.html")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        hint = "" if path.parent.is_dir() else f"make the folder first: {path.parent}"
-        raise DataError(message(str(path), f"cannot be written: {error.strerror}", hint=hint)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    check_ending(path, ".html", "a page is one file of HTML")
+    write_whole(path, page(entries, title, about).encode())
 
 
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
