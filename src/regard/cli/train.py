@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
+
+if TYPE_CHECKING:
+    from regard.tasks.translation.estimating import Estimate
 
 __all__ = ["train"]
 
@@ -34,13 +37,15 @@ Name = Annotated[str | None, _several("seq2seq, bahdanau, luong or transformer."
 Out = Annotated[Path, typer.Option(help="The run folder.", rich_help_panel=RUN)]
 Recipe = Annotated[Path | None, _several("Settings in a TOML file; options here go before it.", RUN)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c.", rich_help_panel=RUN)]
-Minutes = Annotated[float | None, _several("Stop after so long, the rate at its end by then.", TRAINING)]
+Minutes = Annotated[float | None, _several("Train so long, the rate at its end by then.", TRAINING)]
 Steps = Annotated[int | None, _several("Stop after so many steps.", TRAINING)]
 Epochs = Annotated[float | None, _several("Stop after so many times through the data.", TRAINING)]
 Precision = Annotated[str | None, _several("float32, bfloat16, or auto.", TRAINING)]
 Seed = Annotated[int | None, _several("Of all that is random.", TRAINING)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
-Threads = Annotated[int | None, _several("How many cores torch may use.", RUN)]
+Threads = Annotated[
+    int | None, typer.Option(help="How many cores torch may use.", rich_help_panel=RUN, min=1)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stands.", rich_help_panel=RUN)]
 Change = Annotated[
     bool, typer.Option("--change", help="Go on though settings or data changed.", rich_help_panel=RUN)
@@ -91,28 +96,25 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
+    from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
-    from regard.training.settings import merged, override, read_toml
+    from regard.training.settings import merged, override, read_toml, without_length
 
     data = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl, "built_in": built_in}
     data |= {"valid_source": valid_source, "valid_target": valid_target, "alignments": alignments}
     training = {"minutes": minutes, "steps": steps, "epochs": epochs, "precision": precision}
     said = {"data": data, "training": {**training, "guided": guided}, "model": {"name": model}, "seed": seed}
-    given = merged({} if recipe is None else read_toml(recipe), said, override(assign or []))
     _one_length(minutes=minutes, steps=steps, epochs=epochs)
+    said = merged({}, said, override(assign or []))
+    given = merged({} if recipe is None else without_length(read_toml(recipe), said), said)
+    if init_from is not None:
+        given["init_from"] = str(init_from)
     if dry_run:
-        _tell(given, init_from)
+        _tell(estimate(given, out, resume=resume, change=change))
         return 0
     console = Console(stderr=True, highlight=False)
-    outcome = train_translation(
-        {key: value for key, value in given.items() if value != {}},
-        out,
-        resume=resume,
-        change=change,
-        init_from=init_from,
-        machine=Machine(device, threads),
-        console=console,
-    )
+    machine = Machine(device, threads)
+    outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
     if outcome.interrupted:
         console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
@@ -126,15 +128,13 @@ def _one_length(**given: float | None) -> None:
         raise ArgumentError(message("regard train", " and ".join(named), expected="one of them"))
 
 
-def _tell(given: dict[str, Any], init_from: Path | None) -> None:
+def _tell(found: Estimate) -> None:
     """What would happen: the data, the settings, the size of it."""
-    from regard.tasks.translation.estimating import estimate
     from regard.training.settings import to_toml
 
     console = Console(highlight=False)
-    found = estimate(given, init_from)
     for line in found.said:
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)
     console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
     table = Table(box=None, show_header=False)
     steps = "as many as fit the minutes" if found.steps is None else f"{found.steps:,}"

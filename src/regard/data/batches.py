@@ -104,6 +104,15 @@ class Batches:
         """How many batches an epoch has."""
         return len(self.plan(epoch).begins)
 
+    def largest(self, epoch: int) -> int:
+        """Which batch of an epoch has the most tokens, padding counted."""
+        plan = self.plan(epoch)
+        sizes = [
+            (end - begin) * int(self._lengths[plan.order[begin:end]].max() + 1)
+            for begin, end in zip(plan.begins.tolist(), plan.ends.tolist(), strict=True)
+        ]
+        return sizes.index(max(sizes))
+
     def samples_before(self, epoch: int, batch: int) -> int:
         """How many samples of an epoch come before a batch, those of all processes counted."""
         plan = self.plan(epoch)

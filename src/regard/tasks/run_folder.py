@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,19 @@ def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
     _write(folder / DATA, json.dumps(dict(fingerprints), indent=2) + "\n")
 
 
-def check_settings(folder: Path, new: Mapping[str, Any]) -> None:
-    """Refuse settings that are not those of the run, and show the difference."""
+def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
+    """Refuse settings that are not those of the run, and show the difference.
+
+    fixed: those that count, by name, a section or one setting of it; all unless given.
+    """
     found = differences(config_of(folder), new)
+    if fixed is not None:
+        found = [line for line in found if line.partition(": ")[0].startswith(tuple(fixed))]
     if found:
-        raise ArgumentError(
-            message(
-                f"{folder} cannot be resumed",
-                "the settings are not those it was begun with\n  " + "\n  ".join(found),
-                hint="--change takes the new ones all the same; another --out begins anew",
-            )
-        )
+        hint = "another --out begins anew"
+        hint = f"--change takes the new ones all the same; {hint}" if fixed is None else hint
+        problem = "the settings are not those it was begun with\n  " + "\n  ".join(found)
+        raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
@@ -67,7 +69,11 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
     path = folder / DATA
     if not path.is_file():
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        before = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        hint = "--change takes the data as they are"
+        raise DataError(message(str(path), "cannot be read", hint=hint)) from None
     changed = [name for name in {**before, **fingerprints} if before.get(name) != fingerprints.get(name)]
     if changed:
         raise DataError(

@@ -7,15 +7,28 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
 
-__all__ = ["Section", "Training", "build", "differences", "merged", "override", "read_toml", "to_toml"]
+__all__ = [
+    "Section",
+    "Training",
+    "build",
+    "differences",
+    "merged",
+    "override",
+    "read_toml",
+    "to_toml",
+    "without_length",
+]
 
 Part = Annotated[float, Field(ge=0, lt=1)]
 Whole = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+LENGTHS = ("steps", "epochs", "minutes")
+"""The ways to say how long is trained."""
 
 Made = TypeVar("Made", bound=BaseModel)
 
@@ -61,6 +74,12 @@ class Training(Section):
     best: Literal["loss", "bleu", "chrf"] = "bleu"
     patience: Whole | None = None
     tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
+            raise ValueError(f"one of {', '.join(LENGTHS)}")
+        return self
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -140,6 +159,19 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
     return whole
 
 
+def without_length(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without how long is trained, where others that come over them say that in any way.
+
+    >>> without_length({"training": {"steps": 9, "rate": 0.1}}, {"training": {"minutes": 2.0}})
+    {'training': {'rate': 0.1}}
+    """
+    said = given.get("training") or {}
+    if not isinstance(said, Mapping) or all(said.get(name) is None for name in LENGTHS):
+        return dict(before)
+    kept = {name: value for name, value in before.get("training", {}).items() if name not in LENGTHS}
+    return {**before, "training": kept}
+
+
 def build(kind: type[Made], content: Mapping[str, Any], place: str) -> Made:
     """Settings of this kind from nested values; an error names the key, its section and the nearest known.
 
@@ -155,6 +187,10 @@ def build(kind: type[Made], content: Mapping[str, Any], place: str) -> Made:
             inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
             raise UnknownName(f"setting{inside} of {place}:", keys[-1], section.model_fields) from None
         problem = f"{'.'.join(keys) or 'the whole'} is {_short(first.get('input'))}"
+        if first["type"] == "missing":
+            problem = f"{'.'.join(keys)} is not given"
+        elif first["type"] == "value_error":
+            problem = f"what [{'.'.join(keys)}] says does not go together"
         expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         raise ArgumentError(message(place, problem, expected=expected)) from None
 

@@ -70,6 +70,13 @@ class Corpus:
     train: EncodedPairs
     valid: EncodedPairs
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What became of pairs that were too long, in sentences."""
+        skipped, cut = self.train.skipped, self.valid.truncated
+        found = [f"{skipped:,} pairs are left out: a side has too many tokens"] if skipped else []
+        return (*found, *([f"{cut:,} pairs to judge by are cut: a side has too many tokens"] if cut else []))
+
     @classmethod
     def made(cls, split: Split, data: Data, folder: Path, cache: Path | None = None) -> Corpus:
         """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache."""

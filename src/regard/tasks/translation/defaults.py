@@ -13,7 +13,8 @@ FEW, SOME = 100_000, 1_000_000
 """Up to so many pairs, a model is kept small and regularised strongly, or somewhat."""
 
 RATES = {"transformer": 1e-3}
-RATE = 2e-3
+RATE, TUNING = 2e-3, 3e-4
+"""Of models that are not named above; and of one that starts with the weights of another run."""
 
 
 def filled(given: Mapping[str, Any], pairs: int) -> dict[str, Any]:
@@ -29,6 +30,9 @@ def filled(given: Mapping[str, Any], pairs: int) -> dict[str, Any]:
         model = {"size": "tiny" if few else "small" if some else "base", **model}
     else:
         model = {"width": 256 if few else 512 if some else 1000, **model}
-    training = {"rate": RATES.get(name, RATE), "warm_up": 400 if name == "transformer" else 100}
-    data: dict[str, Any] = {"tokenizer": "word" if given.get("data", {}).get("built_in") else "unigram"}
-    return merged({"data": data, "model": model, "training": training}, given)
+    rate = RATES.get(name, RATE) if given.get("init_from") is None else TUNING
+    training = {"rate": rate, "warm_up": 400 if name == "transformer" else 100}
+    said = given.get("data", {})
+    data = {"tokenizer": "word" if said.get("built_in") else "unigram"}
+    evaluation = {"lowercase": bool(said.get("lowercase"))}
+    return merged({"data": data, "model": model, "training": training, "evaluation": evaluation}, given)

@@ -20,4 +20,9 @@ def choose_device(name: str) -> str:
     if not found[kind]:
         hint = f"--device auto takes {choose_device('auto')} here; regard doctor tells what there is"
         raise ArgumentError(message(f"device {name}", "torch does not see one", hint=hint))
+    number = name.partition(":")[2]
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if number and not (number.isdigit() and int(number) < count):
+        problem = f"there {'is' if count == 1 else 'are'} {count} of this kind here, counted from 0"
+        raise ArgumentError(message(f"device {name}", problem, hint=f"--device {kind}"))
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.tasks.translation.corpus import Corpus
-from regard.tasks.translation.running import build_from, settled
+from regard.data import load_tokenizer
+from regard.tasks.run_folder import check_data
+from regard.tasks.translation.corpus import TOKENIZERS, Corpus
+from regard.tasks.translation.running import build_from, ready_to_begin
 from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
@@ -36,18 +40,30 @@ class Estimate:
     memory: int
 
 
-def estimate(given: dict[str, Any], init_from: Path | None = None) -> Estimate:
-    """Read the data, learn the tokenizers, and run the largest batch once; nothing of it is kept."""
-    settings, split = settled(given, None, init_from, change=False)
-    with TemporaryDirectory() as folder:
-        corpus = Corpus.made(split, settings.data, Path(folder), Path(folder) / "cache")
+def estimate(
+    given: Mapping[str, Any], folder: str | Path, *, resume: bool = False, change: bool = False
+) -> Estimate:
+    """Read the data, learn the tokenizers, and run the largest batch once; nothing of it is kept.
+
+    given, folder, resume, change: as train_translation() takes them; what it would refuse is refused.
+    """
+    begun = ready_to_begin(Path(folder), resume)
+    settings, split = settled(given, Path(folder) if begun else None, change=change)
+    if begun and not change:
+        check_data(Path(folder), split.fingerprints)
+    with TemporaryDirectory() as scratch:
+        tokens = folder if begun else settings.init_from
+        if tokens is not None:
+            for name in TOKENIZERS:
+                load_tokenizer(Path(tokens) / name).save(Path(scratch) / name)
+        corpus = Corpus.made(split, settings.data, Path(scratch), Path(scratch) / "cache")
         model = build_from(settings, corpus)
         task = TranslationTask(model, corpus, settings, Processes())
         parameters = sum(each.numel() for each in model.parameters())
         copies = 4 + bool(settings.training.ema)  # weights, gradients, two moments, and an average
         return Estimate(
             settings,
-            split.said,
+            (*split.said, *corpus.said),
             parameters,
             (corpus.source.size, corpus.target.size),
             task.len_epoch(0),
@@ -65,7 +81,7 @@ def _saved(task: TranslationTask) -> int:
         seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    largest = max(task.batches(0), key=lambda batch: batch.source.numel() + batch.target.numel())
+    largest = task.largest_batch()
     task.model.train()
     weights = {each.untyped_storage().data_ptr() for each in task.model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,33 +12,24 @@ import torch
 from rich.console import Console
 
 from regard.data import load_tokenizer
-from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.models import MODELS, Model, build_model
-from regard.tasks.run_folder import (
-    check_data,
-    check_settings,
-    config_of,
-    is_run,
-    made_folder,
-    write_config,
-    write_data,
-)
+from regard.errors import ArgumentError, DataError, message
+from regard.models import Model, build_model
+from regard.tasks.run_folder import check_data, config_of, is_run, made_folder, write_config, write_data
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
-from regard.tasks.translation.defaults import filled
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
+from regard.training.lock import locked
 from regard.training.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
-from regard.training.settings import build, merged
+from regard.training.settings import build
 
-__all__ = ["Machine", "Outcome", "train_translation"]
-
-PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
+__all__ = ["Machine", "Outcome", "build_from", "load_task", "ready_to_begin", "train_translation"]
 
 
 @dataclass(frozen=True)
@@ -74,75 +66,46 @@ def train_translation(
     they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C and
     SIGTERM save, and say so in the outcome.
     """
-    machine = machine or Machine()
-    folder, other = Path(folder), None if init_from is None else Path(init_from)
+    machine, folder = machine or Machine(), Path(folder)
+    if init_from is not None:
+        given = {**given, "init_from": str(init_from)}
     device = choose_device(machine.device)
     with joined(device) as processes:
-        begun = processes.share(is_run(folder))
-        if begun and not resume:
-            hint = "--resume goes on with it; another --out begins anew"
-            raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
-        settings, split = settled(given, folder if begun else None, other, change)
+        begun = processes.share(ready_to_begin(folder, resume) if processes.first else None)
+        settings, split = settled(given, folder if begun else None, change=change)
         if begun and not change:
             check_data(folder, split.fingerprints)
-        corpus = _in_turn(processes, split, settings, folder, None if begun else other, fresh=not begun)
-        _set_threads(machine, folder, device)
-        return _trained(settings, corpus, folder, device, processes, other, console)
+        with locked(made_folder(folder)) if processes.first else nullcontext():
+            if processes.first and is_run(folder) != begun:
+                raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
+            corpus = _in_turn(processes, split, settings, folder, fresh=not begun)
+            _set_threads(machine, folder, device)
+            return _trained(settings, corpus, folder, device, processes, console)
 
 
-def settled(
-    given: Mapping[str, Any], begun: Path | None, other: Path | None, change: bool
-) -> tuple[TranslationSettings, Split]:
-    """The settings of the run, filled in, and its data."""
-    given = _absolute(given)
-    place = "the settings"
-    if begun is not None:
-        wanted = merged(config_of(begun), given)
-        if not change:
-            check_settings(begun, wanted)
-        settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
-        return settings, read_split(settings.data)
-    if other is not None:
-        before = config_of(other)
-        kept = {key: before["data"].get(key) for key in ("lowercase", "tokenizer", "joint")}
-        given = merged({"model": before["model"], "data": kept}, given)
-        if given["model"] != before["model"]:
-            problem = "the model is not that of the run it would start from"
-            raise ArgumentError(message(f"--init-from {other}", problem, hint="leave the model as it is"))
-    first = build(TranslationSettings, given, place)
-    split = read_split(first.data)
-    full = filled(given, len(split.train)) if other is None else given
-    settings = build(TranslationSettings, full, place)
-    if settings.model.name not in MODELS:
-        raise UnknownName("model", settings.model.name, MODELS)
-    return settings, split
-
-
-def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which files are named from the root, so that a run can be resumed from anywhere."""
-    data = dict(given.get("data", {}))
-    for name in (*PATHS, "alignments"):
-        if data.get(name) is not None:
-            data[name] = [str(Path(path).absolute()) for path in data[name]]
-    return {**given, "data": data} if data else dict(given)
+def ready_to_begin(folder: Path, resume: bool) -> bool:
+    """Whether a run was begun in this folder; raises where it should not go on, or cannot."""
+    begun = is_run(folder)
+    if begun and not resume:
+        hint = "--resume goes on with it; another --out begins anew"
+        raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
+    if not begun and Checkpoints(folder).all():
+        problem = "there are checkpoints in this folder, and no config.toml"
+        raise DataError(message(str(folder), problem, hint="bring it back, or give another --out"))
+    return begun
 
 
 def _in_turn(
-    processes: Processes,
-    split: Split,
-    settings: TranslationSettings,
-    folder: Path,
-    other: Path | None,
-    fresh: bool,
+    processes: Processes, split: Split, settings: TranslationSettings, folder: Path, fresh: bool
 ) -> Corpus:
     """The corpus, made by the first process and found made by the others; the settings are written last."""
     corpus = None
     if processes.first:
         for name in TOKENIZERS if fresh else ():
             (folder / name).unlink(missing_ok=True)
-            if other is not None:
-                load_tokenizer(other / name).save(made_folder(folder) / name)
-        corpus = Corpus.made(split, settings.data, made_folder(folder))
+            if settings.init_from is not None:
+                load_tokenizer(Path(settings.init_from) / name).save(folder / name)
+        corpus = Corpus.made(split, settings.data, folder)
         write_data(folder, split.fingerprints)
         write_config(folder, settings.model_dump())
     processes.wait()
@@ -168,16 +131,25 @@ def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
     return build_model(settings.model.name, corpus.source.size, corpus.target.size, **settings.model.options)
 
 
+def load_task(folder: str | Path) -> TranslationTask:
+    """The task of a run folder, its weights untrained: what regard.training.replay.replay() needs."""
+    place = Path(folder)
+    settings = build(TranslationSettings, config_of(place), str(place / "config.toml"))
+    corpus = Corpus.made(read_split(settings.data), settings.data, place)
+    return TranslationTask(build_from(settings, corpus), corpus, settings, Processes())
+
+
 def _trained(
     settings: TranslationSettings,
     corpus: Corpus,
     folder: Path,
     device: str,
     processes: Processes,
-    other: Path | None,
     console: Console | None,
 ) -> Outcome:
     model = build_from(settings, corpus)
+    if settings.init_from is not None:
+        _start_from(model, Path(settings.init_from), folder)
     task = TranslationTask(model, corpus, settings, processes)
     board = folder / "tensorboard" if settings.training.tensorboard else None
     said = console if processes.first else Console(quiet=True)
@@ -191,17 +163,33 @@ def _trained(
         found = trainer.resume()
         if found is not None:
             log.event("resumed", f"resumed at step {found.step:,}", step=found.step)
-        elif other is not None:
-            _start_from(model, other)
-            log.event("begun", f"starting from the weights of {other.name}")
+        else:
+            _introduce(log, settings, corpus, model)
         progress = trainer.run(asked)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
-    return Outcome(folder, progress, asked.cause if not progress.ended else "")
+    return Outcome(folder, progress, "" if progress.ended else asked.cause)
 
 
-def _start_from(model: Model, other: Path) -> None:
+def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model) -> None:
+    """Say what a run begins with: the data and what was done to them, and the model."""
+    for said in (*corpus.split.said, *corpus.said):
+        log.event("data", said)
+    count = sum(each.numel() for each in model.parameters())
+    sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"
+    start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
+    log.event("model", f"{settings.model.name}, {count:,} parameters, {sizes}{start}", parameters=count)
+
+
+def _start_from(model: Model, other: Path, folder: Path) -> None:
+    """Give a model the weights of another run, unless this one has some of its own already."""
+    if Checkpoints(folder).all():
+        return
     checkpoints = Checkpoints(other)
     found = checkpoints.best() or checkpoints.latest()
     if found is None:
         raise DataError(message(str(other), "this run has no checkpoint to start from"))
-    model.load_state_dict(found.tensors("weights"))
+    try:
+        model.load_state_dict(found.tensors("weights"))
+    except RuntimeError as error:
+        problem = f"the weights do not fit: {str(error).splitlines()[-1].strip()}"
+        raise DataError(message(str(found.path), problem)) from None

@@ -87,6 +87,8 @@ class Evaluating(Section):
 class TranslationSettings(Section):
     """All that a translation run is made with: config.toml.
 
+    init_from: the folder of the run whose weights it starts with.
+
     >>> settings = TranslationSettings(data=Data(built_in="korean"))
     >>> settings.model.name, settings.training.tokens
     ('bahdanau', 4096)
@@ -94,6 +96,7 @@ class TranslationSettings(Section):
 
     task: Literal["translation"] = "translation"
     seed: Annotated[int, Field(ge=0)] = 0
+    init_from: str | None = None
     data: Data
     model: ModelSettings = Field(default_factory=ModelSettings)
     training: Training = Field(default_factory=Training)

@@ -94,6 +94,10 @@ class TranslationTask(Task):
             targets.append(self.corpus.target.encode(target, sample=self._samples, generator=draw)[:longest])
         return Batch.collate(sources, targets, numbers)
 
+    def largest_batch(self) -> Batch:
+        """The batch of the first epoch that has the most tokens, padding counted."""
+        return next(self.batches(0, self._train.largest(0)))
+
     def len_epoch(self, epoch: int) -> int:
         return self._train.len_epoch(epoch)
 
@@ -151,7 +155,7 @@ class TranslationTask(Task):
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
             "bleu": bleu(found, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
-            "chrf": chrf(found, references).value,
+            "chrf": chrf(found, references, lowercase=how.lowercase).value,
         }
         return Evaluation(scores, self._shown(said))
 

@@ -1,0 +1,83 @@
+"""Settling: from what was said to the whole settings of a run, and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import ArgumentError, message
+from regard.models import build_model
+from regard.tasks.run_folder import check_settings, config_of
+from regard.tasks.translation.corpus import Split, read_split
+from regard.tasks.translation.defaults import filled
+from regard.tasks.translation.settings import TranslationSettings
+from regard.training.settings import build, differences, merged, without_length
+
+__all__ = ["settled"]
+
+PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
+
+TOKENS = ("lowercase", "tokenizer", "joint", "source_size", "target_size")
+"""The settings of the data that decide what a token is: weights are worth nothing with others."""
+
+FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
+"""What no run can change once it is begun."""
+
+
+def settled(
+    given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False
+) -> tuple[TranslationSettings, Split]:
+    """The settings of a run, what was not said filled in, and its data, checked.
+
+    begun: the folder of a run that is to go on; change: whether its settings may be others than they were.
+    """
+    given = _absolute(given)
+    if begun is not None:
+        before = config_of(begun)
+        wanted = merged(without_length(before, given), given)
+        settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
+        check_settings(begun, wanted, FIXED if change else None)
+        return settings, read_split(settings.data)
+    place = "the settings"
+    if not given["data"]:
+        hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+        raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
+    if given.get("init_from") is not None:
+        given = _like_the_other(given)
+    first = build(TranslationSettings, given, place)
+    with torch.device("meta"):  # options that are wrong are found before anything is read
+        build_model(first.model.name, 8, 8, **first.model.options)
+    split = read_split(first.data)
+    return build(TranslationSettings, filled(given, len(split.train)), place), split
+
+
+def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which files are named from the root, so that a run can be resumed from anywhere."""
+    data = dict(given.get("data") or {})
+    for name in (*PATHS, "alignments"):
+        if isinstance(data.get(name), str):
+            data[name] = [data[name]]
+        if isinstance(data.get(name), list):
+            data[name] = [str(Path(path).absolute()) for path in data[name] if isinstance(path, str)]
+    whole = {**given, "data": data}
+    if isinstance(given.get("init_from"), str):
+        whole["init_from"] = str(Path(given["init_from"]).absolute())
+    return whole
+
+
+def _like_the_other(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that starts from another's weights: its model, and its tokens."""
+    before = config_of(Path(given["init_from"]))
+    kept = {"model": before["model"], "data": {name: before["data"].get(name) for name in TOKENS}}
+    whole = merged(kept, given)
+    found = differences(
+        kept, {"model": whole["model"], "data": {name: whole["data"].get(name) for name in TOKENS}}
+    )
+    if found:
+        problem = "its weights fit another model\n  " + "\n  ".join(found)
+        hint = "leave the model and its tokens as they are"
+        raise ArgumentError(message(f"--init-from {given['init_from']}", problem, hint=hint))
+    return whole
