@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.decoding import Alignment, align, averaged
-from regard.errors import UnknownName
+from regard.decoding import Alignment, Choice, Passage, Scored, align, averaged, choices
+from regard.errors import ArgumentError, UnknownName
 
 
 def test_subwords_are_joined_and_eos_is_dropped():
@@ -77,3 +77,74 @@ def test_sites_and_heads_are_averaged_or_chosen():
         averaged(attention, "decoder.2.cross")
     with pytest.raises(UnknownName, match="known: 0, 1"):
         averaged(attention, head=2)
+
+
+def test_links_above_a_threshold_are_many_or_none():
+    found = align(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]), [0, 1, -1], [0, 1])
+    assert found.written(threshold=0.3) == "0-0 1-0 1-1" and found.written(threshold=0.4) == "0-0"
+    assert found.written(threshold=0.9) == "" and found.written() == "0-0 1-1"
+    second = align(torch.tensor([[0.1, 0.9]]), [2, 3], [2])
+    assert Alignment.joined([found, second]).written(threshold=0.45) == "0-0 3-2"
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.5, 1.5, float("nan")])
+def test_a_threshold_is_a_weight(threshold: float):
+    with pytest.raises(ArgumentError, match="threshold is"):
+        align(torch.ones(1, 1), [0], [0]).weighted(threshold)
+
+
+def test_links_are_written_with_their_weights():
+    found = align(torch.tensor([[0.125, 0.75, 0.125], [1.0, 0.0, 0.0]]), [0, 1, -1], [0, 1])
+    assert found.written(probabilities=True) == "1-0:0.750 0-1:1.000"
+    assert found.written(0.1, probabilities=True) == "0-0:0.125 1-0:0.750 0-1:1.000"
+    assert found.weighted() == [(1, 0, 0.75), (0, 1, 1.0)]
+
+
+def scored(rows: list[list[float]], words: list[int], ended: bool = True) -> Scored:
+    """A pair of two source words, whose second head always looks at EOS."""
+    heads = torch.tensor([rows, [[0.0, 0.0, 1.0]] * len(rows)])
+    end = ["</s>"] if ended else []
+    pieces = tuple([f"piece {place}" for place in range(len(rows) - len(end))] + end)
+    seen = {"decoder.0.cross": heads, "decoder.1.cross": heads.flip(0), "decoder.1.self": torch.ones(2, 1, 1)}
+    passage = Passage(("a", "b", "</s>"), (0, 1, -1), pieces, tuple(words), (0.0,) * len(rows), seen)
+    return Scored("a b", "any", (passage,))
+
+
+def test_reading_one_step_later_takes_the_row_of_the_step_that_reads_the_word():
+    """Words 0 and 1 are said at steps 0 and 1, and read at steps 1 and 2; step 2 says EOS."""
+    each = scored([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]], [0, 1, -1])
+    assert str(each.align("decoder.0.cross", 0)) == "0-0 1-1"
+    assert str(each.align("decoder.0.cross", 0, shifted=True)) == "1-0 0-1"
+
+
+def test_of_subwords_each_is_read_at_its_own_step():
+    """Word 0 has two pieces, read at steps 1 and 2: the mean of [0, 0.5] and [0.2, 0.1] is [0.1, 0.3]."""
+    rows = [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.2, 0.1, 0.7], [0.9, 0.1, 0.0]]
+    found = scored(rows, [0, 0, 1, -1]).align("decoder.0.cross", 0, shifted=True)
+    torch.testing.assert_close(found.matrix, torch.tensor([[0.1, 0.3], [0.9, 0.1]]))
+
+
+def test_a_last_word_that_no_step_read_has_no_link_one_step_later():
+    each = scored([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]], [0, 1], ended=False)
+    assert str(each.align("decoder.0.cross", 0, shifted=True)) == "1-0"
+
+
+def test_what_is_not_given_is_as_in_aligned_at_unless_another_site_is():
+    chosen = Choice("decoder.1.cross", 3, shifted=True)
+    assert chosen.instead() == chosen
+    assert chosen.instead(head=0) == Choice("decoder.1.cross", 0, shifted=True)
+    assert chosen.instead(shifted=False) == Choice("decoder.1.cross", 3)
+    assert chosen.instead("*cross") == Choice()
+    assert chosen.instead("decoder.0.cross", 1) == Choice("decoder.0.cross", 1)
+    assert Choice.of("decoder.0.cross") == Choice("decoder.0.cross") and Choice.of(chosen) is chosen
+
+
+def test_all_that_can_be_chosen_is_each_cross_site_and_head_at_both_steps():
+    seen = scored([[1.0, 0.0, 0.0]], [-1]).passages[0].attention
+    found = choices(seen)
+    assert len(found) == len(set(found)) == 2 * 3 * 2
+    assert {choice.site for choice in found} == {"decoder.0.cross", "decoder.1.cross"}
+    assert choices({"decoder.cross": torch.ones(2, 3)}) == [
+        Choice("decoder.cross"),
+        Choice("decoder.cross", shifted=True),
+    ]

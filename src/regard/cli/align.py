@@ -23,7 +23,7 @@ from regard.cli.searching import (
     Which,
     opened,
 )
-from regard.decoding import Scored, averaged
+from regard.decoding import Scored
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation import AlignmentScore, Links, read_links, score_links
 
@@ -98,16 +98,14 @@ def align(
         say(str(judged(links, drawn, words, str(gold))))
 
 
-def seen_at(found: Scored, site: str | None = None, head: int | None = None) -> Scored:
-    """A pair with the attention of these sites and this head alone; raises where the model has none."""
+def seen_at(
+    found: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
+) -> Scored:
+    """A pair that is aligned at these sites, by this head, at this step; raises where the model has none."""
     if not all(passage.attention for passage in found.passages):
         problem = "the model does not look at its source, so it aligns nothing"
         raise ArgumentError(message("regard align", problem, hint="bahdanau, luong and transformer do"))
-    passages = [
-        replace(passage, attention={"cross": averaged(passage.attention, site or found.aligned_at, head)})
-        for passage in found.passages
-    ]
-    return replace(found, passages=tuple(passages), aligned_at="cross")
+    return replace(found, aligned_at=found.aligned_at.instead(site, head, shifted))
 
 
 def judged(

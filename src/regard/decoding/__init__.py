@@ -11,7 +11,7 @@ A way of searching is Greedy(), Beam() or Sample(), each with Rules of what may 
 observe() are the same on tokens, without text.
 """
 
-from regard.decoding.alignment import Alignment, align, averaged
+from regard.decoding.alignment import Alignment, Choice, align, averaged, choices
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
@@ -28,6 +28,7 @@ __all__ = [
     "Alignment",
     "Average",
     "Beam",
+    "Choice",
     "GNMT",
     "Greedy",
     "Hypothesis",
@@ -45,6 +46,7 @@ __all__ = [
     "Translator",
     "align",
     "averaged",
+    "choices",
     "coverage",
     "observe",
     "search",

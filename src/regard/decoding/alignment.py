@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["Alignment", "Block", "align", "averaged"]
+__all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices"]
 
 
 class Block(NamedTuple):
@@ -46,13 +46,46 @@ class Alignment:
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
         """Pairs (source word, target word), counted from 0, for each target word that looked at any."""
+        return tuple((source, target) for source, target, _ in self.weighted())
+
+    def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
+        """Links with their weights: (source word, target word, weight), in the order of the target.
+
+        threshold: every link of at least this weight, many to a target word or none; without it, the source
+        word that each target word looked at most.
+
+        >>> import torch
+        >>> from regard.decoding import align
+        >>> align(torch.tensor([[0.5, 0.25, 0.25]]), [0, 1, -1], [0]).weighted(threshold=0.2)
+        [(0, 0, 0.5), (1, 0, 0.25)]
+        """
+        if threshold is not None and not 0 < threshold <= 1:
+            expected = "above 0, and at most 1: the least weight of a link"
+            raise ArgumentError(message("weighted()", f"threshold is {threshold}", expected=expected))
         found = []
         for weights, first_source, first_target in self.blocks:
-            if weights.shape[1]:
-                most, sources = weights.max(1)
-                pairs = enumerate(zip(sources.tolist(), most.tolist(), strict=True), first_target)
-                found += [(first_source + source, target) for target, (source, most) in pairs if most > 0]
-        return tuple(found)
+            if not weights.shape[1]:
+                continue
+            most, best = weights.max(1)
+            if threshold is None:
+                rows = most.gt(0).nonzero()[:, 0]
+                columns = best[rows]
+            else:
+                rows, columns = (weights >= threshold).nonzero(as_tuple=True)
+            values = weights[rows, columns].tolist()
+            for target, source, weight in zip(rows.tolist(), columns.tolist(), values, strict=True):
+                found.append((first_source + source, first_target + target, weight))
+        return found
+
+    def written(self, threshold: float | None = None, probabilities: bool = False) -> str:
+        """The line in Pharaoh format, 0-0 2-1; with probabilities, 0-0:0.830 2-1:0.512.
+
+        They are the weights: of a target word, those of all links and what EOS received sum to 1.
+        """
+        return " ".join(
+            f"{source}-{target}" + (f":{weight:.3f}" if probabilities else "")
+            for source, target, weight in self.weighted(threshold)
+        )
 
     @property
     def matrix(self) -> Tensor:
@@ -65,7 +98,7 @@ class Alignment:
         return whole
 
     def __str__(self) -> str:
-        return " ".join(f"{source}-{target}" for source, target in self.links)
+        return self.written()
 
     @classmethod
     def joined(cls, parts: Iterable[Alignment]) -> Alignment:
@@ -111,6 +144,81 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
             raise UnknownName("head", head, map(str, range(heads)))
         means.append(weights_HTS.mean(0) if head is None else weights_HTS[head])
     return torch.stack(means).mean(0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where alignments are read: at which sites, of which head, and at which step.
+
+    site: with * as wildcard; several are averaged. head: from 0 on; None is the mean of all. shifted: read
+    one step later. The step that says a word looks for what to say; the step after it takes that word as its
+    input, and in a Transformer often looks at the source of just that word (Chen et al. 2020).
+
+    >>> import torch
+    >>> from regard.decoding import Choice
+    >>> seen = {"decoder.0.cross": torch.tensor([[0.1, 0.9], [0.7, 0.3], [0.2, 0.8]])}
+    >>> Choice(shifted=True).read(seen)
+    tensor([[0.7000, 0.3000],
+            [0.2000, 0.8000],
+            [0.0000, 0.0000]])
+    >>> print(Choice("decoder.0.cross", head=2, shifted=True))
+    decoder.0.cross, head 2, one step later
+    """
+
+    site: str = "*cross"
+    head: int | None = None
+    shifted: bool = False
+
+    @classmethod
+    def of(cls, given: Choice | str) -> Choice:
+        """The choice itself, or that of the sites that a text names."""
+        return given if isinstance(given, Choice) else cls(given)
+
+    def instead(
+        self, site: str | None = None, head: int | None = None, shifted: bool | None = None
+    ) -> Choice:
+        """This choice with what is given in its place; at other sites nothing of it is kept."""
+        kept = self if site is None else Choice(site)
+        return Choice(
+            kept.site, kept.head if head is None else head, kept.shifted if shifted is None else shifted
+        )
+
+    def read(self, attention: Mapping[str, Tensor]) -> Tensor:
+        """One matrix (T, S) from the attention of a hypothesis, a row for each token that it said.
+
+        Read one step later, the last token has a row of zeros: no step took it as input. It is EOS, unless
+        the hypothesis was cut.
+        """
+        weights_TS = averaged(attention, self.site, self.head)
+        if not self.shifted:
+            return weights_TS
+        return torch.cat((weights_TS[1:], torch.zeros_like(weights_TS[:1])))
+
+    def __str__(self) -> str:
+        head = "the mean of its heads" if self.head is None else f"head {self.head}"
+        return f"{self.site}, {head}{', one step later' if self.shifted else ''}"
+
+
+def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choice]:
+    """All that can be chosen of what was seen: each site, the mean of its heads and each, at both steps.
+
+    >>> import torch
+    >>> from regard.decoding import choices
+    >>> for choice in choices({"decoder.0.cross": torch.ones(2, 1, 1)}):
+    ...     print(choice)
+    decoder.0.cross, the mean of its heads
+    decoder.0.cross, the mean of its heads, one step later
+    decoder.0.cross, head 0
+    decoder.0.cross, head 0, one step later
+    decoder.0.cross, head 1
+    decoder.0.cross, head 1, one step later
+    """
+    found = []
+    for name, weights in attention.items():
+        if fnmatch.fnmatchcase(name, site):
+            heads = range(len(weights)) if weights.dim() == 3 and len(weights) > 1 else ()
+            found += [Choice(name, head, shifted) for head in (None, *heads) for shifted in (False, True)]
+    return found
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:

@@ -9,7 +9,7 @@ from typing import overload
 
 from regard.batch import EOS, UNK, Batch
 from regard.data.progress import advancing
-from regard.decoding.alignment import Alignment
+from regard.decoding.alignment import Alignment, Choice
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.observing import CROSS, check_look, observe, pieces_of
@@ -47,7 +47,7 @@ class Translator:
     how many tokens are read at once of a source, and of a target to be scored, EOS counted; fewer where the
     model reads fewer. overlong: "split" translates a longer line sentence by sentence, "truncate" only its
     beginning; its notes say so. look: the sites whose attention is kept, with * as wildcard; None for none.
-    alignment: those of them that alignments are made from, a mean over layers and heads.
+    alignment: those of them that alignments are made from, a mean over layers and heads, or a Choice.
 
     >>> from regard.decoding import Beam, Translator
     >>> from regard.models import build_model
@@ -81,7 +81,7 @@ class Translator:
         longest: int = 512,
         overlong: str = "split",
         look: str | None = CROSS,
-        alignment: str = CROSS,
+        alignment: str | Choice = CROSS,
     ):
         whole("Translator()", tokens_per_batch=(tokens_per_batch, 1), longest=(longest, 2))
         if overlong not in OVERLONG:
@@ -99,7 +99,7 @@ class Translator:
                         hint="take the tokenizers that the model was trained with",
                     )
                 )
-        self.model, self.look, self.overlong, self.alignment = model, look, overlong, alignment
+        self.model, self.look, self.overlong, self.alignment = model, look, overlong, Choice.of(alignment)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.search: Search = Beam() if search is None else search
         self.tokens_per_batch = tokens_per_batch
