@@ -7,16 +7,13 @@ stands in a script, and the page allows no other script or style than its own, b
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 import numpy
 
+from regard.viewing.document import JOINERS, document, safe, static
 from regard.viewing.entry import UNSEEN, Entry
 from regard.viewing.shades import clean, cropped
 from regard.viewing.writing import check_ending, write_whole
@@ -38,9 +35,6 @@ WIDE = 90
 LONGEST_HEAD = 24
 """Longer words are cut in the heads of tables; above, they are whole."""
 
-JOINERS = "\u200c\u200d"
-"""What holds emoji of several people together, and keeps Persian letters apart: shown, not spelled out."""
-
 WEIGHTS = "how much each target word (down) looked at each source word (across); a blank is less than .005"
 
 
@@ -56,27 +50,11 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
     (True, False, True)
     """
     listed = list(entries)
-    style, script = _static("entry.css") + _static("page.css"), _static("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
     many = f"{len(listed)} translations. Weights: {WEIGHTS}." if len(listed) != 1 else ""
-    lines = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{_text(title)}</title>",
-        f"<style>{style}</style>",
-        "</head>",
-        '<body class="regard">',
+    body = [
         "<header>",
-        f'<h1 dir="auto">{_text(title)}</h1>',
-        f'<p dir="auto">{_text(about)}</p>' if about else "",
+        f'<h1 dir="auto">{safe(title)}</h1>',
+        f'<p dir="auto">{safe(about)}</p>' if about else "",
         f'<p class="quiet">{many}</p>' if many else "",
         '<p class="quiet" id="hint" hidden>Point at a word, or reach it with Tab and the arrow keys, to see '
         "what it looked at.</p>",
@@ -88,11 +66,8 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
             for line in _article(entry, number if len(listed) > 1 else None, len(listed) <= OPEN)
         ),
         "</main>",
-        f"<script>{script}</script>",
-        "</body>",
-        "</html>",
     ]
-    return "\n".join(filter(None, lines)) + "\n"
+    return document(title, static("entry.css") + static("page.css"), static("page.js"), body)
 
 
 def fragment(entry: Entry) -> str:
@@ -105,7 +80,7 @@ def fragment(entry: Entry) -> str:
     """
     lines = [
         '<div class="regard">',
-        f"<style>{_static('entry.css')}</style>",
+        f"<style>{static('entry.css')}</style>",
         *_article(entry, None, True),
         "</div>",
     ]
@@ -126,27 +101,36 @@ def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:
         yield f'<h2><a href="#t{number}">{number}</a></h2>'
-    rows, columns = (
-        min(size, LONGEST) for size in ((0, 0) if entry.weights is None else entry.weights.shape)
-    )
-    yield "<dl>"
-    yield f'<dt>source</dt><dd class="source" dir="auto" lang="">{_line(entry.source, columns)}</dd>'
-    yield f'<dt>target</dt><dd class="target" dir="auto" lang="">{_line(entry.target, rows)}</dd>'
-    if entry.reference is not None:
-        yield f'<dt>reference</dt><dd dir="auto" lang="">{_text(entry.reference) or _NOTHING}</dd>'
-    if entry.score is not None:
-        yield f"<dt>score</dt><dd>log-probability {entry.score:.2f}</dd>"
-    notes = (*entry.notes, *([UNSEEN] if entry.weights is None else []))
-    if notes:
-        yield "<dt>notes</dt>" + "".join(f'<dd dir="auto">{_text(note)}</dd>' for note in notes)
-    yield "</dl>"
+    rows, columns = shown(entry)
+    yield from facts(entry, (*entry.notes, *([UNSEEN] if entry.weights is None else [])))
     if rows and columns:
         told = entry.drawn(rows, columns)
         about = "weights" if number is not None else f"weights: {WEIGHTS}"
         yield f"<details{' open' if unfolded else ''}><summary>{about}{told and f' ({told})'}</summary>"
-        yield from _table(entry, rows, columns)
+        yield from table(entry)
         yield "</details>"
     yield "</article>"
+
+
+def shown(entry: Entry) -> tuple[int, int]:
+    """Of how many target and source words the weights are drawn."""
+    rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
+    return min(rows, LONGEST), min(columns, LONGEST)
+
+
+def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
+    """What there is to say of a translation, in words."""
+    rows, columns = shown(entry)
+    yield "<dl>"
+    yield f'<dt>source</dt><dd class="source" dir="auto" lang="">{_line(entry.source, columns)}</dd>'
+    yield f'<dt>target</dt><dd class="target" dir="auto" lang="">{_line(entry.target, rows)}</dd>'
+    if entry.reference is not None:
+        yield f'<dt>reference</dt><dd dir="auto" lang="">{safe(entry.reference) or _NOTHING}</dd>'
+    if entry.score is not None:
+        yield f"<dt>score</dt><dd>log-probability {entry.score:.2f}</dd>"
+    if notes:
+        yield "<dt>notes</dt>" + "".join(f'<dd dir="auto">{safe(note)}</dd>' for note in notes)
+    yield "</dl>"
 
 
 _NOTHING = '<i class="quiet">nothing</i>'
@@ -157,12 +141,13 @@ def _line(words: Sequence[str], seen: int) -> str:
 
     No <bdi>: the direction of the line is found from its words, and their order is that of the sentence.
     """
-    spans = [f"<span>{_text(word)}</span>" for word in words[:seen]]
-    return " ".join([*spans, *map(_text, words[seen:])]) or _NOTHING
+    spans = [f"<span>{safe(word)}</span>" for word in words[:seen]]
+    return " ".join([*spans, *map(safe, words[seen:])]) or _NOTHING
 
 
-def _table(entry: Entry, rows: int, columns: int) -> Iterator[str]:
+def table(entry: Entry) -> Iterator[str]:
     """The weights as a table, target words down, source words across."""
+    rows, columns = shown(entry)
     heads = [f'<th scope="col"><bdi>{_head(word)}</bdi></th>' for word in entry.source[:columns]]
     letters = sum(max(len(word[:LONGEST_HEAD]), 5) for word in entry.source[:columns])
     yield '<div class="scroll" tabindex="0" role="region" aria-label="weights">'
@@ -188,18 +173,3 @@ def _cell(weight: float, level: float) -> str:
 
 def _head(word: str) -> str:
     return escape(cropped(clean(word, kept=JOINERS), LONGEST_HEAD))
-
-
-def _text(text: str) -> str:
-    """Text for a page: escaped, quotes too, and what is obeyed rather than shown spelled as Python does."""
-    return escape(clean(text, kept=JOINERS))
-
-
-@cache
-def _static(name: str) -> str:
-    return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """How a Content-Security-Policy names a text that it allows."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

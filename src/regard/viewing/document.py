@@ -1,0 +1,67 @@
+"""One HTML document that fetches nothing and runs no script or style but its own, which it names by hash."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from importlib import resources
+
+from regard.viewing.shades import clean
+
+__all__ = ["JOINERS", "document", "safe", "static"]
+
+JOINERS = "\u200c\u200d"
+"""What holds emoji of several people together, and keeps Persian letters apart: shown, not spelled out."""
+
+
+def document(title: str, style: str, script: str, body: Iterable[str]) -> str:
+    """A whole document: body is its lines of HTML, escaped by whoever made them.
+
+    Nothing may be fetched, sent or framed, and no text can become markup by a script: every such door of the
+    browser is closed (trusted types).
+    """
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<title>{safe(title)}</title>",
+        f"<style>{style}</style>",
+        "</head>",
+        '<body class="regard">',
+        *filter(None, body),
+        f"<script>{script}</script>",
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def safe(text: str) -> str:
+    """Text for a page: escaped, quotes too, and what is obeyed rather than shown spelled as Python does.
+
+    >>> safe("<b>\\u202e")
+    '&lt;b&gt;\\\\u202e'
+    """
+    return escape(clean(text, kept=JOINERS))
+
+
+@cache
+def static(name: str) -> str:
+    """A file of this folder: a style or a script."""
+    return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """How a Content-Security-Policy names a text that it allows."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
