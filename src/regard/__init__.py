@@ -9,6 +9,7 @@ from regard.attended import Attended, Top
 from regard.attention import attention, read
 from regard.errors import ArgumentError, BackendError, DataError, LookError, RegardError, UnknownName
 from regard.explaining import Explanation, explain
+from regard.interventions import intervene
 from regard.layers import AttentionLayer, MultiHead
 from regard.loading import load
 from regard.look import Look
@@ -94,6 +95,7 @@ __all__ = [
     "dense",
     "documents",
     "explain",
+    "intervene",
     "load",
     "name_sites",
     "padding",

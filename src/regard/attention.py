@@ -11,6 +11,7 @@ backends/reference.py is these four verbs as code; the other backends compute th
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ def attention(
     bias: Tensor | Bias | None = None,
     select: Select = _SELECT,
     start: int = 0,
+    beams: int = 1,
     dropout: float = 0.0,
     look: Look | None = None,
     backend: str = "auto",
@@ -60,8 +62,10 @@ def attention(
     score: how to compare. mask: who may see whom, a Mask or a bool tensor, True for may see. bias: numbers
     (B, H, T, S) added to the scores, or a position scheme that acts on them. select: how scores become
     weights. start: the position of the first query, for causal masks, windows and positions when decoding
-    with a cache. dropout: of weights. look: what to see of it. backend: "auto" takes the fastest that can;
-    `explain` says which, and why not the others. site: the name under which record() sees this call.
+    with a cache. beams: how many sequences of queries stand side by side, T / beams of each, so that
+    intervene() finds the place of every row. dropout: of weights. look: what to see of it. backend: "auto"
+    takes the fastest that can; `explain` says which, and why not the others. site: the name under which
+    record() sees this call.
 
     A row that may see nothing gives output 0, lse -inf and gradient 0. A key that no query may see never
     reaches the result, whatever it holds. Output is the same, bit for bit, with and without looking.
@@ -80,6 +84,8 @@ def attention(
             )
         )
     call = check(query, key, value, score, mask, bias, select, start, dropout, look)
+    if beams != 1:
+        call = _side_by_side(call, beams)
     return _attend(call, backend, site, query.dim())
 
 
@@ -123,6 +129,15 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
     for scope in scopes:
         scope.keep(site, attended, call, to_user)
     return (attended.only(own, call.look) if scopes else attended).map(to_user)
+
+
+def _side_by_side(call: Call, beams: int) -> Call:
+    """The call with so many sequences of queries among its rows; causal masks and positions count on."""
+    queries = call.query.shape[2]
+    if beams < 1 or queries % beams:
+        problem = f"{queries} queries are no {beams} sequences of one length"
+        raise ArgumentError(message("attention()", problem, expected="T a multiple of beams"))
+    return replace(call, beams=beams)
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:

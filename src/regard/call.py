@@ -35,7 +35,8 @@ class Call:
     score's projections and with unseen keys cleaned.
 
     combine "inner" uses scale, "additive" uses vector (H or 1, D). bias is a tensor that broadcasts to
-    (B, H, T, S), a position scheme that acts on scores, or None.
+    (B, H, T, S), a position scheme that acts on scores, or None. beams: how many sequences of queries stand
+    side by side as its rows.
     """
 
     query: Tensor
@@ -50,6 +51,7 @@ class Call:
     start: int
     dropout: float
     look: Look | None = None
+    beams: int = 1
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -72,6 +74,12 @@ class Call:
         """The tile of all rows and columns."""
         batch, heads, queries, keys = self.sizes
         return whole_tile(queries, keys, self.start, batch, heads, self.query.device)
+
+    @property
+    def positions(self) -> Tensor:
+        """Where each row stands in its sequence, (T,): beams stand side by side, each from `start` on."""
+        queries = self.query.shape[2]
+        return self.start + torch.arange(queries, device=self.query.device) % max(queries // self.beams, 1)
 
     @property
     def trains(self) -> bool:

@@ -78,8 +78,10 @@ class Bahdanau(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         gates_RTG = self.cell.gates(embedded_RTM)
         (s,), states, contexts = state.hidden, [], []
-        for gates in gates_RTG.unbind(1):
-            context = attend(s[:, None], encoded.memories[0], site="decoder.cross").output[:, 0]
+        for position, gates in enumerate(gates_RTG.unbind(1), state.position):
+            context = attend(s[:, None], encoded.memories[0], start=position, site="decoder.cross").output[
+                :, 0
+            ]
             s = self.cell(gates, s, context)
             states.append(s)
             contexts.append(context)

@@ -115,7 +115,8 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
     """Attend with K rows of queries for each row of the memory: query (B K, n, D) -> output (B K, n, E).
 
     Row r reads memory row r // K; beams stand side by side as queries, so that the memory is not copied.
-    What is seen by record() keeps them so: (B, K n, S).
+    What is seen by record() keeps them so: (B, K n, S). options: those of attention(); start: the position of
+    the first of the n.
     """
     rows, tokens, width = query.shape
     batch = memory.key.shape[0]
@@ -127,7 +128,8 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
                 expected="a multiple of as many rows as were encoded",
             )
         )
-    attended = attention(query.reshape(batch, -1, width), memory, **options)
+    beams = rows // max(batch, 1) or 1
+    attended = attention(query.reshape(batch, -1, width), memory, beams=beams, **options)
     return attended.but(output=attended.output.reshape(rows, tokens, -1))
 
 

@@ -143,7 +143,7 @@ class Luong(Model):
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return attend(states_RTM, memory, site="decoder.cross", **options).output
+        return attend(states_RTM, memory, start=position, site="decoder.cross", **options).output
 
 
 class Attentional(nn.Module):

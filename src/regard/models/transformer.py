@@ -179,7 +179,9 @@ class _Layer(nn.Module):
             y = norm(x) if self.pre else x
             # K rows for each row of the source stand side by side as queries: see base.attend.
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
-            x = self._add(x, self.cross(folded, source, start=0).output.reshape(y.shape), norm)
+            beams = len(y) // max(len(folded), 1) or 1
+            read = self.cross(folded, source, start=start, beams=beams).output
+            x = self._add(x, read.reshape(y.shape), norm)
         norm = rest[0]
         return self._add(x, self.feedforward(norm(x) if self.pre else x), norm), memory
 
