@@ -110,7 +110,8 @@ class Trainer:
 
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the end, or until interrupted; all is saved either way."""
-        asked, at = interruption or Interruption(), self.progress
+        asked = Interruption() if interruption is None else interruption  # one that was not asked for is false
+        at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total
         self._out_of_time = self.processes.share(int(self._late()))

@@ -1,0 +1,88 @@
+"""The optimizer and the average of the weights: what is written down is all that they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regard.errors import DataError
+from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
+
+
+def made() -> tuple[nn.Module, torch.optim.AdamW]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    return model, build_optimizer(model, beta=0.98, weight_decay=0.1)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    torch.manual_seed(seed)
+    model(torch.randn(5, 3)).square().sum().backward()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def test_only_matrices_decay():
+    model, optimizer = made()
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {name: decays[id(p)] for name, p in model.named_parameters()} == {
+        name: 0.1 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()
+    }
+
+
+def test_what_is_frozen_is_left_alone():
+    model, _ = made()
+    model[0].requires_grad_(False)
+    optimizer = build_optimizer(model, beta=0.98, weight_decay=0.1)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+def test_what_was_written_goes_on_bit_for_bit():
+    model, optimizer = made()
+    for seed in range(3):
+        step(model, optimizer, seed)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    kept = {name: value.clone() for name, value in optimizer_tensors(model, optimizer).items()}
+    other, fresh = made()
+    other.load_state_dict(weights)
+    load_optimizer(other, fresh, kept, "here")
+    for seed in range(3, 6):
+        step(model, optimizer, seed)
+        step(other, fresh, seed)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_belongs_to_another_model_is_refused():
+    model, optimizer = made()
+    with pytest.raises(DataError, match=r"no parameter '9\.weight'"):
+        load_optimizer(model, optimizer, {"9.weight/exp_avg": torch.zeros(1)}, "step-000001")
+
+
+def test_the_average_soon_forgets_the_start_and_gives_the_weights_back():
+    model, _ = made()
+    average = Average(model, decay=0.999)
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+    for number in range(1, 60):
+        average.update(number)
+    with average.applied():
+        torch.testing.assert_close(model[0].weight, torch.ones(4, 3), rtol=1e-4, atol=1e-4)
+        assert not torch.equal(model[0].weight, torch.ones(4, 3))
+    assert torch.equal(model[0].weight, torch.ones(4, 3))
+
+
+def test_an_average_is_read_back():
+    model, _ = made()
+    average, other = Average(model, decay=0.5), Average(model, decay=0.5)
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+    average.update(100)
+    other.load(average.tensors())
+    assert all(
+        torch.equal(one, two)
+        for one, two in zip(average.tensors().values(), other.tensors().values(), strict=True)
+    )
