@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import shutil
 
-from regard.evaluation import read_links, score_links
-from regard.tasks.translation import load_translator
+import pytest
+from rich.console import Console
+
+from regard.data import korean_english
+from regard.decoding import Choice
+from regard.evaluation import read_links, score_links, symmetrise
+from regard.tasks.translation import load_translator, train_translation
+
+
+@pytest.fixture(scope="module")
+def backward(tmp_path_factory):
+    """A run of the other direction, with heads: a Transformer that says Korean. Nobody changes it."""
+    folder = tmp_path_factory.mktemp("backward")
+    pairs = list(korean_english("train", 60))
+    for name, lines in (("en", [each.target for each in pairs]), ("ko", [each.source for each in pairs])):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    settings = {
+        "data": {"source": [str(folder / "en")], "target": [str(folder / "ko")], "tokenizer": "word"},
+        "model": {"name": "transformer", "size": "tiny"},
+        "training": {"steps": 2, "tokens": 200, "evaluate_every": 2},
+        "evaluation": {"sentences": 1, "samples": 0},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(folder / "cache"))
+        train_translation(settings, folder / "run", console=Console(quiet=True))
+    return folder / "run"
+
+
+@pytest.fixture
+def ours(trained, tmp_path):
+    """A copy of the trained run that may be changed."""
+    return shutil.copytree(trained, tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(backward, tmp_path):
+    """A copy of the run of the other direction that may be changed."""
+    return shutil.copytree(backward, tmp_path / "theirs")
 
 
 def given(folder):
@@ -71,3 +108,114 @@ def test_what_cannot_be_aligned_is_refused(command, trained, unseeing, korean):
 def test_words_are_counted_from_0_or_1(command, trained, korean, base):
     said = command("align", trained, *given(korean), "--gold", korean / "test.links", "--base", base)
     assert said.status == 2 and "--base" in said.err
+
+
+def test_weights_and_a_threshold(command, trained, korean):
+    plain = command("align", trained, *given(korean))
+    said = command("align", trained, *given(korean), "--probabilities")
+    assert (said.status, said.err) == (0, "")
+    links = [[each.partition(":") for each in line.split()] for line in said.lines]
+    assert [" ".join(link for link, _, _ in line) for line in links] == plain.lines
+    assert all(0 < float(weight) <= 1 for line in links for _, _, weight in line)
+    above = command("align", trained, *given(korean), "--probabilities", "--threshold", 0.1)
+    weights = [float(each.partition(":")[2]) for line in above.lines for each in line.split()]
+    assert weights and min(weights) >= 0.1
+    refused = command("align", trained, *given(korean), "--threshold", 0)
+    assert refused.status == 2 and "threshold is 0" in refused.err
+
+
+def test_two_directions_are_joined_as_the_library_does(command, trained, backward, korean):
+    there = command("align", trained, *given(korean), "--output", korean / "there")
+    back = command(
+        "align",
+        backward,
+        *("--source", korean / "test.en", "--target", korean / "test.ko", "--output", korean / "back"),
+    )
+    assert there.status == back.status == 0
+    both = list(zip(read_links(korean / "there"), read_links(korean / "back"), strict=True))
+    for how in ("intersection", "grow-diag", None):
+        asked = () if how is None else ("--symmetrise", how)
+        said = command("align", trained, *given(korean), "--backward", backward, *asked)
+        expected = [symmetrise(a, b.turned(), how or "grow-diag-final-and") for a, b in both]
+        assert said.status == 0
+        assert [set(line.split()) for line in said.lines] == [set(str(each).split()) for each in expected]
+    judged = command(
+        "align", trained, *given(korean), "--backward", backward, "--gold", korean / "test.links"
+    )
+    assert judged.err == f"{score_links(expected, read_links(korean / 'test.links'))}\n"
+
+
+def test_one_step_later_is_read_where_that_is_asked(command, trained, korean):
+    sides = [(korean / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]
+    later = load_translator(trained, device="cpu", alignment=Choice(shifted=True)).align(*sides)
+    said = command("align", trained, *given(korean), "--shifted")
+    assert said.lines == [str(each) for each in later]
+    assert said.out != command("align", trained, *given(korean), "--not-shifted").out
+
+
+def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
+    """The links to choose by are those of the later step, so that is what must be found."""
+    later = command("align", ours, *given(korean), "--shifted", "--output", korean / "later")
+    assert later.status == 0
+    said = command("align", ours, *given(korean), "--choose", korean / "later")
+    assert said.status == 0 and "AER 0.00" in said.lines[0] and "one step later" in said.lines[0]
+    assert "is aligned at decoder.cross, the mean of its heads, one step later" in said.err
+    kept = json.loads((ours / "alignment.json").read_text(encoding="utf-8"))
+    assert (kept["site"], kept["head"], kept["shifted"]) == ("decoder.cross", None, True)
+    assert "later, 12 pairs" in kept["why"]
+    wanted = (korean / "later").read_text()
+    assert command("align", ours, *given(korean)).out == wanted
+    assert load_translator(ours, device="cpu").alignment == Choice("decoder.cross", shifted=True)
+    judged = command(
+        "evaluate",
+        ours,
+        *(*given(korean), "--alignment", korean / "later", "--greedy", "--json"),
+    )
+    assert json.loads(judged.out)["alignment"]["error_rate"] == 0
+    assert command("align", ours, *given(korean), "--site", "*cross").out != wanted
+    (ours / "alignment.json").write_text('{"site": 3}')
+    said = command("align", ours, *given(korean))
+    assert said.status == 2 and "this does not say where to align" in said.err
+
+
+def test_what_both_directions_agree_on_is_kept_in_both(command, ours, theirs, korean):
+    said = command("align", ours, *given(korean), "--backward", theirs, "--choose", "agreement")
+    assert said.status == 0 and len(said.lines) == 8
+    agreed = [float(line.split()[1]) for line in said.lines]
+    assert agreed == sorted(agreed, reverse=True)
+    first = [load_translator(each, device="cpu").alignment for each in (ours, theirs)]
+    assert said.lines[0].endswith(f"  {first[0]}  |  {first[1]}")
+    joined = command("align", ours, *given(korean), "--backward", theirs, "--symmetrise", "intersection")
+    counts = [sum(len(line.split()) for line in joined.lines)]
+    for run, order in ((ours, ("ko", "en")), (theirs, ("en", "ko"))):
+        sides = "--source", korean / f"test.{order[0]}", "--target", korean / f"test.{order[1]}"
+        counts.append(sum(len(line.split()) for line in command("align", run, *sides).lines))
+    assert agreed[0] == pytest.approx(100 * 2 * counts[0] / (counts[1] + counts[2]), abs=0.006)
+
+
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        (("--symmetrise", "union"), "--symmetrise: there is one direction"),
+        (("--symmetrise", "unoin"), "unknown symmetrisation 'unoin'"),
+        (("--choose", "agreement"), "nothing to agree with"),
+        (("--choose", "test.links", "--head", 0), "nothing is aligned yet"),
+        (("--choose", "test.links", "--backward", "."), "links choose for one run at a time"),
+        (("--choose", "nowhere.links"), "nowhere.links"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(command, trained, korean, asked, said):
+    found = command("align", trained, *given(korean), *asked)
+    assert (found.status, found.out) == (2, "") and said in found.err
+
+
+def test_choosing_needs_as_many_links_as_pairs(command, trained, unseeing, korean):
+    (korean / "few").write_text("0-0\n")
+    said = command("align", trained, *given(korean), "--choose", korean / "few")
+    assert said.status == 2 and "1 lines of links for 12 pairs" in said.err
+    (korean / "empty").write_text("")
+    nothing = "--source", korean / "empty", "--target", korean / "empty", "--choose", korean / "empty"
+    assert "there are no pairs to choose by" in command("align", trained, *nothing).err
+    said = command("align", unseeing, *given(korean), "--choose", korean / "test.links")
+    assert said.status == 2 and "nothing to choose" in said.err
+    assert not (trained / "alignment.json").exists() and not (unseeing / "alignment.json").exists()

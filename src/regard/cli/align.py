@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from regard.cli.lines import Notes, given_sides, read_pairs, say, tell, writing
+from regard.cli.choosing import choose_and_keep
+from regard.cli.lines import Lines, Notes, given_sides, read_pairs, say, tell, writing
 from regard.cli.pages import Page
 from regard.cli.searching import (
     BatchTokens,
@@ -23,24 +24,62 @@ from regard.cli.searching import (
     Which,
     opened,
 )
-from regard.decoding import Scored
-from regard.errors import ArgumentError, DataError, message
-from regard.evaluation import AlignmentScore, Links, read_links, score_links
+from regard.decoding import Scored, Translator
+from regard.decoding.alignment import pharaoh
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.evaluation import SYMMETRISATIONS, AlignmentScore, Links, read_links, score_links
 
 __all__ = ["align", "judged", "seen_at"]
 
 AT_ONCE = 1024
 """Pairs read before they are aligned: the attention of all of them is held."""
 
-Gold = Annotated[Path | None, typer.Option(metavar="FILE", help="Links that people drew, to compare with.")]
-Base = Annotated[int, typer.Option(help="Of --gold: the number of a first word, 0 or 1.", min=0, max=1)]
+AGREEMENT = "agreement"
+"""What --choose is given where there are no links that people drew."""
+
+Gold = Annotated[
+    Path | None,
+    typer.Option("--gold", "--alignment", metavar="FILE", help="Links that people drew, to compare with."),
+]
+Base = Annotated[
+    int, typer.Option(help="Of --gold and --choose: the number of a first word, 0 or 1.", min=0, max=1)
+]
 Site = Annotated[
     str | None,
     typer.Option(
-        help="The places of attention that count, * as wildcard; else the one that was guided, or all."
+        help="The places of attention that count, * as wildcard; else those chosen for the run, or that it "
+        "was guided at, or all."
     ),
 ]
 Head = Annotated[int | None, typer.Option(help="One head of each, from 0 on; all unless given.", min=0)]
+Shifted = Annotated[
+    bool | None,
+    typer.Option("--shifted/--not-shifted", help="Read each word one step later, where it is the input."),
+]
+Backward = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="A run of the other direction, to align by both.")
+]
+How = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WAY", help=f"Of --backward: {', '.join(SYMMETRISATIONS)}, which is taken unless given."
+    ),
+]
+Choose = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Choose site, head and step by the links in this file, or by agreement with --backward, and "
+        "keep that in the run.",
+    ),
+]
+Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Write weights too: 0-0:0.830 2-1:0.512.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="All links of at least this weight, not the first of each target word.", min=0, max=1),
+]
 
 
 def align(
@@ -52,6 +91,12 @@ def align(
     base: Base = 0,
     site: Site = None,
     head: Head = None,
+    shifted: Shifted = None,
+    backward: Backward = None,
+    symmetrise: How = None,
+    choose: Choose = None,
+    probabilities: Probabilities = False,
+    threshold: Threshold = None,
     page: PageFile = None,
     longest: Longest = 512,
     batch: BatchTokens = 4096,
@@ -62,7 +107,8 @@ def align(
     """Print which source word each target word looked at most, in Pharaoh format: 0-0 2-1, a line a pair.
 
     With --gold, precision, recall and the alignment error rate go to standard error; there, 0p2 and 0?2 are
-    possible links, and 0-2 a sure one.
+    possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the best first;
+    that one is kept in alignment.json of the run, for all alignments from then on.
 
     Examples:
 
@@ -71,31 +117,109 @@ def align(
     * `regard align runs/x --source test.ko --target test.en --gold test.links --output found.links`
 
     * `regard align runs/x --source a.ko --target a.en --site "decoder.5.cross" --head 3 --page a.html`
+
+    * `regard align runs/x --source dev.ko --target dev.en --choose dev.links`
+
+    * `regard align runs/x --backward runs/y --source dev.ko --target dev.en --choose agreement`
+
+    * `regard align runs/x --backward runs/y --source a.ko --target a.en --symmetrise grow-diag-final-and`
     """
+    asked = Asked(site, head, shifted, symmetrise, probabilities, threshold)
+    asked.check(choose, backward)
     (sources, targets), shown = given_sides(source, target), Page(page)
     drawn = None if gold is None else read_links(gold, base)
-    translator = opened(
-        run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look="*cross"
-    )
-    notes, number = Notes(), 0
-    links: list[tuple[tuple[int, int], ...]] = []
-    words: list[tuple[int, int]] = []
-    with writing(output) as write:
-        for pairs in read_pairs(sources, targets, AT_ONCE):
-            for found in translator.score(*map(list, zip(*pairs, strict=True))):
-                number += 1
-                notes.add(number, found.notes)
-                chosen = seen_at(found, site, head)
-                alignment = chosen.align()
-                write(str(alignment))
-                shown.add(chosen)
-                if drawn is not None:
-                    links.append(alignment.links)
-                    words.append((len(found.source.split()), len(found.text.split())))
+
+    def ready(folder: Path) -> Any:
+        options = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
+        return opened(folder, checkpoint, device, threads, **options)
+
+    translator, other = ready(run), None if backward is None else ready(backward)
+    if choose is not None:
+        links = None if choose == AGREEMENT else read_links(choose, base)
+        choose_and_keep(translator, other, links, choose, sources, targets)
+        return
+    found = write_links(translator, other, asked, (sources, targets), output, shown)
     shown.save(f"Alignments by {run.name or run}")
-    tell(notes, sources, targets)
     if drawn is not None:
-        say(str(judged(links, drawn, words, str(gold))))
+        say(str(judged(found.links, drawn, found.words, str(gold))))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where a pair is aligned, by one direction or both, and how that is written."""
+
+    site: str | None = None
+    head: int | None = None
+    shifted: bool | None = None
+    symmetrise: str | None = None
+    probabilities: bool = False
+    threshold: float | None = None
+
+    def check(self, choose: str | None, backward: Path | None) -> None:
+        """Refuse what does not go together."""
+        if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
+            raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
+        if self.symmetrise is not None and backward is None:
+            problem, expected = "there is one direction", "--backward, a run of the other"
+            raise ArgumentError(message("--symmetrise", problem, expected=expected))
+        if choose == AGREEMENT and backward is None:
+            problem, expected = "there is one direction, and nothing to agree with", "--backward"
+            raise ArgumentError(message("--choose agreement", problem, expected=expected))
+        given = (self.site, self.head, self.shifted, self.symmetrise, self.threshold)
+        if choose is not None and (any(each is not None for each in given) or self.probabilities):
+            problem = "nothing is aligned yet: sites, heads and steps are all tried"
+            raise ArgumentError(message("--choose", problem, hint="align without --choose afterwards"))
+        if choose not in (None, AGREEMENT) and backward is not None:
+            problem = "links choose for one run at a time"
+            raise ArgumentError(message("--choose", problem, hint="leave --backward out"))
+
+    def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
+        """The links of a pair with their weights."""
+        from regard.tasks.translation.aligning import join_directions
+
+        if theirs is None:
+            return ours.align().weighted(self.threshold)
+        how = self.symmetrise or "grow-diag-final-and"
+        return join_directions(ours.align(), theirs.align(), how, self.threshold)
+
+
+@dataclass
+class Found:
+    """The links of pairs, and how many words they have between spaces."""
+
+    links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    words: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
+        """Keep those of a pair."""
+        self.links.append(tuple((source, target) for source, target, _ in links))
+        self.words.append((len(pair.source.split()), len(pair.text.split())))
+
+
+def write_links(
+    translator: Translator,
+    other: Translator | None,
+    asked: Asked,
+    sides: tuple[Lines, Lines],
+    output: Path | None,
+    page: Page,
+) -> Found:
+    """Align pairs as they come, and write a line for each; other: the model of the other direction."""
+    notes, found, number = Notes(), Found(), 0
+    with writing(output) as write:
+        for pairs in read_pairs(*sides, AT_ONCE):
+            before, after = map(list, zip(*pairs, strict=True))
+            turned = [None] * len(pairs) if other is None else map(seen_at, other.score(after, before))
+            for ours, theirs in zip(translator.score(before, after), turned, strict=True):
+                number += 1
+                notes.add(number, ours.notes)
+                chosen = seen_at(ours, asked.site, asked.head, asked.shifted)
+                links = asked.weighted(chosen, theirs)
+                write(pharaoh(links, asked.probabilities))
+                page.add(chosen)
+                found.add(links, ours)
+    tell(notes, *sides)
+    return found
 
 
 def seen_at(

@@ -42,7 +42,10 @@ Split = Annotated[
     str | None, typer.Option(help="Of the built-in corpus, instead of files: test, long or valid.")
 ]
 Sentences = Annotated[int, typer.Option(help="Of --split: how many.", min=1)]
-Gold = Annotated[Path | None, typer.Option(metavar="FILE", help="Links that people drew, in Pharaoh format.")]
+Gold = Annotated[
+    Path | None,
+    typer.Option("--gold", "--alignment", metavar="FILE", help="Links that people drew, in Pharaoh format."),
+]
 Base = Annotated[int, typer.Option(help="Of --gold: the number of a first word, 0 or 1.", min=0, max=1)]
 Lowercase = Annotated[
     bool | None, typer.Option("--lowercase/--cased", help="Whether capital letters count; as the run has it.")

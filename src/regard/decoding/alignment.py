@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices"]
+__all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices", "pharaoh"]
 
 
 class Block(NamedTuple):
@@ -82,10 +82,7 @@ class Alignment:
 
         They are the weights: of a target word, those of all links and what EOS received sum to 1.
         """
-        return " ".join(
-            f"{source}-{target}" + (f":{weight:.3f}" if probabilities else "")
-            for source, target, weight in self.weighted(threshold)
-        )
+        return pharaoh(self.weighted(threshold), probabilities)
 
     @property
     def matrix(self) -> Tensor:
@@ -117,6 +114,18 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
     target_TW, first_target = _membership(target_words)
     mean_TW = target_TW / target_TW.sum(0).clamp(min=1)
     return Alignment((Block(mean_TW.T @ weights.float() @ source_SW, first_source, first_target),))
+
+
+def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = False) -> str:
+    """Links with their weights as a line in Pharaoh format.
+
+    >>> pharaoh([(0, 0, 0.83), (2, 1, 0.512)]), pharaoh([(0, 0, 0.83)], probabilities=True)
+    ('0-0 2-1', '0-0:0.830')
+    """
+    return " ".join(
+        f"{source}-{target}" + (f":{weight:.3f}" if probabilities else "")
+        for source, target, weight in weighted
+    )
 
 
 def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | None = None) -> Tensor:

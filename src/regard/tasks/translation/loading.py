@@ -11,6 +11,7 @@ from regard.decoding import Beam, Translator
 from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
 from regard.tasks.run_folder import config_of
+from regard.tasks.translation.aligning import read_choice
 from regard.tasks.translation.corpus import load_tokenizers
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.guided import guided_site
@@ -62,6 +63,7 @@ def load_translator(
 ) -> TranslationRun:
     """The translator that a run has become.
 
+    Its alignments are read where that was chosen for the run, else where it was guided, else everywhere.
     checkpoint: "best", "latest" or the number of a step. options: those of Translator, such as search.
     """
     folder = Path(folder)
@@ -75,8 +77,8 @@ def load_translator(
         problem = f"the weights do not fit config.toml: {str(error).splitlines()[-1].strip()}"
         raise DataError(message(str(found.path), problem)) from None
     model.to(torch.device(choose_device(device))).eval()
-    if settings.training.guided:
-        options = {"alignment": guided_site(model), **options}
+    chosen = read_choice(folder) or (guided_site(model) if settings.training.guided else None)
+    options = options if chosen is None else {"alignment": chosen, **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
     run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes
     return run
