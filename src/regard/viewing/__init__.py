@@ -1,7 +1,19 @@
 """Viewing: arrays in, pictures out. Imports no model, so a picture can be drawn years later without one."""
 
 from regard.viewing.entry import Entry
+from regard.viewing.explorer import explore
 from regard.viewing.page import fragment, page, save_page
+from regard.viewing.picture import VIEWS, Picture, picture
+from regard.viewing.pictures.gaze import gaze
+from regard.viewing.pictures.heads import heads
+from regard.viewing.pictures.lines import lines
+from regard.viewing.pictures.long import long_map
+from regard.viewing.pictures.matrix import matrix
+from regard.viewing.pictures.player import player
+from regard.viewing.pictures.shaded import shaded
+from regard.viewing.pictures.steps import steps
+from regard.viewing.pictures.tapes import hops, tape
+from regard.viewing.pictures.word import over_time
 from regard.viewing.pooled import Pooled, pooled, pooled_from_top
 from regard.viewing.seen import Seen, Site
 from regard.viewing.svg import to_svg
@@ -9,16 +21,31 @@ from regard.viewing.terminal import bars, beside, draw
 
 __all__ = [
     "Entry",
+    "Picture",
     "Pooled",
     "Seen",
     "Site",
+    "VIEWS",
     "bars",
     "beside",
     "draw",
+    "explore",
     "fragment",
+    "gaze",
+    "heads",
+    "hops",
+    "lines",
+    "long_map",
+    "matrix",
+    "over_time",
     "page",
+    "picture",
+    "player",
     "pooled",
     "pooled_from_top",
     "save_page",
+    "shaded",
+    "steps",
+    "tape",
     "to_svg",
 ]

@@ -33,7 +33,7 @@ _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
-    """Anything rich can print, as the text of an SVG file.
+    """Anything rich can print, as the text of an SVG file; a Picture, as it draws itself.
 
     width: of the terminal it is drawn for, in cells; the picture is no wider than what is drawn. title: what
     a reader who cannot see it is told.
@@ -43,6 +43,9 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     >>> picture.startswith("<svg"), "고양이" in picture
     (True, True)
     """
+    own = getattr(drawing, "svg", None)
+    if callable(own):
+        return str(own(title=title))
     console = Console(file=io.StringIO(), width=width, color_system="truecolor", force_terminal=True)
     lines = list(Segment.split_lines(console.render(drawing)))
     while lines and not "".join(segment.text for segment in lines[-1]).strip():

@@ -1,0 +1,292 @@
+"""Pictures as files: whole, valid, the same twice, and nothing of matplotlib changed by them."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy
+import pytest
+from matplotlib import font_manager
+from PIL import Image
+
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
+from regard.viewing.pictures import fonts, saving
+from tests.reading import PACKAGE
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+SVG = "{http://www.w3.org/2000/svg}"
+SOURCE, TARGET = ("나는", "고양이", "</s>"), ("I", "am", "a cat", "</s>")
+HOSTILE = (
+    "</text><script>alert(1)</script>",
+    "-->",
+    "]]>",
+    '" onload="x',
+    "&amp;",
+    "$x^2$",
+    r"\frac{1}{2}",
+    "a\nb",
+    "\x1b[31m",
+    "\u202eright",
+    "שלום",
+    "عليكم",
+    "👩‍👩‍👧",
+    "",
+    "x" * 500,
+    "\ud800",
+)
+
+
+def weights(*sizes: int) -> numpy.ndarray:
+    raised = numpy.exp(3 * numpy.random.default_rng(1).normal(size=sizes))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def transformer() -> Seen:
+    """What a transformer of two layers and two heads might have seen."""
+    sites = []
+    for layer in range(2):
+        sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), SOURCE, SOURCE))
+        sites.append(Site(f"decoder.{layer}.self", weights(2, 4, 4), TARGET, ("<s>", *TARGET[:-1])))
+        sites.append(Site(f"decoder.{layer}.cross", weights(2, 4, 3), TARGET, SOURCE))
+    long = pooled(
+        "decoder.0.self", weights(2, 300, 300), list(map(str, range(300))), list(map(str, range(300)))
+    )
+    return Seen(sites, SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1), "I am a cat", long=(long,))
+
+
+def settings() -> dict[str, object]:
+    """Matplotlib's, but for the backend, which it looks for when it is asked."""
+    return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
+
+
+def pixels(content: bytes) -> tuple[int, int]:
+    assert content[:8] == b"\x89PNG\r\n\x1a\n" and content.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", content[16:24])
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(view, tmp_path):
+    drawn = picture(transformer(), view)
+    assert str(drawn).strip()
+    for suffix in (".png", ".svg", ".pdf"):
+        paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+        hints = {picture(transformer(), view).save(path) for path in paths}
+        files = [sorted(tmp_path.glob(f"{name}*{suffix}")) for name in "ab"]
+        assert hints == {()} and len(files[0]) == len(drawn.papers)
+        for one, other in zip(*files, strict=True):
+            assert one.read_bytes() == other.read_bytes()
+        content = files[0][0].read_bytes()
+        if suffix == ".png":
+            width, height = pixels(content)
+            assert (width, height) == tuple(round(3 * size) for size in drawn.papers[0].size)
+        elif suffix == ".pdf":
+            assert content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
+            assert b"CreationDate" not in content
+        else:
+            tree = ElementTree.fromstring(content)
+            assert tree.get("role") == "img" and tree.find(f"{SVG}title").text
+            assert content.count(b"http") == 1 and b"url(" not in content and b"DOCTYPE" not in content
+            refers = [value for each in tree.iter() for name, value in each.items() if name.endswith("href")]
+            assert all(value.startswith("data:image/png;base64,") for value in refers)
+    assert {path.name[0] for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_a_film_has_as_many_frames_as_steps(tmp_path):
+    seen = transformer()
+    film = picture(seen, "player")
+    assert len(film.papers) == 1 + 2 * len(TARGET) + 1 and len({paper.size for paper in film.papers}) == 1
+    film.save(tmp_path / "x.gif")
+    content = (tmp_path / "x.gif").read_bytes()
+    assert content == film.gif()
+    with Image.open(io.BytesIO(content)) as opened:
+        assert opened.format == "GIF" and opened.n_frames == len(film.papers) and opened.info["loop"] == 0
+    recurrent = Seen(seen.sites[2:3], SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1))
+    assert len(picture(recurrent, "player").papers) == 1 + len(TARGET) + 1
+    still = picture(seen, "matrix")
+    still.save(tmp_path / "still.gif")
+    with Image.open(tmp_path / "still.gif") as opened:
+        assert opened.n_frames == 1
+
+
+def test_a_notebook_shows_pictures_and_films():
+    still, film = picture(transformer(), "lines"), picture(transformer(), "player")
+    assert still._repr_svg_().startswith("<svg") and still._repr_html_() is None
+    assert pixels(still._repr_png_())
+    assert film._repr_html_().startswith('<img alt="I am a cat" src="data:image/gif;base64,R0lG')
+    assert to_svg(still, title="told") == still.svg("told") and "<title>told</title>" in still.svg("told")
+
+
+@pytest.mark.parametrize("view", ["matrix", "lines", "shaded", "word", "player"])
+def test_hostile_words_are_text_in_every_file(view):
+    sites = [Site("decoder.cross", weights(len(HOSTILE), len(HOSTILE)), HOSTILE, HOSTILE)]
+    numbers = range(len(HOSTILE))
+    drawn = picture(Seen(sites, HOSTILE, HOSTILE, numbers, numbers, HOSTILE[0]), view)
+    tree = ElementTree.fromstring(drawn.svg())
+    assert {each.tag.removeprefix(SVG) for each in tree.iter()} <= {
+        "svg",
+        "title",
+        "desc",
+        "rect",
+        "text",
+        "path",
+    }
+    assert not any(name.startswith("on") for each in tree.iter() for name, _ in each.items())
+    written = {each.text for each in tree.iter(f"{SVG}text")}
+    assert any(each and each.startswith("</text><script>") for each in written)
+    assert {"$x^2$", r"a\nb", r"\x1b[31m", r"\u202eright", r"\ud800"} <= written
+    assert pixels(drawn.png()) and drawn.pdf().startswith(b"%PDF-") and "\x1b" not in str(drawn)
+
+
+def test_nothing_of_matplotlib_is_changed_and_its_settings_do_not_matter(monkeypatch):
+    drawn = picture(transformer(), "matrix")
+    before, known = settings(), len(font_manager.fontManager.ttflist)
+    content = drawn.png()
+    assert settings() == before and len(font_manager.fontManager.ttflist) == known
+    strange = {"axes.facecolor": "red", "savefig.dpi": 10, "lines.linewidth": 9, "font.family": "monospace"}
+    for name, value in {**strange, "figure.facecolor": "green", "image.origin": "lower"}.items():
+        monkeypatch.setitem(matplotlib.rcParams, name, value)
+    assert drawn.png() == content
+
+
+def test_pyplot_is_never_imported():
+    code = (
+        "import sys; from regard.viewing import matrix; picture = matrix([[1.0]], ['a'], ['b']);"
+        "picture.png(); picture.pdf(); picture.gif(); print('matplotlib.pyplot' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, "False"), ran.stderr
+
+
+def test_pictures_can_be_drawn_from_threads():
+    drawn = picture(transformer(), "matrix")
+    expected, found = drawn.png(), []
+    threads = [threading.Thread(target=lambda: found.append(drawn.png())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+
+
+def test_where_no_font_has_a_character_it_is_replaced_and_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(fonts, "installed", lambda: ())
+    fonts.written.cache_clear()
+    try:
+        drawn = picture(transformer(), "matrix")
+        (hint,) = drawn.save(tmp_path / "x.png")
+        assert "no font here draws Korean" in hint and "install fonts-noto-cjk" in hint
+        assert fonts.written("고양이 cat").text == "▯▯▯ cat"
+        width, height = pixels((tmp_path / "x.png").read_bytes())
+        assert width >= 3 * drawn.papers[0].size[0] and height > 3 * drawn.papers[0].size[1]
+        assert drawn.save(tmp_path / "x.svg") == () and "고양이" in (tmp_path / "x.svg").read_text("utf-8")
+        emoji = matrix([[1.0]], ["\U0001f9a9"], ["x"])
+        assert "U+1F9A9 flamingo" in emoji.hints[0] and "an SVG is drawn with the fonts" in emoji.hints[0]
+    finally:
+        fonts.written.cache_clear()
+
+
+def test_a_font_is_found_for_what_is_asked(monkeypatch, tmp_path):
+    assert fonts.written("cat").font.endswith("DejaVuSans.ttf")
+    (tmp_path / "broken.ttf").write_bytes(b"no font")
+    monkeypatch.setattr(fonts, "installed", lambda: (str(tmp_path / "broken.ttf"),))
+    fonts.written.cache_clear()
+    try:
+        assert fonts.written("고").missing == "고"
+    finally:
+        fonts.written.cache_clear()
+
+
+def test_what_is_missing_is_said_with_the_line_that_installs_it(monkeypatch):
+    fonts._own.cache_clear()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    fonts.written.cache_clear()
+    drawn = picture(transformer(), "matrix")
+    try:
+        assert drawn.svg() and drawn._repr_png_() is None and str(drawn)
+        with pytest.raises(ArgumentError, match=re.escape("pip install regard[view]")):
+            drawn.png()
+    finally:
+        monkeypatch.undo()
+        fonts._own.cache_clear()
+        fonts.written.cache_clear()
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    drawn = picture(transformer(), "matrix")
+    drawn.save(tmp_path / "x.svg")
+    before = (tmp_path / "x.svg").read_bytes()
+
+    def broken(*_):
+        raise ArgumentError("stopped")
+
+    monkeypatch.setattr(saving, "svg_of", broken)
+    with pytest.raises(ArgumentError):
+        drawn.save(tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(DataError, match="make the folder first"):
+        drawn.save(tmp_path / "no" / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "told"),
+    [
+        ({"view": "matrixx"}, UnknownName, "did you mean 'matrix'"),
+        ({"view": ""}, UnknownName, "known: heads, lines, long, matrix"),
+        ({"site": "decoder.9.cross"}, UnknownName, "decoder.1.cross"),
+        ({"site": "*"}, ArgumentError, "do not look from the same words"),
+        ({"head": 2}, ArgumentError, "expected: 0 to 1"),
+        ({"view": "heads", "head": 0}, ArgumentError, "every head"),
+        ({"view": "word", "word": "dog"}, UnknownName, "고양이"),
+        ({"view": "shaded", "word": 9}, ArgumentError, "0 to 3"),
+        ({"view": "matrix", "word": 1}, ArgumentError, "draws all words"),
+        ({"view": "player", "site": "encoder*"}, ArgumentError, "reading its source"),
+        ({"view": "long", "site": "x"}, UnknownName, "decoder.0.self"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_what_can(given, problem, told):
+    with pytest.raises(problem) as caught:
+        picture(transformer(), **given)
+    assert told in str(caught.value) and isinstance(caught.value, RegardError)
+
+
+def test_a_name_says_what_kind_of_file_it_is(tmp_path):
+    for name, told in {"x.jpg": "no kind of picture", "x": "does not say what to draw"}.items():
+        with pytest.raises(ArgumentError, match=told) as caught:
+            picture(transformer()).save(tmp_path / name)
+        assert ".png, .svg, .pdf, .gif" in str(caught.value)
+
+
+def test_where_nothing_was_seen_it_says_so():
+    for view, told in {
+        "matrix": "nothing was looked at",
+        "self": "looks at itself",
+        "long": "nothing long",
+    }.items():
+        with pytest.raises(ArgumentError, match=told):
+            picture(Seen((), (), (), (), ()), view)
+
+
+def test_sites_are_averaged_and_heads_are_taken_alone():
+    seen = transformer()
+    first, second = seen.site("decoder.0.cross").weights, seen.site("decoder.1.cross").weights
+    expected = matrix((first.mean(0) + second.mean(0)) / 2, TARGET, SOURCE).svg()
+    assert cells(picture(seen, title="").svg()) == cells(expected)
+    alone = picture(seen, site="decoder.1.cross", head=1, title="").svg()
+    assert cells(alone) == cells(matrix(second[1], TARGET, SOURCE).svg())
+    assert "decoder.1.cross, head 1" in alone and "mean of 2 sites" in picture(seen).svg()
+
+
+def cells(svg: str) -> list[str]:
+    return [each.get("fill") for each in ElementTree.fromstring(svg).iter(f"{SVG}rect")]
