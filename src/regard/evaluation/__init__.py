@@ -1,20 +1,27 @@
-"""Evaluation: how good translations and alignments are."""
+"""Evaluation: how good translations and alignments are, and whether attention tells the truth."""
 
+from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment import AlignmentScore, Links, parse_links, read_links, score_links
 from regard.evaluation.bleu import Score, bleu, chrf, ter
 from regard.evaluation.choosing import rank_by_agreement, rank_by_links
+from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
 from regard.evaluation.moses import moses_bleu
 from regard.evaluation.report import evaluate_corpus
 from regard.evaluation.symmetrising import SYMMETRISATIONS, symmetrise
 
 __all__ = [
+    "Agreement",
     "AlignmentScore",
+    "Faithfulness",
     "Links",
     "SYMMETRISATIONS",
     "Score",
+    "WordTruth",
+    "agreement",
     "bleu",
     "chrf",
     "evaluate_corpus",
+    "faithfulness",
     "moses_bleu",
     "parse_links",
     "rank_by_agreement",

@@ -1,0 +1,243 @@
+"""Faithfulness: two models of which the truth is known, and every model against one trial at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.batch import Batch
+from regard.data import train_tokenizers
+from regard.decoding import Greedy, Translator
+from regard.decoding.observing import observe
+from regard.evaluation import agreement, faithfulness
+from regard.evaluation.erasing import Pair, Trial, ended, saliencies, word_scores
+from regard.models import Encoded, Model, State, build_model
+from regard.models.base import attend
+from tests.models.variants import VARIANTS, make
+
+PAIRS = [("a b c d", "a b c d"), ("d c b", "d c b"), ("b e a c d", "b e a c d")]
+READERS = ["bahdanau", "luong general", "luong local-p fed", "transformer rotary", "transformer tied"]
+SHARP, LOUD = 12.0, 9.0
+
+
+class Pointer(Model):
+    """Says token t of its source at step t, read by attention alone."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.source_size = self.target_size = size
+        self.source = nn.Embedding.from_pretrained(LOUD * torch.eye(size).double(), freeze=False)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        places = SHARP * torch.eye(source.shape[1]).double().expand(len(source), -1, -1)
+        mask = regard.padding(lengths)
+        memory = regard.prepare(places, self.source(source), score=regard.Dot(), mask=mask)
+        return Encoded(lengths, (memory,), (self.source(source).sum(1),))
+
+    def start(self, encoded: Encoded) -> State:
+        return State()
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        rows = torch.arange(tokens.shape[1]) + state.position
+        places = torch.eye(max(encoded.memories[0].length, int(rows[-1]) + 1)).double()[rows]
+        query = places[:, : encoded.memories[0].length].expand(len(tokens), -1, -1)
+        read = attend(query, encoded.memories[0], start=state.position, site="decoder.cross").output
+        return State(state.position + tokens.shape[1]), self.said(read, encoded)
+
+    def said(self, read: Tensor, encoded: Encoded) -> Tensor:
+        return read
+
+
+class Liar(Pointer):
+    """Looks where Pointer looks, and says what it has from elsewhere."""
+
+    def said(self, read: Tensor, encoded: Encoded) -> Tensor:
+        return 0 * read + encoded.first[0][:, None]
+
+
+def translator(kind: type[Model], tokenizer: str = "word") -> Translator:
+    source, target = train_tokenizers(PAIRS, tokenizer)
+    assert source.size == target.size
+    return Translator(kind(source.size), source, target, search=Greedy())  # type: ignore[call-arg]
+
+
+def sides() -> tuple[list[str], list[str]]:
+    return [source for source, _ in PAIRS], [target for _, target in PAIRS]
+
+
+def test_a_model_that_reads_what_it_looks_at():
+    found = faithfulness(translator(Pointer), *sides(), samples=2)
+    size = translator(Pointer).model.target_size
+    assert [each.text for each in found.words if each.sentence == 1] == ["d", "c", "b"]
+    even = []
+    for each in found.words:
+        keys = len(PAIRS[each.sentence][0].split()) + 1
+        assert each.looked == (each.word,)
+        # Before: nearly all weight, so a logit of 9 against 0. Hidden: the other keys share, 9 / (keys - 1).
+        before = LOUD - math.log(math.exp(LOUD) + size - 1)
+        others = keys - 1
+        after = -math.log(others * math.exp(LOUD / others) + size - others)
+        assert each.hidden == pytest.approx(before - after, rel=0.01)
+        assert abs(each.hidden_random) < 0.01 and each.comprehensiveness > 0.7
+        assert abs(each.sufficiency) < 0.01 and each.spearman > 0.5
+        share = LOUD / keys
+        even.append(before - share + math.log(keys * math.exp(share) + size - keys))
+    assert found.better == 1 and found.uniform == pytest.approx(numpy.mean(even), rel=0.01)
+    assert (
+        found.summary()
+        == f"removing what it looked at costs {found.mean('hidden'):.1f} nats, random words 0.0"
+    )
+
+
+def test_a_model_that_looks_and_does_not_use_it():
+    found = faithfulness(translator(Liar), *sides())
+    for each in found.words:
+        assert (each.hidden, each.hidden_random, each.comprehensiveness, each.sufficiency) == (0, 0, 0, 0)
+        assert each.unknown > 1  # the word itself is needed, wherever the model has it from
+    assert found.uniform == 0 and found.better == 0
+    assert found.summary() == "removing what it looked at costs 0.0 nats, random words 0.0"
+
+
+def test_words_of_several_tokens_are_erased_whole():
+    source, target = train_tokenizers([("abc de f", "fed cba b")], "character")
+    torch.manual_seed(1)
+    model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
+    found = faithfulness(Translator(model, source, target), "abc de f", "fed cba b")
+    assert [(each.word, each.text) for each in found.words] == [(0, "fed"), (1, "cba"), (2, "b")]
+    scored = Translator(model, source, target).score("abc de f", "fed cba b")
+    weights, passage = scored.align().matrix, scored.passages[0]
+    pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
+    for each in found.words:
+        assert each.looked == (int(weights[each.word].argmax()),)
+        rows = tuple(place for place, word in enumerate(passage.words) if word == each.word)
+        gone = tuple(place for place, word in enumerate(passage.source_words) if word == each.looked[0])
+        before, after = word_scores(model, [pair], [Trial(0, rows), Trial(0, rows, gone)])
+        assert each.hidden == pytest.approx(before - after, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_trials_together_are_trials_alone_and_what_intervening_gives(name: str):
+    model = make(name)
+    sources, targets = [[4, 5, 6, 7], [8, 9, 10]], [[5, 6, 7], [4, 9, 8, 5, 6]]
+    pairs = [Pair(ended(a), ended(b)) for a, b in zip(sources, targets, strict=True)]
+    trials = [
+        Trial(0, (1,)),
+        Trial(1, (3, 4), hidden=(0, 2)),
+        Trial(0, (0, 1), unknown=(3,)),
+        Trial(0, (2,), hidden=(1,)),
+        Trial(1, (5,)),
+    ]
+    together = word_scores(model, pairs, trials)
+    alone = [word_scores(model, pairs, [trial])[0] for trial in trials]
+    assert together.tolist() == pytest.approx(alone, abs=1e-5)
+    for trial, score in zip(trials, together.tolist(), strict=True):
+        source = [1 if place in trial.unknown else each for place, each in enumerate(sources[trial.pair])]
+        cuts = [(row, key) for row in trial.rows for key in trial.hidden]
+        with regard.intervene(cut=cuts, at="*cross"):
+            seen = observe(model, Batch.collate([source], [targets[trial.pair]]))
+        assert score == pytest.approx(seen.token_scores[0, list(trial.rows)].sum().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings are louder on the way out too
+def test_gradient_times_input_is_the_slope_of_a_word_made_louder(name: str):
+    model = make(name).train()
+    pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
+    (found,) = saliencies(model, [pair], [trial])
+    assert found.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
+    model.eval()
+    step = 1e-4
+    for place, token in enumerate(pair.source):
+        row = model.source.weight.data[token]
+        before, sides = row.clone(), []
+        for factor in (1 + step, 1 - step):
+            row.copy_(factor * before)
+            sides.append(_precise(model, pair, trial))
+        row.copy_(before)
+        assert abs(sides[0] - sides[1]) / (2 * step) == pytest.approx(found[place], rel=1e-3, abs=1e-5)
+
+
+def _precise(model: Model, pair: Pair, trial: Trial) -> float:
+    """The log-probability of a trial's word in float64, for differences."""
+    batch = Batch.collate([pair.source[:-1]], [pair.target[:-1]])
+    with torch.no_grad():
+        scores = model(batch).log_softmax(-1).gather(-1, batch.labels[..., None])[0, :, 0]
+    return float(scores[list(trial.rows)].sum())
+
+
+def test_draws_depend_on_the_seed_and_on_nothing_else():
+    source, target = train_tokenizers(PAIRS, "word")
+    torch.manual_seed(0)
+    made = Translator(build_model("bahdanau", source.size, target.size, width=6), source, target)
+    whole, again = faithfulness(made, *sides()), faithfulness(made, *sides())
+    assert whole.words == again.words
+    first = faithfulness(made, *PAIRS[0])
+    for one, other in zip(first.words, whole.words, strict=False):
+        assert one.hidden_random == pytest.approx(other.hidden_random, abs=1e-6)
+    assert faithfulness(made, *sides(), seed=1).mean("hidden_random") != whole.mean("hidden_random")
+
+
+def test_without_targets_it_judges_what_is_said():
+    made = translator(Pointer)
+    sources, targets = sides()
+    found = faithfulness(made, sources)
+    said = [each.text for each in made.translate(sources)]
+    assert all(text.startswith(target) for text, target in zip(said, targets, strict=True))
+    assert len(found.words) == sum(len(text.split()) for text in said)
+
+
+def test_what_cannot_be_compared_is_counted_and_what_cannot_look_is_told():
+    made = translator(Pointer)
+    found = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
+    assert found.skipped == 2 and {each.sentence for each in found.words} == {2}
+    none = faithfulness(made, ["a"], ["a"])
+    assert "too few" in none.summary() and json.loads(json.dumps(none.written()))["hidden"] is None
+    assert none.written()["skipped"] == 1
+    written = json.loads(json.dumps(found.written(), allow_nan=False))
+    assert written["k"] == 2 and written["hidden"] == found.mean("hidden")
+    blind = Translator(
+        build_model("seq2seq", made.model.source_size, made.model.source_size, width=4),
+        made.source_tokenizer,
+        made.target_tokenizer,
+    )
+    with pytest.raises(regard.ArgumentError, match="does not look at its source"):
+        faithfulness(blind, *sides())
+    with pytest.raises(regard.ArgumentError, match="k is 0"):
+        faithfulness(made, *sides(), k=0)
+
+
+def test_one_layer_can_be_asked_about():
+    source, target = train_tokenizers(PAIRS, "word")
+    kind, options = VARIANTS["transformer rotary"]
+    model = build_model(kind, source.size, target.size, **options)
+    made = Translator(model, source, target, look=None)
+    found = {
+        at: faithfulness(made, *sides(), at=at) for at in ("decoder.0.cross", "decoder.1.cross", "*cross")
+    }
+    assert made.look is None and len({each.uniform for each in found.values()}) == 3
+    one = faithfulness(made, *sides(), at="decoder.1.cross", head=1)
+    assert one.written()["head"] == 1 and numpy.isfinite(one.mean("kendall"))
+    with pytest.raises(regard.UnknownName, match=r"decoder\.0\.cross"):
+        faithfulness(made, *sides(), at="decoder.7.cross")
+
+
+def test_agreement_of_a_model_with_itself_and_with_another():
+    made, other = translator(Pointer), translator(Liar)
+    assert agreement(made, other, *sides()).written() == {"distance": 0.0, "same": 1.0, "words": 12}
+    source, target = made.source_tokenizer, made.target_tokenizer
+    random: list[Any] = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        random.append(Translator(build_model("bahdanau", source.size, target.size, width=6), source, target))
+        nn.init.normal_(random[-1].model.score.vector, std=3)
+    found = agreement(*random, *sides())
+    assert 0 < found.distance < 1 and found.same < 1 and "words; distance" in str(found)
+    blank = ["", ""]
+    with pytest.raises(regard.ArgumentError, match="no word"):
+        agreement(made, made, blank, blank)
