@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, message
 from regard.viewing.arrays import checked_weights
 
-__all__ = ["MAP", "Pooled", "pooled", "pooled_from_top"]
+__all__ = ["MAP", "Pooled", "largest", "pooled", "pooled_from_top"]
 
 MAP = 256
 """The most blocks along a side of the map."""
@@ -77,12 +77,13 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
     ([7, -1], (1, 250, 250), 0.25)
     """
     call, sizes = f"pooled({name!r})", (len(rows), len(columns))
-    largest: list[tuple[NDArray[Any], NDArray[Any]]] = []
+    kept_rows: list[tuple[NDArray[Any], NDArray[Any]]] = []
     maxima = sums = numpy.zeros(0)
     first = 0
     for strip in _strips(weights):
         given = strip if getattr(strip, "ndim", 3) == 3 else strip[None]
-        strip_HnS, _ = checked_weights(call, given, "HTS", None)
+        checked, _ = checked_weights(call, given, "HTS", None)
+        strip_HnS = checked.astype(numpy.float32)
         heads, count, length = strip_HnS.shape
         if not first:
             maxima = numpy.zeros((heads, *map(_blocks, sizes)))
@@ -91,14 +92,14 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
             problem = f"rows {first} to {first + count} are weights of H={heads}, S={length}"
             expected = f"H={len(maxima)}, S={sizes[1]} columns, T={sizes[0]} rows in all"
             raise ArgumentError(message(call, problem, expected=expected))
-        largest.append(_largest(strip_HnS, min(top, length)))
+        kept_rows.append(largest(strip_HnS, min(top, length)))
         _pool(strip_HnS, first, sizes, maxima, sums)
         first += count
     if first != sizes[0] or not first:
         raise ArgumentError(
             message(call, f"weights have {first} rows", expected=f"T = {sizes[0]}, 1 or more")
         )
-    keys, kept = (numpy.concatenate(parts, 1) for parts in zip(*largest, strict=True))
+    keys, kept = (numpy.concatenate(parts, 1) for parts in zip(*kept_rows, strict=True))
     return Pooled(
         name,
         keys.astype(numpy.int32),
@@ -181,7 +182,7 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
         yield _numpy(weights[..., first : first + step, :])
 
 
-def _largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """The keys and weights of the largest of each row, largest first; -1 and 0 where the weight is 0."""
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
@@ -198,9 +199,9 @@ def _pool(
     blocks = numpy.arange(first, first + strip.shape[1]) // side
     down = numpy.flatnonzero(numpy.diff(blocks, prepend=-1))
     place = slice(blocks[0], blocks[-1] + 1)
-    largest = numpy.maximum.reduceat(numpy.maximum.reduceat(strip, across, axis=2), down, axis=1)
-    maxima[:, place] = numpy.maximum(maxima[:, place], largest)
-    sums[:, place] += numpy.add.reduceat(numpy.add.reduceat(strip, across, axis=2), down, axis=1)
+    highest = numpy.maximum.reduceat(numpy.maximum.reduceat(strip, across, axis=2), down, axis=1)
+    maxima[:, place] = numpy.maximum(maxima[:, place], highest)
+    sums[:, place] += numpy.add.reduceat(numpy.add.reduceat(strip, across, axis=2), down, axis=1, dtype=float)
 
 
 def _numpy(given: Any) -> NDArray[Any]:

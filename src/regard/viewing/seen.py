@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -44,14 +45,18 @@ class Site:
     column_words: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        call, given = f"Site({self.name!r})", _array(self.weights)
-        weights, _ = checked_weights(call, given[None] if given.ndim == 2 else given, "HTS", None)
+        call, weights = f"Site({self.name!r})", _array(self.weights)
+        weights = weights[None] if weights.ndim == 2 else weights
+        # What is plainly right, as almost all is, is not copied to be checked.
+        plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
+        if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
+            weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
         if not len(weights):
             raise ArgumentError(message(call, "weights are of no head", expected="(H, T, S), H at least 1"))
         for name, axis in (("rows", 0), ("columns", 1)):
             check_words(call, name, getattr(self, name), weights[0], axis=axis)
             self._set(name, tuple(map(str, getattr(self, name))))
-        self._set("weights", weights.astype(numpy.float32))
+        self._set("weights", weights)
         if self.values is not None:
             values = _array(self.values).astype(numpy.float32)
             if values.shape != weights.shape[::2]:
@@ -203,6 +208,10 @@ class Seen:
             rolled = mixed / mixed.sum(-1, keepdims=True) @ rolled
         return replace(layers[-1], name=f"{part}.rollout", weights=rolled.astype(numpy.float32), values=None)
 
+    def picture(self, view: str = "matrix", **options: Any) -> Any:
+        """Draw it: see regard.viewing.picture, which takes the same."""
+        return importlib.import_module("regard.viewing.picture").picture(self, view, **options)
+
     def save(self, path: str | Path) -> None:
         """Write it to a file, whole or not at all: a header in JSON and the arrays, as safetensors does.
 
@@ -221,6 +230,8 @@ class Seen:
 
     def _numbered(self, site: Site) -> Site:
         """A site with the words that its rows and columns belong to."""
+        if site.row_words is not None and site.column_words is not None:
+            return site
         target_first = site.kind != "encoder"
         return replace(
             site,

@@ -1,0 +1,216 @@
+"""Packing: weights as few bytes, on a scale on which small ones keep their size.
+
+A weight is a whole number on the scale of its square root: q = round(L sqrt(weight / most)), with `most` the
+largest weight of its head and L = 65,534 where all weights of a page are few, else 254; the number above L
+stands for what is no number. The error is at most sqrt(weight * most) / L, and most / 4 L^2: with 8 bits,
+0.4 % of the largest weight, 4 % of a weight a hundredth as large, and less than most / 250,000 is 0; with 16
+bits a 257th part of that.
+
+Where all weights are too many for a page, of each row only the largest are kept, with their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.viewing.document import JOINERS
+from regard.viewing.pooled import Pooled, largest, pooled
+from regard.viewing.seen import Seen, Site
+from regard.viewing.shades import clean
+from regard.viewing.words import grouped, spelled
+
+__all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
+
+FINE = 1_000_000
+"""With no more weights than this, each has 16 bits."""
+
+BYTES = 6_500_000
+"""The bytes that all matrices of a page may take; base64 makes 8.7 MB of them."""
+
+LONG = 2**20
+"""A site of more weights than this is shown as a long one, from a map and the largest of each row."""
+
+LONGEST = 200
+"""Longer tokens are cut."""
+
+
+def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Weights (planes, ...) as whole numbers on the scale of the square root; `most` is one for each plane.
+
+    >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
+    [[0, 127, 254, 255]]
+    """
+    top = 2**bits - 2
+    shaped = most.reshape(-1, *[1] * (weights.ndim - 1))
+    roots = numpy.sqrt(numpy.clip(weights / shaped, 0.0, 1.0))
+    whole = numpy.where(numpy.isnan(roots), top + 1, numpy.rint(top * numpy.nan_to_num(roots)))
+    return whole.astype("<u2" if bits == 16 else "u1")
+
+
+@dataclass
+class Packed:
+    """A page's data: what is said in JSON, and a block of bytes for each site."""
+
+    sides: list[dict[str, Any]] = field(default_factory=list)
+    sites: list[dict[str, Any]] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)
+    _known: dict[Any, int] = field(default_factory=dict)
+
+    def side(self, pieces: Sequence[str], numbers: Sequence[int]) -> int:
+        """The place of these pieces among the sides, each of which is written once."""
+        key = (tuple(pieces), tuple(numbers))
+        if key not in self._known:
+            groups = grouped(numbers)
+            place = {piece: number for number, group in enumerate(groups) for piece in group}
+            parts = [[pieces[piece] for piece in group] for group in groups]
+            side = {
+                "pieces": [_token(piece) for piece in pieces],
+                "words": [_token(spelled(part) or "".join(part)) for part in parts],
+                "groups": [place[piece] for piece in range(len(pieces))],
+                "special": [int(numbers[group[0]] < 0) for group in groups],
+            }
+            self._known[key] = len(self.sides)
+            self.sides.append(side)
+        return self._known[key]
+
+
+def pack(seen: Seen) -> Packed:
+    """What a page needs to draw a Seen."""
+    packed = Packed()
+    sites = (*_means(seen), *seen.sites, *_rollouts(seen))
+    short = [site for site in sites if site.weights[0].size <= LONG]
+    planes = {site.name: _planes(site) for site in short}
+    count = sum(weights.size for weights in planes.values())
+    rows = sum(weights.shape[0] * weights.shape[1] for weights in planes.values())
+    room = BYTES - 4 * sum(site.values.size for site in short if site.values is not None)
+    kept = None if count <= room else max(min(room // (3 * rows), 64), 1)
+    for site in short:
+        sides = (site.rows, site.row_words), (site.columns, site.column_words)
+        about, content = _short(planes[site.name], kept, 16 if count <= FINE else 8)
+        values = b"" if site.values is None else site.values.astype("<f4").tobytes()
+        packed.blocks.append(content + values)
+        packed.sites.append(
+            {
+                "name": clean(site.name),
+                "kind": site.kind,
+                "heads": site.heads,
+                "rows": packed.side(sides[0][0], sides[0][1] or ()),
+                "columns": packed.side(sides[1][0], sides[1][1] or ()),
+                "values": site.values is not None,
+                **about,
+            }
+        )
+    long = [_lengthened(site) for site in sites if site.weights[0].size > LONG]
+    for each, mean in (*((each, each.heads > 1) for each in long), *((each, False) for each in seen.long)):
+        about, content = _long(each)
+        packed.blocks.append(content)
+        packed.sites.append(
+            {
+                "name": clean(each.name),
+                "kind": "long",
+                "heads": each.heads - mean,
+                "mean": mean,
+                "rows": packed.side(each.rows, range(len(each.rows))),
+                "columns": packed.side(each.columns, range(len(each.columns))),
+                **about,
+            }
+        )
+    return packed
+
+
+def _planes(site: Site) -> NDArray[numpy.float32]:
+    """The weights of each head, then their mean, then the mean of weights times value norms, where known."""
+    if site.heads == 1:
+        return site.weights
+    planes = [site.weights, site.weights.mean(0, keepdims=True)]
+    if site.values is not None:
+        planes.append((site.weights * site.values[:, None]).mean(0, keepdims=True))
+    return numpy.concatenate(planes)
+
+
+def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
+    """A site whose matrix is in the page: whole, or of each row the largest weights and their keys."""
+    most = _most(planes)
+    about: dict[str, Any] = {"form": "whole", "bits": bits, "most": _rounded(most)}
+    if kept is None or kept >= planes.shape[2]:
+        return about, quantised(planes, most, bits if kept is None else 8).tobytes()
+    keys, weights = largest(planes, kept)
+    share = weights.sum((1, 2), dtype=float) / numpy.maximum(planes.sum((1, 2), dtype=float), 1e-30)
+    wide = _wide(planes.shape[2])
+    about |= {"form": "top", "bits": 8, "kept": kept, "wide": wide, "share": _rounded(share)}
+    return about, keys.astype("<u4" if wide else "<u2").tobytes() + quantised(weights, most, 8).tobytes()
+
+
+def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
+    """A site that is a map of blocks and the largest weights of each row: keys, weights, maxima, means."""
+    wide = _wide(len(site.columns))
+    most, most_mean = _most(site.maxima), _most(site.means)
+    about = {
+        "form": "long",
+        "bits": 8,
+        "kept": site.keys.shape[2],
+        "wide": wide,
+        "map": list(site.maxima.shape[1:]),
+        "whole": site.whole,
+        "most": _rounded(most),
+        "mostMean": _rounded(most_mean),
+    }
+    parts = [
+        site.keys.astype("<u4" if wide else "<u2"),
+        quantised(site.weights, most, 8),
+        quantised(site.maxima, most, 8),
+        quantised(site.means, most_mean, 8),
+    ]
+    return about, b"".join(part.tobytes() for part in parts)
+
+
+def _wide(columns: int) -> bool:
+    """Whether keys take four bytes rather than two, the last number of which stands for none."""
+    return columns > 2**16 - 1
+
+
+def _lengthened(site: Site) -> Pooled:
+    """A site of too many weights for a matrix; the mean over heads comes first where there are several."""
+    mean = site.weights.mean(0, keepdims=True)
+    weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
+    return pooled(site.name, weights, site.rows, site.columns)
+
+
+def _means(seen: Seen) -> list[Site]:
+    """For each kind of attention in several layers, the mean over layers and heads."""
+    found = []
+    for kind in ("cross", "encoder", "decoder"):
+        layers = [site for site in seen.sites if site.kind == kind]
+        if len(layers) < 2 or len({(site.rows, site.columns) for site in layers}) > 1:
+            continue
+        mean = numpy.mean([site.weights.mean(0) for site in layers], 0)[None]
+        part, last = layers[0].name.split(".")[0], layers[0].name.split(".")[-1]
+        found.append(replace(layers[0], name=f"{part}.*.{last}", weights=mean, values=None))
+    return found
+
+
+def _rollouts(seen: Seen) -> list[Site]:
+    layers = [site for site in seen.sites if site.kind == "encoder" and site.name.endswith("self")]
+    square = len({site.weights.shape[1:] for site in layers}) == 1
+    return [seen.rollout()] if square and layers[0].rows == layers[0].columns else []
+
+
+def _most(planes: NDArray[Any]) -> NDArray[Any]:
+    """The largest of each plane, or 1 where there is none."""
+    known = numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
+    # Rounded before it is divided by: the page multiplies by the same number.
+    return numpy.array(_rounded(numpy.where(known > 0, known, 1.0)))
+
+
+def _rounded(numbers: NDArray[Any]) -> list[float]:
+    return [float(f"{number:.6g}") for number in numbers.tolist()]
+
+
+def _token(text: str) -> str:
+    shown = clean(text, kept=JOINERS)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"

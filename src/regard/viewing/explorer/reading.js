@@ -1,0 +1,93 @@
+// What is said in words: the line under a view, the same view as text, and moving among words with keys.
+const TOLD = 5;
+const TEXT_ROWS = 300;
+
+function hint(text) {
+  tell(text);
+  document.getElementById("told").className = "quiet";
+}
+
+function tell(...parts) {
+  const line = document.getElementById("told");
+  line.className = "";
+  const text = parts.join("");
+  if (line.textContent !== text) line.textContent = text;
+}
+
+function tellCell(table, row, column) {
+  const names = `${isolated(cut(table.rows[row].text))} looked at ${isolated(cut(table.columns[column].text))}`;
+  tell(`${names}: `, tellWeight(table, row, weightAt(table, row, column)));
+}
+
+// Where only the largest weights of a row are in the page, any other is smaller than the smallest of them.
+function tellWeight(table, row, weight) {
+  if (weight || table.site.form === "whole") return spoken(weight);
+  return `not among the ${table.site.kept} largest of its row`;
+}
+
+function tellRow(table, row) {
+  tell(isolated(cut(table.rows[row].text)), " looked at ", listed(rankedRow(table, row, TOLD)));
+}
+
+function tellColumn(table, column) {
+  tell(isolated(cut(table.columns[column].text)), " was looked at by ", listed(rankedColumn(table, column, TOLD)));
+}
+
+function listed(found) {
+  return found.map((each) => `${isolated(cut(each.name.text))} ${spoken(each.weight)}`).join(", ") || "nothing";
+}
+
+// A view as text, made when it is opened.
+function asText(table) {
+  const details = element("details", { class: "text" }, element("summary", {}, "As text"));
+  details.addEventListener("toggle", () => {
+    if (details.children.length > 1) return;
+    const lines = table.rows.slice(0, TEXT_ROWS).map((name, row) =>
+      element(
+        "li",
+        {},
+        element("bdi", {}, cut(name.text, 60)),
+        " looked at ",
+        listed(rankedRow(table, row, TOLD)),
+      ),
+    );
+    details.append(element("ol", { start: table.firstRow + 1 }, ...lines));
+    if (table.rows.length > TEXT_ROWS) {
+      details.append(element("p", { class: "quiet" }, `The first ${TEXT_ROWS} of ${counted(table.rows.length)} rows.`));
+    }
+  });
+  return details;
+}
+
+// One of these is reached with Tab, the others from it with the arrow keys.
+function roving(items, { across = 1, on = () => {} } = {}) {
+  items.forEach((item, place) => {
+    item.tabIndex = place === 0 ? 0 : -1;
+  });
+  const container = items.length ? items[0].parentElement.closest("[data-roving]") : null;
+  if (!container) return;
+  container.addEventListener("focusin", (event) => {
+    const place = items.indexOf(event.target);
+    if (place < 0) return;
+    for (const item of items) if (item.tabIndex === 0) item.tabIndex = -1;
+    items[place].tabIndex = 0;
+    on(place);
+  });
+  container.addEventListener("keydown", (event) => {
+    const place = items.indexOf(event.target);
+    if (place < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    const row = Math.floor(place / across);
+    const sideways = getComputedStyle(container).direction === "rtl" ? -1 : 1;
+    const next = {
+      ArrowRight: place + sideways,
+      ArrowLeft: place - sideways,
+      ArrowDown: place + across,
+      ArrowUp: place - across,
+      Home: across > 1 ? row * across : 0,
+      End: across > 1 ? (row + 1) * across - 1 : items.length - 1,
+    }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    if (items[next]) items[next].focus();
+  });
+}

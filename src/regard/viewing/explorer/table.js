@@ -1,0 +1,92 @@
+// A table: the words and weights that the choices give, whatever view draws them.
+
+function namesOf(side) {
+  return side.pieces.map((text, place) => ({ text, special: side.special[side.groups[place]] === 1 }));
+}
+
+function wordsOf(side) {
+  return side.words.map((text, place) => ({ text, special: side.special[place] === 1 }));
+}
+
+function largestIn(cells) {
+  let most = 0;
+  for (const cell of cells) if (cell > most) most = cell;
+  return most || 1;
+}
+
+function tableOf(choice) {
+  const site = page.sites[choice.site];
+  if (site.form === "long") return windowOf(site, choice);
+  const [rowSide, columnSide] = [page.sides[site.rows], page.sides[site.columns]];
+  let table = {
+    rows: namesOf(rowSide),
+    columns: namesOf(columnSide),
+    cells: denseOf(site, planeNumber(site, choice.head, choice.measure)),
+  };
+  if (choice.measure === "values" && site.values && (choice.head !== "mean" || site.heads === 1)) {
+    table = timesValues(table, valuesOf(site, choice.head === "mean" ? 0 : choice.head));
+  }
+  if (choice.units === "words") table = joinedTable(table, rowSide, columnSide);
+  if (choice.specials !== "shown") table = withoutSpecials(table, choice.specials === "renormalised");
+  return { ...table, site, firstRow: 0, firstColumn: 0, most: largestIn(table.cells) };
+}
+
+function timesValues(table, values) {
+  const width = table.columns.length;
+  return { ...table, cells: table.cells.map((cell, place) => cell * values[place % width]) };
+}
+
+// A sum over the pieces of a word that is looked at, a mean over those of a word that looks.
+function joinedTable(table, rowSide, columnSide) {
+  const [rows, columns] = [wordsOf(rowSide), wordsOf(columnSide)];
+  const cells = new Float32Array(rows.length * columns.length);
+  const lengths = new Float32Array(rows.length);
+  rowSide.groups.forEach((row, place) => {
+    lengths[row]++;
+    const start = place * columnSide.groups.length;
+    columnSide.groups.forEach((column, other) => {
+      cells[row * columns.length + column] += table.cells[start + other];
+    });
+  });
+  for (let place = 0; place < cells.length; place++) cells[place] /= lengths[Math.floor(place / columns.length)];
+  return { rows, columns, cells };
+}
+
+function withoutSpecials(table, renormalised) {
+  const places = (names) => names.map((name, place) => (name.special ? -1 : place)).filter((place) => place >= 0);
+  const [rows, columns] = [places(table.rows), places(table.columns)];
+  const width = table.columns.length;
+  const cells = new Float32Array(rows.length * columns.length);
+  rows.forEach((row, place) => {
+    const line = table.cells.subarray(row * width, (row + 1) * width);
+    const taken = columns.map((column) => line[column]);
+    const sum = taken.reduce((a, b) => a + b, 0);
+    const scale = renormalised ? (sum ? line.reduce((a, b) => a + b, 0) / sum : 0) : 1;
+    taken.forEach((weight, column) => {
+      cells[place * columns.length + column] = weight * scale;
+    });
+  });
+  return { rows: rows.map((row) => table.rows[row]), columns: columns.map((column) => table.columns[column]), cells };
+}
+
+function weightAt(table, row, column) {
+  return table.cells[row * table.columns.length + column];
+}
+
+// The places and weights of one row or column, largest first, those of 0 left out.
+function rankedRow(table, row, count) {
+  const found = table.columns.map((name, place) => ({ name, place, weight: weightAt(table, row, place) }));
+  return ranked(found, count);
+}
+
+function rankedColumn(table, column, count) {
+  const found = table.rows.map((name, place) => ({ name, place, weight: weightAt(table, place, column) }));
+  return ranked(found, count);
+}
+
+function ranked(found, count) {
+  return found
+    .filter((each) => each.weight > 0)
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, count);
+}
