@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from regard.errors import RegardError, message
 from regard.training.distributed import Processes
 from regard.training.progress import step_seed
 from regard.training.task import Loss, Task
@@ -46,7 +47,7 @@ class Gradients:
         half: bool = False,
         compiled: bool = False,
     ):
-        self.task, self.seed, self.device, self.half = task, seed, device, half
+        self.task, self.seed, self.device, self.half, self.compiled = task, seed, device, half, compiled
         self.processes = processes or Processes()
         objective: Any = Objective(task)
         if self.processes.world > 1:
@@ -79,10 +80,20 @@ class Gradients:
             ready = self.task.prepare(batch, self.device)
             with self._together(last=place == len(batches) - 1):
                 with self._precision():
-                    loss: Loss = self._objective(ready)
+                    loss = self._loss(ready)
                 # Processes are averaged over, so each counts its tokens against those of all.
                 (loss.total * (self.processes.world / tokens)).backward()
             yield Loss(loss.total.detach(), loss.shown)
+
+    def _loss(self, ready: Any) -> Loss:
+        if not self.compiled:
+            return self._objective(ready)
+        try:
+            return self._objective(ready)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            problem = f"the compiled model was given more than {self.task.shapes} shapes"
+            hint = "training.compile = false; or batches of fewer lengths"
+            raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:
         """Processes exchange gradients with the last batch of a step, not before."""

@@ -110,7 +110,8 @@ class Trainer:
 
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the end, or until interrupted; all is saved either way."""
-        asked = Interruption() if interruption is None else interruption  # one that was not asked for is false
+        # Not "or": a wish that nobody has uttered yet is false.
+        asked = Interruption() if interruption is None else interruption
         at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total

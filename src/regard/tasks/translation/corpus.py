@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from regard.data import (
     read_pairs,
     train_tokenizers,
 )
+from regard.data.inspection import Report
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError, UnknownName, message
 from regard.evaluation import Links, read_links
@@ -125,15 +127,12 @@ def read_split(data: Data) -> Split:
         return _built_in(data)
     choices = _choices(data)
     whole = read_pairs(**_places(data, "", choices))
-    report = whole.inspect()
-    report.check()
+    report = _accepted(whole)
     said = [str(report)]
     links = None if data.alignments is None else _links(data.alignments, report.read)
     if data.valid_source or data.valid_tsv or data.valid_jsonl:
         train, valid = whole, read_pairs(**_places(data, "valid_", choices))
-        valid_report = valid.inspect()
-        valid_report.check()
-        said.append(str(valid_report))
+        said.append(str(_accepted(valid)))
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
@@ -141,6 +140,17 @@ def read_split(data: Data) -> Split:
         said.append(str(held))
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
     return Split(train, valid, tuple(said), aligned)
+
+
+def _accepted(pairs: Pairs) -> Report:
+    """The report on pairs; where they are refused, the error says how settings would take them."""
+    report = pairs.inspect()
+    try:
+        report.check()
+    except DataError as error:
+        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
+        raise DataError(text) from None
+    return report
 
 
 def _choices(data: Data) -> Choices:

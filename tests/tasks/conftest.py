@@ -1,0 +1,47 @@
+"""A small corpus and a run on it, made once; encoded pairs are kept where a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.small import settings, train, written
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("small")
+
+
+@pytest.fixture(autouse=True)
+def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(place / "cache"))
+
+
+@pytest.fixture(scope="session")
+def data(place: Path) -> dict[str, list[str]]:
+    """Where a small corpus is. Nobody changes it."""
+    return written(place / "data")
+
+
+@pytest.fixture(scope="session")
+def links(data: dict[str, list[str]]) -> str:
+    """The file of its alignments."""
+    return str(Path(data["source"][0]).with_suffix(".links"))
+
+
+@pytest.fixture(scope="session")
+def finished(place: Path, data: dict[str, list[str]]) -> Path:
+    """A run that has ended. Nobody changes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(place / "cache"))
+        train(settings(data), place / "run")
+    return place / "run"
+
+
+@pytest.fixture
+def begun(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))

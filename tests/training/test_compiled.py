@@ -1,0 +1,87 @@
+"""A compiled loss: it is the same, it sees few shapes, and one too many is an error."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from regard.errors import RegardError
+from regard.tasks.translation import Machine, train_translation
+from tests.training.toys import Toy, last, records, trainer
+
+TINY: dict[str, Any] = {
+    "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "longest": 15},
+    "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.0},
+    "training": {"steps": 5, "tokens": 128, "log_every": 1, "compile": True},
+    "evaluation": {"sentences": 1, "samples": 0},
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(monkeypatch: pytest.MonkeyPatch):
+    config = torch._dynamo.config
+    before = config.recompile_limit, config.fail_on_recompile_limit_hit
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    config.recompile_limit, config.fail_on_recompile_limit_hit = before
+
+
+class Uneven(Toy):
+    """Batches of so many points and no more, each count once an epoch."""
+
+    def __init__(self, counts: int, shapes: int):
+        super().__init__()
+        self.counts, self.shapes = counts, shapes
+
+    def batches(self, epoch: int, start: int = 0) -> Any:
+        for count in range(1 + start, self.counts + 1):
+            yield self.restored({"x": self.x[:count], "y": self.y[:count]})
+
+    def len_epoch(self, epoch: int) -> int:
+        return self.counts
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile without a compiler: graphs are traced, and counted, and run as they are."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+
+
+def test_a_compiled_run_is_the_same(tmp_path: Path, quick: None):
+    for name, compiled in (("plain", False), ("compiled", True)):
+        trainer(tmp_path / name, Uneven(4, shapes=4), steps=8, compile=compiled).run()
+    plain, compiled = (last(tmp_path / name).tensors("weights") for name in ("plain", "compiled"))
+    for name in plain:
+        torch.testing.assert_close(compiled[name], plain[name])
+
+
+def test_more_shapes_than_torch_allows_are_allowed_where_the_task_has_them(tmp_path: Path, quick: None):
+    assert trainer(tmp_path, Uneven(12, shapes=12), steps=24, compile=True).run().step == 24
+
+
+def test_a_shape_too_many_is_an_error(tmp_path: Path, quick: None):
+    with pytest.raises(RegardError, match=r"more than 8 shapes\nhint: training.compile = false"):
+        trainer(tmp_path, Uneven(12, shapes=8), steps=24, compile=True).run()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
+)
+def test_a_transformer_loses_the_same_compiled_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    losses = []
+    for name in ("compiled", "plain"):
+        if name == "plain":  # on the same batches, which are planned for the compiler
+            monkeypatch.setattr(torch, "compile", lambda module, **options: module)
+        train_translation(TINY, tmp_path / name, machine=Machine("cpu"), console=Console(quiet=True))
+        losses.append([(each["loss"], each["norm"]) for each in records(tmp_path / name, "training")])
+    for compiled, plain in zip(*losses, strict=True):
+        assert compiled == pytest.approx(plain, rel=1e-4)
