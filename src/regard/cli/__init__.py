@@ -17,11 +17,13 @@ from regard.cli import (
     demo,
     doctor,
     evaluate,
+    intervene,
     score,
     show,
     tour,
     train,
     translate,
+    view,
 )
 from regard.errors import RegardError
 
@@ -41,7 +43,9 @@ for command in (
     translate.translate,
     score.score,
     evaluate.evaluate,
+    view.view,
     align.align,
+    intervene.intervene,
     average.average,
     show.show,
     backends.backends,

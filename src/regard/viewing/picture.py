@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy
 from numpy.typing import NDArray
 from rich.console import Group
+from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.choosing import Chosen, Word, chosen, matching
@@ -56,7 +57,13 @@ def picture(
     """
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
-    return VIEWS[view](seen, site, head, word, seen.title if title is None else title)
+    drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
+    notes = [label(note, 110) for note in seen.notes]
+    for paper in drawn.papers:
+        paper.foot(*notes)
+    if notes:
+        drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in notes))
+    return drawn
 
 
 def _matrix(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:

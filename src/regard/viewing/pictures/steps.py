@@ -99,7 +99,8 @@ def steps(
     paper.foot(left_out)
     paper.head(label(title, 90), label(about, 110))
     paper.about = "query, keys, scores, weights, values and output of one attention, as grids of numbers"
-    return Picture([paper], Group(*(line for step in found for line in _printed(step))))
+    printed = [line for step in found for line in _printed(step)]
+    return Picture([paper], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
 
 
 def _steps(

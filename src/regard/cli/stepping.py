@@ -1,0 +1,107 @@
+"""What went into an attention of a run: queries, keys, scores and values at a site, for one pair."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from regard.call import Call
+from regard.errors import ArgumentError, message
+from regard.viewing import Picture, Seen, Site, steps
+from regard.viewing.pictures.choosing import matching, place_of
+
+__all__ = ["calls_at", "drawn_steps", "with_values"]
+
+
+def calls_at(translator: Any, source: str, target: str, sites: list[str]) -> dict[str, list[Call]]:
+    """The calls made at these sites while a given pair is read, in their order."""
+    from regard.sites import scope
+
+    calls: dict[str, list[Call]] = {name: [] for name in sites}
+    with ExitStack() as stack:
+        for name in sites:
+            stack.enter_context(scope(edit=_kept(calls[name]), at=name))
+        translator.score([source], [target])
+    return calls
+
+
+def with_values(translator: Any, seen: Seen, source: str, target: str) -> Seen:
+    """The same with the norms of the values of every site, to be multiplied with the weights."""
+    calls = calls_at(translator, source, target, [site.name for site in seen.sites])
+    sites = []
+    for site in seen.sites:
+        made = calls[site.name]
+        norms = made[0].spread(made[0].value)[0].norm(dim=-1).float().numpy(force=True) if made else None
+        fits = norms is not None and norms.shape == site.weights.shape[::2]
+        sites.append(replace(site, values=norms) if fits else site)
+    return replace(seen, sites=tuple(sites))
+
+
+def drawn_steps(
+    translator: Any,
+    seen: Seen,
+    source: str,
+    target: str,
+    site: str | None,
+    head: int | None,
+    word: str | None,
+) -> Picture:
+    """One attention of a pair, step by step: of the last site of this name, and of its first head."""
+    place, head = matching(seen, site)[-1], head or 0
+    if not 0 <= head < place.heads:
+        problem = f"{place.name} has no head {head}"
+        raise ArgumentError(message("--head", problem, expected=f"0 to {place.heads - 1}"))
+    rows = list(range(len(place.rows))) if word is None else [place_of(word, place.rows, "--word")]
+    query, key, value, scores, formula = _numbers(calls_at(translator, source, target, [place.name]), place)
+    named = f"{place.name}, head {head}" if place.heads > 1 else place.name
+    return steps(
+        query[head, rows],
+        key[head],
+        value[head],
+        formula,
+        scores=scores[head, rows],
+        rows=[place.rows[row] for row in rows],
+        columns=place.columns,
+        title=seen.title,
+        about=f"{named}; query and keys as the score projects them",
+    )
+
+
+def _numbers(calls: dict[str, list[Call]], site: Site) -> tuple[Any, Any, Any, Any, str]:
+    """Query (H, T, D), key (H, S, D), value (H, S, E), scores (H, T, S) of a site, and how they were made."""
+    import torch
+
+    from regard.backends.reference import compare
+    from regard.select import Soft
+
+    made = calls[site.name]
+    rows = sum(call.sizes[2] for call in made)
+    if not made or rows != len(site.rows) or made[0].sizes[3] != len(site.columns):
+        problem = "the sentence was read in several parts"
+        raise ArgumentError(message("--view steps", problem, hint="a shorter sentence can be shown"))
+    if not all(isinstance(call.select, Soft) for call in made):
+        problem = f"{site.name} does not select by softmax, which is what is drawn"
+        raise ArgumentError(message("--view steps", problem))
+    parts = []
+    for call in made:
+        scores, visible = compare(call)
+        parts.append((scores / call.temperature).masked_fill(~visible, -torch.inf)[0])
+    first = made[0]
+    query = torch.cat([call.query[0] for call in made], dim=1)
+    key, value = (first.spread(each)[0] for each in (first.key, first.value))
+    if first.combine == "inner":
+        scale = first.scale / first.temperature
+        formula = "query · key" if scale == 1 else f"query · key × {scale:.3g}"
+    else:
+        formula = "v · tanh(query + key)"
+    biased = formula if first.bias is None else f"{formula} + bias"
+    return query.detach(), key.detach(), value.detach(), torch.cat(parts, dim=1).detach(), biased
+
+
+def _kept(calls: list[Call]) -> Any:
+    def keep(call: Call) -> Call:
+        calls.append(call)
+        return call
+
+    return keep

@@ -1,0 +1,208 @@
+"""regard view: what a run looked at for one sentence, in the terminal or as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from regard.cli.lines import say
+from regard.cli.searching import Device, MaxLength, Size, Threads, Which, chosen_search, opened
+from regard.data.reading import shown
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.viewing import VIEWS, Picture, Seen, picture
+
+__all__ = ["view"]
+
+STEPS = "steps"
+"""The one view that needs the model: its numbers are not among the weights."""
+
+KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
+UNKNOWN = "<unk>"
+"""What a model reads for a word that it does not know."""
+
+SPECIALS = ("show", "hide", "renormalise")
+
+SEEING = "What is shown"
+
+
+def _option(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=SEEING, show_default=False, **more)
+
+
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file that --save x.seen wrote.")
+]
+Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What the model is to read.")]
+Target = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="A translation to look at, not the model's own.")
+]
+Save = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view), or .seen (data)."),
+]
+View = Annotated[str, _option(f"{', '.join((*VIEWS, STEPS))}; matrix unless given.")]
+Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
+Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
+Word = Annotated[str | None, _option("Of word, shaded and steps: one word, as text or by its number.")]
+Subwords = Annotated[bool, _option("Pieces of words, or words.", "--subwords/--words")]
+Specials = Annotated[str, _option(f"What is no word, such as </s>: {', '.join(SPECIALS)}.")]
+ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
+
+
+def view(
+    run: Run,
+    sentence: Sentence = None,
+    target: Target = None,
+    save: Save = None,
+    view: View = "matrix",
+    site: Place = None,
+    head: Head = None,
+    word: Word = None,
+    subwords: Subwords = False,
+    specials: Specials = "show",
+    by_values: ByValues = False,
+    beam: Size = None,
+    max_length: MaxLength = None,
+    checkpoint: Which = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Translate one sentence and show what each word looked at: in the terminal, or as a file.
+
+    A file that ends in .html is one page with every view; .seen keeps the numbers, so that they can be
+    viewed again later without the model. PNG, PDF and GIF need `pip install regard[view]`.
+
+    Examples:
+
+    * `regard view runs/x "나는 고양이로소이다"`
+
+    * `regard view runs/x "나는 고양이로소이다" --save look.png`
+
+    * `regard view runs/x "나는 고양이로소이다" --target "I am a cat" --view lines --save look.svg`
+
+    * `regard view runs/x "나는 고양이로소이다" --view player --save look.gif`
+
+    * `regard view runs/x "나는 고양이로소이다" --view heads --site "*" --save heads.pdf`
+
+    * `regard view runs/x "나는 고양이로소이다" --view steps --word cat`
+
+    * `regard view runs/x "나는 고양이로소이다" --save look.seen`, then `regard view look.seen --view shaded`
+    """
+    _check(view, specials, save)
+    translator: Any = None
+    if run.is_file():
+        seen = _kept(run, sentence, target, view, by_values)
+        text = ""
+    else:
+        if not (sentence or "").strip():
+            raise ArgumentError(
+                message("regard view", "there is no sentence to read", hint='regard view RUN "..."')
+            )
+        search = chosen_search(beam, None, max_length=max_length)
+        translator = opened(run, checkpoint, device, threads, search=search, look="*")
+        found = translator.translate(sentence) if target is None else translator.score(sentence, target)
+        seen, text = found.seen(), found.text
+        if by_values:
+            from regard.cli.stepping import with_values
+
+            seen = with_values(translator, seen, str(sentence), text)
+    if save is not None and save.suffix.lower() in (KEPT, PAGE):
+        _write(seen, save)
+        return
+    if view == STEPS:
+        from regard.cli.stepping import drawn_steps
+
+        drawn = drawn_steps(translator, seen, str(sentence), text, site, head, word)
+    else:
+        asked = _as_asked(seen, subwords, specials, by_values)
+        asked = asked if subwords else _told(asked, sentence or "", text)
+        drawn = picture(asked, view, site=site, head=head, word=word)
+    _show(drawn, seen, save)
+
+
+def _check(view: str, specials: str, save: Path | None) -> None:
+    """Refuse what cannot be done before a model is loaded."""
+    if view not in (*VIEWS, STEPS):
+        raise UnknownName("view", view, (*VIEWS, STEPS))
+    if specials not in SPECIALS:
+        raise UnknownName("way with special tokens", specials, SPECIALS)
+    if save is None:
+        return
+    known = (*PICTURES, PAGE, KEPT)
+    if save.suffix.lower() not in known:
+        problem = f"{shown(save.name)} does not say what to write"
+        raise ArgumentError(message("--save", problem, expected=f"a name ending in {', '.join(known)}"))
+    if not save.resolve().parent.is_dir():
+        raise DataError(message(shown(save), "there is no such folder", hint="make it first"))
+
+
+def _kept(path: Path, sentence: str | None, target: str | None, view: str, by_values: bool) -> Seen:
+    """What was kept in a file, which holds weights and no model."""
+    asked = {
+        "a sentence": sentence,
+        "--target": target,
+        "--view steps": view == STEPS,
+        "--by-values": by_values,
+    }
+    for name, given in asked.items():
+        if given:
+            problem = f"{name} needs a model, and this file is what one saw"
+            raise ArgumentError(message(shown(path), problem, hint="give the folder of a run"))
+    return Seen.load(path)
+
+
+def _as_asked(seen: Seen, subwords: bool, specials: str, by_values: bool) -> Seen:
+    seen = seen.weighted_by_values() if by_values else seen
+    seen = seen if subwords else seen.words()
+    return seen if specials == "show" else seen.without_specials(renormalise=specials == "renormalise")
+
+
+def _told(seen: Seen, source: str, target: str) -> Seen:
+    """The same with words that the model did not know as they were given, where it is plain which."""
+    spelled = {}
+    sides = (("source", source, seen.source_words), ("target", target, seen.target_words))
+    for side, text, numbers in sides:
+        words = text.split()
+        spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
+
+    def told(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
+        known = zip(pieces, numbers or (), strict=True)
+        words = spelled[side]
+        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in known)
+
+    sites = tuple(
+        replace(
+            site,
+            rows=told(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
+            columns=told(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
+        )
+        for site in seen.sites
+    )
+    return replace(seen, sites=sites)
+
+
+def _write(seen: Seen, path: Path) -> None:
+    """Everything that was seen, as a page or as data."""
+    if path.suffix.lower() == KEPT:
+        seen.save(path)
+        say(f"{shown(path)} is there to be viewed: regard view {shown(path)}")
+        return
+    from regard.viewing import explore
+
+    explore(seen, path)
+    say(f"{shown(path)} is there to be opened")
+
+
+def _show(drawn: Picture, seen: Seen, save: Path | None) -> None:
+    if save is None:
+        Console(highlight=False).print(drawn)
+        return
+    several = drawn.moves and save.suffix.lower() != ".gif"
+    for hint in drawn.save(save):
+        say(hint)
+    what = f"{len(drawn.papers)} files beside {shown(save)} are" if several else f"{shown(save)} is"
+    say(f"{what} there to be opened")

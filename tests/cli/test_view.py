@@ -1,0 +1,161 @@
+"""regard view: every view of a run, in the terminal and as files; what cannot be viewed is refused."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from regard.tasks.translation import load_translator, train_translation
+from regard.viewing import VIEWS, Seen
+
+SENTENCE = "나는 학교에 간다 ."
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A transformer that was hardly trained. Nobody changes it."""
+    folder = tmp_path_factory.mktemp("runs") / "layered"
+    given = {
+        "data": {"built_in": "korean", "pairs": 300, "held_out": 20},
+        "model": {"name": "transformer", "size": "tiny", "width": 16, "heads": 2, "layers": 2},
+        "training": {"steps": 4, "tokens": 300, "evaluate_every": 4, "save_every": 4},
+        "evaluation": {"sentences": 2, "samples": 0},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(folder.with_name("cache")))
+        train_translation(given, folder, console=Console(quiet=True))
+    return folder
+
+
+def test_the_terminal_shows_the_words_and_their_weights(command, trained):
+    said = command("view", trained, SENTENCE)
+    found = load_translator(trained, device="cpu").translate(SENTENCE)
+    assert (said.status, said.err) == (0, "") and all(word in said.out for word in SENTENCE.split())
+    assert said.out.strip().replace("간다", "<unk>").split() == str(found.seen().words().picture()).split()
+    given = command("view", trained, SENTENCE, "--target", "I go to school .", "--view", "shaded")
+    assert given.status == 0 and given.lines[0] == "I go to school ."
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "steps"])
+def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, tmp_path, view):
+    target = ("--target", "I go to school .", "--view", view)
+    said = command("view", layered, SENTENCE, *target)
+    if view == "long":
+        assert said.status == 2 and "nothing long was kept" in said.err
+        return
+    assert (said.status, said.err) == (0, "") and said.out.strip()
+    path = tmp_path / "x.svg"
+    saved = command("view", layered, SENTENCE, *target, "--save", path)
+    assert saved.status == 0 and "there to be opened" in saved.err and not saved.out
+    for file in tmp_path.iterdir():
+        ElementTree.fromstring(file.read_bytes())
+
+
+def test_files_are_of_the_kind_that_their_name_says(command, trained, tmp_path):
+    begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
+    for suffix, begin in begins.items():
+        said = command("view", trained, SENTENCE, "--save", tmp_path / f"x{suffix}")
+        assert said.status == 0 and (tmp_path / f"x{suffix}").read_bytes().startswith(begin)
+    said = command(
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--save", tmp_path / "x.gif"
+    )
+    assert said.status == 0
+    with Image.open(io.BytesIO((tmp_path / "x.gif").read_bytes())) as opened:
+        assert opened.n_frames == 1 + 4 + 1  # I, go, the stop and the end
+    frames = command(
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--save", tmp_path / "f.svg"
+    )
+    assert "6 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 6
+
+
+def test_what_was_seen_is_kept_and_viewed_without_the_model(command, trained, tmp_path):
+    kept = tmp_path / "look.seen"
+    said = command("view", trained, SENTENCE, "--save", kept)
+    assert said.status == 0 and "regard view" in said.err and Seen.load(kept).sites
+    for view in ("matrix", "lines"):
+        asked = ("--view", view, "--subwords")
+        assert command("view", kept, *asked).out == command("view", trained, SENTENCE, *asked).out
+    for more in ((SENTENCE,), ("--view", "steps"), ("--by-values",), ("--target", "x")):
+        refused = command("view", kept, *more)
+        assert refused.status == 2 and "needs a model" in refused.err
+
+
+def test_words_pieces_and_special_tokens_are_shown_as_asked(command, trained):
+    given = ("view", trained, SENTENCE, "--target", "I go to school .")
+    assert "</s>" in command(*given).out and "</s>" not in command(*given, "--specials", "hide").out
+    whole = command(*given, "--specials", "renormalise", "--view", "word", "--word", "나는")
+    assert whole.status == 0 and whole.lines[0].strip() == "나는"
+    pieces, words = command(*given, "--subwords").out, command(*given, "--words").out
+    assert "<unk>" in pieces and "간다" not in pieces and "간다" in words and "<unk>" not in words
+
+
+def test_sites_heads_and_values_are_chosen(command, layered):
+    given = ("view", layered, SENTENCE, "--target", "I go to school .", "--view", "lines")
+    mean, alone = command(*given), command(*given, "--site", "decoder.1.cross", "--head", 1)
+    assert mean.status == alone.status == 0 and mean.out != alone.out
+    weighted = command(*given, "--by-values")
+    assert weighted.status == 0 and weighted.out != mean.out
+    steps = command(
+        "view", layered, SENTENCE, "--target", "I go .", "--view", "steps", "--site", "encoder.0.self"
+    )
+    assert steps.status == 0 and "query · key ×" in steps.out and "output: weights × values" in steps.out
+
+
+def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
+    target = "I go to school ."
+    said = command("view", trained, SENTENCE, "--target", target, "--view", "steps", "--word", 0)
+    (seen,) = load_translator(trained, device="cpu").score([SENTENCE], [target])
+    shown = said.lines[said.lines.index("weights: softmax of each row") + 2].split()[1:]
+    weights = seen.seen().sites[0].weights[0, 0]
+    assert [float(number) for number in shown] == pytest.approx(weights.tolist(), abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--view", "matrx"), "did you mean 'matrix'"),
+        (("--view", "nothing"), "known: heads, lines, long"),
+        (("--specials", "drop"), "known: hide, renormalise, show"),
+        (("--save", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
+        (("--save", "no/such/x.png"), "there is no such folder"),
+        (("--site", "encoder.*"), "known: decoder.cross"),
+        (("--head", "3"), "has no head 3"),
+        (("--view", "word", "--word", "개"), "unknown word"),
+        (("--view", "self"), "looks at itself"),
+        (("--view", "rollout"), "no self-attention of the encoder"),
+        (("--view", "steps", "--head", "1"), "has no head 1"),
+        (("--head", "-1"), "--head"),
+    ],
+)
+def test_what_cannot_be_viewed_is_refused_with_what_can(command, trained, given, told):
+    said = command("view", trained, SENTENCE, *given)
+    assert (said.status, said.out) == (2, "") and told in said.err
+
+
+def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
+    command, trained, unseeing, tmp_path
+):
+    said = command("view", unseeing, SENTENCE)
+    assert said.status == 2 and "nothing was looked at" in said.err
+    for blank in ((), ("",), (" \t",)):
+        said = command("view", trained, *blank)
+        assert said.status == 2 and "there is no sentence" in said.err
+    (tmp_path / "strange").write_bytes(b"not a file of ours")
+    assert command("view", tmp_path / "strange").status == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["</s> <pad> <unk>", "\u202e\x1b[31m red", "👩‍👧 <script>alert(1)</script>", "한" * 60]
+)
+def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, tmp_path, line):
+    said = command("view", trained, line, "--max-length", 12)
+    assert said.status == 0 and "\x1b" not in said.out and "\u202e" not in said.out
+    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--save", tmp_path / "x.svg")
+    assert saved.status == 0
+    tags = {each.tag.rpartition("}")[2] for each in ElementTree.parse(tmp_path / "x.svg").iter()}
+    assert "script" not in tags
