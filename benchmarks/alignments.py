@@ -1,0 +1,281 @@
+"""Alignments: how well trained runs align words, by one direction and by both, beside eflomal.
+
+python -m benchmarks.alignments --set korean --runs runs/ko-en:runs/en-ko
+python -m benchmarks.alignments --set deen --runs runs/de-en:runs/en-de --tokenise \\
+    --source test.de.gz --target test.en.gz --gold de-en.wa.gz
+
+Each call measures one set, and adds it to the table of the day. Where runs are read is chosen on some pairs,
+by their links and by agreement, and judged on the others. A run folder is left as it is. eflomal is measured
+where it can be imported; it is given the pairs that the first run was trained on, plus the pairs to align.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import RESULTS, environment
+from regard.data import korean_english
+from regard.data.reading import read_lines
+from regard.decoding import Choice, choices
+from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
+from regard.tasks.translation import TranslationRun, load_translator
+from regard.tasks.translation.aligning import choose_by_agreement, choose_by_links
+from regard.tasks.translation.corpus import read_split
+
+__all__ = ["Direction", "Pairs", "Row", "Words", "main", "measured"]
+
+SYMMETRISED = ("intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
+EFLOMAL_RUNS = 3
+ABOUT = """\
+How well trained runs align words: the alignment error rate (Och and Ney 2003; lower is better) of given
+translations. Where a run is read, site, head and step, is chosen on other pairs than it is judged by: by
+their links, or, without links, by what both directions agree on. eflomal, a statistical aligner, is given the
+training pairs of the first run plus the pairs to align; of three runs the median.
+"""
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sentences of both sides, and the links that people drew."""
+
+    sources: list[str]
+    targets: list[str]
+    gold: list[Links]
+
+    def __getitem__(self, part: slice) -> Pairs:
+        return Pairs(self.sources[part], self.targets[part], self.gold[part])
+
+    def turned(self) -> Pairs:
+        """The other direction."""
+        return Pairs(self.targets, self.sources, [each.turned() for each in self.gold])
+
+
+@dataclass(frozen=True)
+class Row:
+    """Who aligned, read where, and how well, in per cent."""
+
+    aligner: str
+    read: str
+    error_rate: float
+    precision: float
+    recall: float
+    links: int
+
+    @classmethod
+    def of(cls, aligner: str, read: object, score: AlignmentScore) -> Row:
+        """Rounded to what is shown."""
+        rates = [round(100 * each, 2) for each in (score.error_rate, score.precision, score.recall)]
+        return cls(aligner, str(read), rates[0], rates[1], rates[2], score.proposed)
+
+
+@dataclass(frozen=True)
+class Words:
+    """How words are found: between spaces, or with punctuation apart; in lower case, or as they are."""
+
+    tokenise: bool
+    lowercase: bool
+
+    def of(self, line: str) -> list[str]:
+        line = line.lower() if self.lowercase else line
+        return WORD.findall(line) if self.tokenise else line.split()
+
+    def unknown(self, lines: Iterable[str], trained: Iterable[str]) -> float:
+        """How much of some text is words that the training text does not have, in per cent."""
+        known = {word for line in trained for word in self.of(line)}
+        said = [word for line in lines for word in self.of(line)]
+        return round(100 * sum(word not in known for word in said) / max(len(said), 1), 2)
+
+
+def built_in(chosen_by: int, judged_by: int) -> tuple[Pairs, Pairs]:
+    """Pairs of the built-in corpus to choose by and to judge by."""
+    found = []
+    for split, count in (("valid", chosen_by), ("test", judged_by)):
+        some = list(korean_english(split, count))
+        gold = [Links(each.sure, each.possible) for each in some]
+        found.append(Pairs([each.source for each in some], [each.target for each in some], gold))
+    return found[0], found[1]
+
+
+def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -> tuple[Pairs, Pairs]:
+    """Pairs from files: the first so many to choose by, the others to judge by."""
+    whole = Pairs(list(read_lines(source)), list(read_lines(target)), read_links(gold, base))
+    lengths = [(len(a.split()), len(b.split())) for a, b in zip(whole.sources, whole.targets, strict=True)]
+    score_links([[] for _ in whole.gold], whole.gold, lengths)  # raises where links point past the words
+    return whole[:chosen_by], whole[chosen_by:]
+
+
+class Direction:
+    """One run: what it saw of the pairs to judge by, and where it is read, for which reasons."""
+
+    def __init__(self, run: TranslationRun, few: Pairs, many: Pairs):
+        self.name, self.run, self.gold = run.folder.name, run, many.gold
+        self.scored = run.score(many.sources, many.targets)
+        first, *others = dict.fromkeys(each.site for each in choices(self.scored[0].attention))
+        usual = Choice(first) if run.alignment == Choice() and not others else run.alignment
+        ranked = [choice for choice, _ in choose_by_links(run, few.sources, few.targets, few.gold)]
+        self.reasons: dict[Choice, list[str]] = {}
+        self.add(usual, "by default")
+        self.add(ranked[0], "by links")
+        if ranked[0].shifted:
+            self.add(next(each for each in ranked if not each.shifted), "by links, of the step that says it")
+
+    def add(self, choice: Choice, reason: str) -> None:
+        """Read it there too."""
+        self.reasons.setdefault(choice, []).append(reason)
+
+    def links(self, choice: Choice) -> list[Links]:
+        """The links of the pairs to judge by, read there."""
+        read = (each.align(choice.site, choice.head, choice.shifted) for each in self.scored)
+        return [Links(frozenset(each.links)) for each in read]
+
+    def rows(self) -> list[Row]:
+        """A row for each place that it is read at."""
+        return [
+            Row.of(self.name, f"{choice} ({', '.join(why)})", score_links(self.links(choice), self.gold))
+            for choice, why in self.reasons.items()
+        ]
+
+
+def measured(forward: TranslationRun, backward: TranslationRun | None, few: Pairs, many: Pairs) -> list[Row]:
+    """All rows of a run, and of both directions where there is a run of the other."""
+    ours = Direction(forward, few, many)
+    if backward is None:
+        return ours.rows()
+    theirs = Direction(backward, few.turned(), many.turned())
+    here, there, agreed = choose_by_agreement(forward, backward, few.sources, few.targets)[0]
+    for side, choice in ((ours, here), (theirs, there)):
+        side.add(choice, f"by agreement, F1 {100 * agreed:.1f}")
+    found = list(zip(ours.links(here), (each.turned() for each in theirs.links(there)), strict=True))
+    joined = {how: [symmetrise(a, b, how) for a, b in found] for how in SYMMETRISED}
+    both = f"{ours.name} and {theirs.name}"
+    rows = [Row.of(both, f"{how} (by agreement)", score_links(joined[how], many.gold)) for how in joined]
+    return [*ours.rows(), *theirs.rows(), *rows]
+
+
+def eflomal_rows(trained: Sequence[tuple[str, str]], many: Pairs, words: Words) -> list[Row]:
+    """eflomal on the training pairs and those to align: the median of a few runs, for it draws at random."""
+    try:
+        from eflomal import Aligner  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        print("eflomal is not installed here, and is left out: pip install eflomal")
+        return []
+    sides = [
+        [*(" ".join(words.of(pair[side])) for pair in trained), *lines]
+        for side, lines in enumerate((many.sources, many.targets))
+    ]
+    found: dict[str, list[AlignmentScore]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [str(Path(folder) / name) for name in ("forward", "backward")]
+        for _ in range(EFLOMAL_RUNS):
+            Aligner().align(*sides, *paths)
+            there, back = (read_links(path)[-len(many.gold) :] for path in paths)
+            both = {"one direction": there, "the other": back}
+            for how in SYMMETRISED:
+                both[how] = [symmetrise(a, b, how) for a, b in zip(there, back, strict=True)]
+            for how, links in both.items():
+                found.setdefault(how, []).append(score_links(links, many.gold))
+    return [
+        Row.of("eflomal", how, sorted(scores, key=lambda score: score.error_rate)[EFLOMAL_RUNS // 2])
+        for how, scores in found.items()
+    ]
+
+
+def table(sets: dict[str, Any]) -> Iterator[str]:
+    """The lines of all sets."""
+    yield from ABOUT.splitlines()
+    for name, each in sets.items():
+        unknown = [f"{each['unknown'][side]:.1f} % of the {side}" for side in ("source", "target")]
+        written = "lower-cased" if each["lowercase"] else "as written"
+        yield f"\n## {name}\n"
+        counts = [f"{each[use]:,}" for use in ("judged", "chosen", "trained")]
+        yield "{} pairs, chosen on {} others; {} to learn from.".format(*counts)
+        yield f"Words that those to learn from do not have, {written}: {' and '.join(unknown)}.\n"
+        yield "| aligner | read | error rate | precision | recall | links |"
+        yield "| --- | --- | ---: | ---: | ---: | ---: |"
+        for row in each["rows"]:
+            rates = " | ".join(f"{row[rate]:.1f}" for rate in ("error_rate", "precision", "recall"))
+            yield f"| {row['aligner']} | {row['read']} | {rates} | {row['links']:,} |"
+        yield f"\nMeasured on: {', '.join(f'{key} {value}' for key, value in each['environment'].items())}."
+
+
+def parsed() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.alignments", description=main.__doc__)
+    parser.add_argument("--set", required=True, help="its name in the table; korean is the built-in corpus")
+    parser.add_argument(
+        "--runs", nargs="+", required=True, help="RUN, or RUN:BACKWARD of the other direction"
+    )
+    parser.add_argument("--source"), parser.add_argument("--target"), parser.add_argument("--gold")
+    parser.add_argument("--base", type=int, default=0, help="of --gold: the number of a first word, 0 or 1")
+    parser.add_argument("--choose", type=int, default=None, help="pairs to choose by; a fifth unless given")
+    parser.add_argument("--sentences", type=int, default=500, help="of the built-in corpus, to judge by")
+    parser.add_argument(
+        "--tokenise", action="store_true", help="the training text has punctuation in its words"
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure the alignments of runs on one set, and write it into the dated table in benchmarks/results."""
+    given = parsed()
+    if given.set == "korean":
+        few, many = built_in(given.choose or 200, given.sentences)
+    else:
+        count = given.choose or len(list(read_lines(given.gold))) // 5
+        few, many = from_files(given.source, given.target, given.gold, given.base, count)
+    rows: list[Row] = []
+    runs = [each.partition(":")[::2] for each in given.runs]
+    loaded = [[load_translator(each, device=given.device) for each in some if each] for some in runs]
+    for some in loaded:
+        rows += measured(some[0], some[1] if len(some) > 1 else None, few, many)
+        print(*rows[-12:], sep="\n", flush=True)
+    data = loaded[0][0].settings.data
+    trained = [(pair.source, pair.target) for pair in read_split(data).train]
+    words = Words(given.tokenise, data.lowercase)
+    rows += eflomal_rows(trained, many, words)
+    unknown = {
+        "source": words.unknown(many.sources, (pair[0] for pair in trained)),
+        "target": words.unknown(many.targets, (pair[1] for pair in trained)),
+    }
+    write(
+        given.set,
+        {
+            "judged": len(many.gold),
+            "chosen": len(few.gold),
+            "trained": len(trained),
+            "lowercase": data.lowercase,
+            "unknown": unknown,
+            "rows": [asdict(row) for row in rows],
+            "environment": environment(),
+        },
+        printed_only=given.no_write,
+    )
+
+
+def write(name: str, found: dict[str, Any], printed_only: bool) -> None:
+    """Add a set to the table of the day."""
+    stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-alignments"
+    path = stem.with_suffix(".json")
+    sets = json.loads(path.read_text()) if path.exists() else {}
+    sets[name] = found
+    text = "\n".join(table({name: found} if printed_only else sets)) + "\n"
+    print("\n" + text)
+    if not printed_only:
+        path.write_text(json.dumps(sets, indent=2, ensure_ascii=False) + "\n")
+        stem.with_suffix(".md").write_text(text)
+        print(f"written: {stem.name}.json and .md")
+
+
+if __name__ == "__main__":
+    main()
