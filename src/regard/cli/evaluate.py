@@ -23,6 +23,7 @@ from regard.cli.searching import (
     chosen_search,
     opened,
 )
+from regard.cli.truth import measure_truth
 from regard.errors import ArgumentError, message
 
 __all__ = ["evaluate"]
@@ -56,6 +57,12 @@ Output = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to wri
 PagePath = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of translations.")
 ]
+Faithful = Annotated[
+    bool, typer.Option("--faithfulness", help="Say too whether words depend on what was looked at.")
+]
+Other = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="Of --faithfulness: a run that should look alike.")
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
 
 
@@ -73,6 +80,8 @@ def evaluate(
     moses: Moses = None,
     output: Output = None,
     page: PagePath = None,
+    faithfulness: Faithful = False,
+    other: Other = None,
     as_json: AsJSON = False,
     beam: Size = None,
     length_penalty: Penalty = None,
@@ -93,17 +102,22 @@ def evaluate(
 
     * `regard evaluate runs/x --split test --sentences 1000`
 
+    * `regard evaluate runs/x --split test --sentences 100 --faithfulness`
+
     * `regard evaluate --translations found.en --target test.en`
     """
+    truth = None
+    if other is not None and not faithfulness:
+        raise ArgumentError(message("--other", "this is an option of --faithfulness"))
     given = _given(source, target, split, sentences, gold, base, translations)
     search, shown_page = chosen_search(beam, length_penalty, greedy=greedy), Page(page)
     if run is None:
         if translations is None:
             expected = "the folder of a run, or --translations"
             raise ArgumentError(message("regard evaluate", "what made the translations?", expected=expected))
-        if output is not None or page is not None:
+        if output is not None or page is not None or faithfulness:
             raise ArgumentError(
-                message("--translations", "--output and --page are for what a run translates")
+                message("--translations", "--output, --page and --faithfulness are for what a run translates")
             )
         how = Judging(tokenize or "13a", bool(lowercase), moses)
         report = judge_file(translations, given, how)
@@ -123,10 +137,14 @@ def evaluate(
         lower = usual.lowercase if lowercase is None else lowercase
         how = Judging(tokenize or usual.tokenize, lower, moses)
         report = judge_run(translator, given, how, output, shown_page)
+        truth = measure_truth(translator, given, other, device) if faithfulness else None
     if as_json:
-        typer.echo(json.dumps(report.written(), indent=2, ensure_ascii=False))
-    else:
-        Console(highlight=False).print(report.table())
+        written = report.written() | ({} if truth is None else {"faithfulness": truth.written()})
+        typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
+        return
+    Console(highlight=False).print(report.table())
+    if truth is not None:
+        truth.print(Console(highlight=False))
 
 
 def _given(

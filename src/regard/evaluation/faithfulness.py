@@ -97,7 +97,8 @@ class Faithfulness:
         """One sentence, to stand under a picture."""
         if not self.words:
             return "too few source words to tell whether what it looked at matters"
-        looked, random = (f"{self.mean(name):.1f}" for name in ("hidden", "hidden_random"))
+        means = (round(self.mean(name), 1) + 0.0 for name in ("hidden", "hidden_random"))  # no -0.0
+        looked, random = (f"{mean:.1f}" for mean in means)
         return f"removing what it looked at costs {looked} nats, random words {random}"
 
     def __str__(self) -> str:

@@ -1,0 +1,42 @@
+"""regard evaluate --faithfulness: the numbers are those of the library, by site, and of two runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from regard.evaluation import agreement, faithfulness
+from regard.tasks.translation import load_translator
+
+
+def files(folder):
+    return "--source", folder / "test.ko", "--target", folder / "test.en"
+
+
+def test_a_run_says_whether_its_attention_is_true(command, trained, korean):
+    options = ("--greedy", "--faithfulness", "--other", trained)
+    said = command("evaluate", trained, *files(korean), *options, "--json")
+    assert said.status == 0
+    found = json.loads(said.out)["faithfulness"]
+    translator = load_translator(trained, device="cpu")
+    sides = [(korean / f"test.{side}").read_text().split("\n")[:-1] for side in ("ko", "en")]
+    expected = faithfulness(translator, *sides)
+    assert found["hidden"] == pytest.approx(expected.mean("hidden"), abs=1e-6)
+    assert found["uniform"] == pytest.approx(expected.uniform, abs=1e-6)
+    assert found["summary"] == expected.summary() and found["sentences"] == 12 and "sites" not in found
+    assert found["agreement"] == agreement(translator, translator, *sides).written()
+    assert found["agreement"]["same"] == 1
+    drawn = command("evaluate", trained, *files(korean), *options)
+    assert expected.summary() in drawn.out and "*cross" in drawn.out
+    assert "both look most at the same word for 100.0 %" in drawn.out
+
+
+def test_what_has_no_attention_and_what_does_not_fit_is_told(command, unseeing, trained, korean):
+    said = command("evaluate", unseeing, *files(korean), "--greedy", "--faithfulness")
+    assert said.status == 0 and "no attention to believe" in said.err and "nats" not in said.out
+    said = command("evaluate", trained, *files(korean), "--other", trained)
+    assert said.status == 2 and "an option of --faithfulness" in said.err
+    given = ("--translations", korean / "test.en", "--target", korean / "test.en")
+    said = command("evaluate", *given, "--faithfulness")
+    assert said.status == 2 and "for what a run translates" in said.err
