@@ -19,10 +19,12 @@ from regard.viewing import (
     matrix,
     over_time,
     player,
+    pooled,
     pooled_from_top,
     shaded,
     steps,
     tape,
+    to_svg,
 )
 from regard.viewing.pictures.ink import shade, shades, width_of
 from regard.viewing.pictures.paper import Box, Curve, Raster, Words
@@ -126,6 +128,14 @@ def test_8192_tokens_are_drawn_from_the_largest_weights_alone():
     assert (
         "8,192 by 8,192 tokens" in picture.papers[0].about and "from the largest of each row" in picture.svg()
     )
+
+
+def test_a_map_in_the_terminal_is_drawn_to_its_last_line():
+    words = [""] * 500
+    long = pooled("self", numpy.eye(500)[::-1], words, words)
+    tree = ElementTree.fromstring(to_svg(long_map(long).terminal))
+    rows = {each.get("y") for each in tree.iter(f"{SVG}rect") if each.get("shape-rendering")}
+    assert len(rows) == 24 == len(str(long_map(long)).splitlines()) - 1
 
 
 def test_the_steps_are_those_of_the_call():

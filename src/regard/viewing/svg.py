@@ -48,7 +48,7 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
         return str(own(title=title))
     console = Console(file=io.StringIO(), width=width, color_system="truecolor", force_terminal=True)
     lines = list(Segment.split_lines(console.render(drawing)))
-    while lines and not "".join(segment.text for segment in lines[-1]).strip():
+    while lines and not _end(lines[-1]):
         lines.pop()
     cells = max((_end(line) for line in lines), default=0)
     wide, high = cells * CELL + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
