@@ -98,7 +98,7 @@ def ready_to_begin(folder: Path, resume: bool) -> bool:
 def _in_turn(
     processes: Processes, split: Split, settings: TranslationSettings, folder: Path, fresh: bool
 ) -> Corpus:
-    """The corpus, made by the first process and found made by the others; the settings are written last."""
+    """The corpus, made by the first process and found made by the others."""
     corpus = None
     if processes.first:
         for name in TOKENIZERS if fresh else ():
@@ -106,8 +106,6 @@ def _in_turn(
             if settings.init_from is not None:
                 load_tokenizer(Path(settings.init_from) / name).save(folder / name)
         corpus = Corpus.made(split, settings.data, folder)
-        write_data(folder, split.fingerprints)
-        write_config(folder, settings.model_dump())
     processes.wait()
     return corpus or Corpus.made(split, settings.data, folder)
 
@@ -151,6 +149,9 @@ def _trained(
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
     task = TranslationTask(model, corpus, settings, processes)
+    if processes.first:  # not before: from here on there is a run in this folder
+        write_data(folder, corpus.split.fingerprints)
+        write_config(folder, settings.model_dump())
     board = folder / "tensorboard" if settings.training.tensorboard else None
     said = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None

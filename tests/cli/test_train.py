@@ -1,0 +1,176 @@
+"""regard train, as it is typed: from two files to a translator, and what is said when that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from regard.tasks.run_folder import config_of
+from regard.tasks.translation import TranslationTask
+from tests.cli.conftest import HOSTILE
+from tests.tasks.small import written
+from tests.training.toys import bits, records
+
+QUICK = (
+    *("--set", "model.width=8", "--set", "training.tokens=300", "--set", "evaluation.sentences=2"),
+    *("--set", "evaluation.samples=0", "--set", "data.held_out=5", "--set", "training.evaluate_every=50"),
+    *("--device", "cpu"),
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a.ko and a.en, and the place to type in."""
+    written(tmp_path, 120)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained(command, *more: object, out: str = "runs/x"):
+    return command(
+        *("train", "--source", "a.ko", "--target", "a.en", "--model", "bahdanau", "--out", out), *QUICK, *more
+    )
+
+
+def test_the_whole_way_of_a_user(command, here: Path):
+    said = trained(command, "--steps", 4, "--set", "evaluation.samples=1")
+    assert (said.status, said.out) == (0, "")
+    assert "reference" in said.err  # what the first sentence should have been
+    assert "120 pairs read, 120 kept" in said.err and "to train on, 5 held out" in said.err
+    assert (
+        "evaluation at step 4" in said.err and "runs/x is trained; try: regard translate runs/x" in said.err
+    )
+    found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
+    assert found.status == 0 and len(found.lines) == 1
+    assert config_of(here / "runs/x")["data"]["source"] == [str(here / "a.ko")]
+    again = command("train", "--out", "runs/x", "--resume")
+    assert again.status == 0 and "resumed at step 4" in again.err
+    refused = trained(command, "--steps", 4)
+    assert refused.status == 2 and "there is a run in this folder already\nhint: --resume" in refused.err
+
+
+def test_a_dry_run_tells_and_leaves_nothing(command, here: Path):
+    said = trained(command, "--steps", 4, "--dry-run")
+    assert said.status == 0 and said.err == ""
+    for part in ("120 pairs read", "steps = 4", "parameters", "vocabulary", "batches an epoch", "MiB"):
+        assert part in said.out
+    assert not (here / "runs").exists()
+    minutes = trained(command, "--minutes", 2, "--dry-run")
+    assert "as many as fit the minutes" in minutes.out
+    trained(command, "--steps", 2)
+    assert trained(command, "--steps", 2, "--dry-run").status == 2
+    assert "steps = 2" in command("train", "--out", "runs/x", "--resume", "--dry-run").out
+    changed = command("train", "--out", "runs/x", "--resume", "--steps", 3, "--dry-run")
+    assert changed.status == 2 and "training.steps: 2 -> 3" in changed.err
+
+
+def test_a_recipe_with_settings_over_it(command, here: Path):
+    recipe = '[data]\nsource = "a.ko"\ntarget = "a.en"\n[model]\nname = "luong"\n'
+    (here / "recipe.toml").write_text(recipe + "[training]\nsteps = 900\nrate = 0.5\n")
+    more = ("--recipe", "recipe.toml", "--set", "training.rate=0.25", "--epochs", "0.5", "--out", "runs/r")
+    assert command("train", *QUICK, *more).status == 0
+    config = config_of(here / "runs/r")
+    assert config["model"]["name"] == "luong" and config["training"]["rate"] == 0.25
+    assert config["training"]["epochs"] == 0.5 and "steps" not in config["training"]
+    assert config["data"]["target"] == [str(here / "a.en")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--set", "training.rat=1"),
+            "unknown setting in [training] of the settings: 'rat'; did you mean 'rate'?",
+        ),
+        (("--set", "model.widht=9"), "unknown option of bahdanau 'widht'; did you mean 'width'?"),
+        (("--set", "nonsense"), "this is no setting"),
+        (("--model", "bahdanov"), "unknown model 'bahdanov'; did you mean 'bahdanau'?"),
+        (("--steps", "3", "--minutes", "1"), "--minutes and --steps"),
+        (("--steps", "0"), "training.steps is 0"),
+        (("--threads", "0"), "--threads"),
+        (("--recipe", "none.toml"), "none.toml: cannot be read"),
+        (("--init-from", "runs/none"), "this is no run folder"),
+        (("--source", "b.ko"), "b.ko: there is no such file"),
+        (("--source", "a.en"), "2 source files against 1 target files"),
+        (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
+        (("--alignments", "b.links"), "b.links"),
+        (("--guided", "0.5"), "there are no alignments to follow"),
+        (("--device", "abacus"), "unknown device 'abacus'"),
+        (("--precision", "float8"), "training.precision is 'float8'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(command, arguments: tuple[str, ...], says: str):
+    said = trained(command, *arguments)
+    assert said.status == 2 and said.out == ""
+    assert says in said.err
+    assert not Path("runs/x/config.toml").exists()
+
+
+def test_no_data_and_data_that_do_not_fit(command, here: Path):
+    assert "no data are named" in command("train", "--out", "runs/x").err
+    (here / "a.en").write_text("one line\n")
+    said = trained(command)
+    assert said.status == 2 and "a.ko" in said.err and "120" in said.err
+    (here / "a.ko").write_bytes(b"")
+    (here / "a.en").write_bytes(b"")
+    assert trained(command).status == 2
+
+
+def test_minutes_are_a_budget(command, here: Path):
+    assert trained(command, "--minutes", 0.02).status == 0
+    (budget,) = records(here / "runs/x", "budget")
+    assert budget["text"].startswith("0.02 minutes are ") and budget["total"] > 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_says_how_to_go_on(command, here: Path, monkeypatch, number: int, status: int):
+    assert trained(command, "--steps", 6, out="runs/whole").status == 0
+    real, calls = TranslationTask.loss, []
+
+    def killed(self: TranslationTask, batch: object) -> object:
+        calls.append(batch)
+        if len(calls) == 3:
+            os.kill(os.getpid(), number)
+        return real(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "loss", killed)
+        said = trained(command, "--steps", 6)
+    assert said.status == status and "saved; to go on: regard train --out runs/x --resume" in said.err
+    assert (here / "runs/x" / "latest").read_text() == "step-000003\n"
+    assert command("train", "--out", "runs/x", "--resume", "--device", "cpu").status == 0
+    assert bits(here / "runs/x") == bits(here / "runs/whole")
+
+
+def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: Path):
+    korean, english = ((here / name).read_bytes().splitlines() for name in ("a.ko", "a.en"))
+    (here / "a.ko").write_bytes(b"\n".join([*HOSTILE, *korean]) + b"\n")
+    (here / "a.en").write_bytes(b"\n".join([*reversed(HOSTILE), *english]) + b"\n")
+    refused = trained(command, "--steps", 2)
+    assert refused.status == 2
+    assert "a.ko, line 10: not valid UTF-8: byte 1 of the line, 0xED" in refused.err
+    assert '--set data.odd.invalid="replace"' in refused.err
+    said = trained(command, "--steps", 2, "--set", "data.odd.invalid=replace")
+    assert said.status == 0, said.err
+    read = 120 + len(HOSTILE)
+    assert f"{read} pairs read" in said.err
+    for repair in ("not valid UTF-8", "holds NUL", "a side is empty", "over 1000 characters"):
+        assert repair in said.err
+    kept = records(here / "runs/x", "data")
+    assert f"{read} pairs read" in kept[0]["text"] and "repaired" in kept[0]["text"]
+    (here / "lines").write_bytes(b"\n".join(HOSTILE) + b"\n")
+    assert len(command("translate", "runs/x", "lines", "--greedy", "--max-length", 3).lines) == len(HOSTILE)
+    for name in ("score", "align"):
+        found = command(name, "runs/x", "--source", "lines", "--target", "lines", "--longest", 50)
+        assert (found.status, len(found.lines)) == (0, len(HOSTILE)), found.err
+
+
+def test_the_log_is_json_whatever_the_text_was(command, here: Path):
+    trained(command, "--steps", 2)
+    lines = (here / "runs/x/log.jsonl").read_text(encoding="ascii").splitlines()
+    assert {json.loads(line)["kind"] for line in lines} == {"data", "model", "evaluation", "ended"}

@@ -1,0 +1,55 @@
+"""Ten million pairs are trained on in two gigabytes: what a pair takes is measured, with fewer of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.reading import ROOT
+
+TRAIN = """
+import random, resource, sys
+from pathlib import Path
+from rich.console import Console
+from regard.tasks.translation import Machine, train_translation
+
+folder, pairs = Path(sys.argv[1]), int(sys.argv[2])
+draw, words = random.Random(0), [f"word{number}" for number in range(2000)]
+with open(folder / "a.ko", "w") as source, open(folder / "a.en", "w") as target:
+    for number in range(pairs):
+        said = draw.choices(words, k=draw.randrange(4, 16))
+        print(*said, file=source)
+        print(*reversed(said), file=target)
+given = {
+    "data": {"source": str(folder / "a.ko"), "target": str(folder / "a.en"), "tokenizer": "word"},
+    "model": {"name": "luong", "width": 16, "feeding": False},
+    "training": {"steps": 20, "tokens": 1000, "evaluate_every": 20},
+    "evaluation": {"sentences": 2, "samples": 0},
+}
+train_translation(given, folder / "run", machine=Machine("cpu", 1), console=Console(quiet=True))
+most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(most if sys.platform == "darwin" else most * 1024)
+"""
+
+
+def peak(folder: Path, pairs: int) -> int:
+    """The most memory that training on so many pairs takes, in bytes."""
+    folder.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(folder / "cache")}
+    command = [sys.executable, "-c", TRAIN, str(folder), str(pairs)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_a_pair_takes_so_little_that_ten_million_fit(tmp_path: Path):
+    few, many = 50_000, 350_000
+    least, most = peak(tmp_path / "few", few), peak(tmp_path / "many", many)
+    each = (most - least) / (many - few)
+    assert least + each * 10_000_000 < 2 * 2**30, f"{each:.0f} bytes a pair"
