@@ -102,6 +102,10 @@ def test_weights_are_multiplied_by_what_they_read():
     (weighted,) = seen.weighted_by_values().sites
     numpy.testing.assert_allclose(weighted.weights[1, 2, 3], site.weights[1, 2, 3] * 8, rtol=1e-6)
     assert weighted.values is None
+    with pytest.raises(ArgumentError, match=r"decoder.0.self.*not known"):
+        seen.site("decoder.0.self").weighted_by_values()
+    alone = Site("cross", [[0.5, 0.5]], ["a"], ["b", "c"])
+    assert alone.words().columns == alone.without_specials(True).columns == ("b", "c")
     with pytest.raises(ArgumentError, match=r"hint: .*weighted_by_values\(\).words\(\)"):
         seen.words().weighted_by_values()
 
@@ -147,8 +151,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
     broken = [b"", b"\xff" * 64, whole[:20], whole[:-1], whole[: length // 2], b"\x02" + b"\0" * 7 + b"[]"]
     for content in (*broken, len(moved).to_bytes(8, "little") + moved + whole[8 + length :]):
         place.write_bytes(content)
-        with pytest.raises(DataError, match=r"not a file of what a model looked at(.|\n)*Seen.save"):
+        with pytest.raises(DataError, match=r"no file of the kind regard.seen(.|\n)*Seen.save"):
             Seen.load(place)
+    header["sites.0.weights"]["data_offsets"] = [0, 128]
+    header["__metadata__"]["told"] = json.dumps({"sites": [], "long": [], "surprise": 1})
+    other = json.dumps(header).encode()
+    place.write_bytes(len(other).to_bytes(8, "little") + other + whole[8 + length :])
+    with pytest.raises(DataError, match=r"damaged: TypeError"):
+        Seen.load(place)
     with pytest.raises(DataError, match="No such file"):
         Seen.load(tmp_path / "nothing")
     with pytest.raises(DataError, match="make the folder first"):

@@ -15,7 +15,8 @@ from regard.viewing.pictures.steps import steps
 from regard.viewing.pictures.tapes import hops, tape
 from regard.viewing.pictures.word import over_time
 from regard.viewing.pooled import Pooled, pooled, pooled_from_top
-from regard.viewing.seen import Seen, Site
+from regard.viewing.seen import Seen
+from regard.viewing.site import Site
 from regard.viewing.svg import to_svg
 from regard.viewing.terminal import bars, beside, draw
 

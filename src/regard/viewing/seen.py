@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,74 +12,20 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.arrays import check_words, checked_weights
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.viewing.array_file import load_arrays, save_arrays
 from regard.viewing.pooled import Pooled
-from regard.viewing.words import grouped, joined, spelled
+from regard.viewing.site import Site, firsts, real, spelled_words, taken, word_numbers
+from regard.viewing.words import grouped
 
 __all__ = ["Seen", "Site"]
 
+SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weights", "values")
+LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
+"""What is kept of each site in a file: as text, and as arrays."""
+
 BEGIN = "<s>"
 """What a decoder reads before its first token."""
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """One place of attention: how much each query, down, looked at each key, across.
-
-    name: "decoder.cross", "encoder.0.self". weights: (H, T, S), or (T, S) where there are no heads. rows: the
-    T queries as text. columns: the S keys. values: (H, S), the norms of the values, where they are known.
-    row_words, column_words: the number of the word that each is a piece of, -1 for none; found from the
-    sentence where they are not given.
-
-    >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"]).weights.shape
-    (1, 1, 2)
-    """
-
-    name: str
-    weights: NDArray[numpy.float32]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: NDArray[numpy.float32] | None = None
-    row_words: tuple[int, ...] | None = None
-    column_words: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        call, weights = f"Site({self.name!r})", _array(self.weights)
-        weights = weights[None] if weights.ndim == 2 else weights
-        # What is plainly right, as almost all is, is not copied to be checked.
-        plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
-        if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
-            weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
-        if not len(weights):
-            raise ArgumentError(message(call, "weights are of no head", expected="(H, T, S), H at least 1"))
-        for name, axis in (("rows", 0), ("columns", 1)):
-            check_words(call, name, getattr(self, name), weights[0], axis=axis)
-            self._set(name, tuple(map(str, getattr(self, name))))
-        self._set("weights", weights)
-        if self.values is not None:
-            values = _array(self.values).astype(numpy.float32)
-            if values.shape != weights.shape[::2]:
-                expected = f"(H, S) = {weights.shape[::2]}"
-                raise ArgumentError(message(call, f"values are of sizes {values.shape}", expected=expected))
-            self._set("values", values)
-        for name, words in (("row_words", self.rows), ("column_words", self.columns)):
-            numbers = getattr(self, name)
-            if numbers is not None:
-                self._set(name, _numbers(call, name, numbers, len(words)))
-
-    @property
-    def heads(self) -> int:
-        """How many heads look here, 1 where there are none."""
-        return len(self.weights)
-
-    @property
-    def kind(self) -> str:
-        """Who looks at what: "cross", "encoder" or "decoder"."""
-        return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +65,7 @@ class Seen:
             self._set(name, tuple(given))
         for name in ("source_words", "target_words"):
             pieces = getattr(self, name.removesuffix("_words"))
-            self._set(name, _numbers("Seen()", name, getattr(self, name), len(pieces)))
+            self._set(name, word_numbers("Seen()", name, getattr(self, name), len(pieces)))
         self._set("sites", tuple(map(self._numbered, self.sites)))
 
     def site(self, name: str) -> Site:
@@ -144,11 +90,11 @@ class Seen:
         source, target = grouped(self.source_words), grouped(self.target_words)
         return replace(
             self,
-            sites=tuple(map(_of_words, self.sites)),
-            source=_spelled(self.source, source),
-            target=_spelled(self.target, target),
-            source_words=_firsts(self.source_words, source),
-            target_words=_firsts(self.target_words, target),
+            sites=tuple(site.words() for site in self.sites),
+            source=spelled_words(self.source, source),
+            target=spelled_words(self.target, target),
+            source_words=firsts(self.source_words, source),
+            target_words=firsts(self.target_words, target),
         )
 
     def without_specials(self, renormalise: bool) -> Seen:
@@ -157,14 +103,14 @@ class Seen:
         renormalise: whether each row is made to sum to what it did before; otherwise what the special tokens
         received is gone. A row that looked at nothing else is 0.
         """
-        source, target = _real(self.source_words), _real(self.target_words)
+        source, target = real(self.source_words), real(self.target_words)
         return replace(
             self,
-            sites=tuple(_without_specials(site, renormalise) for site in self.sites),
-            source=_taken(self.source, source),
-            target=_taken(self.target, target),
-            source_words=_taken(self.source_words, source),
-            target_words=_taken(self.target_words, target),
+            sites=tuple(site.without_specials(renormalise) for site in self.sites),
+            source=taken(self.source, source),
+            target=taken(self.target, target),
+            source_words=taken(self.source_words, source),
+            target_words=taken(self.target_words, target),
         )
 
     def weighted_by_values(self) -> Seen:
@@ -177,7 +123,7 @@ class Seen:
             problem = "the values of no site are known"
             hint = "values are known of pieces: seen.weighted_by_values().words(), in this order"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
-        return replace(self, sites=tuple(map(_weighted, known)))
+        return replace(self, sites=tuple(site.weighted_by_values() for site in known))
 
     def rollout(self, part: str = "encoder") -> Site:
         """How much of each input a part's last layer holds, if attention were all that moves it.
@@ -217,16 +163,34 @@ class Seen:
 
         It is read by Seen.load on any machine, years later, with no model.
         """
-        from regard.viewing.seen_file import save_seen
-
-        save_seen(self, path)
+        about = ("source", "target", "source_words", "target_words", "title", "notes", "score")
+        told = {name: getattr(self, name) for name in about}
+        told["sites"] = [{name: getattr(site, name) for name in SITE} for site in self.sites]
+        told["long"] = [{name: getattr(site, name) for name in LONG} for site in self.long]
+        arrays: dict[str, NDArray[Any]] = {}
+        for kind, sites, names in (("sites", self.sites, ARRAYS), ("long", self.long, LONG_ARRAYS)):
+            for place, site in enumerate(sites):
+                found = {f"{kind}.{place}.{name}": getattr(site, name) for name in names}
+                arrays |= {name: array for name, array in found.items() if array is not None}
+        save_arrays(path, "regard.seen", told, arrays)
 
     @staticmethod
     def load(path: str | Path) -> Seen:
         """Read what save() wrote; nothing in the file is ever run."""
-        from regard.viewing.seen_file import load_seen
+        told, arrays = load_arrays(path, "regard.seen", "Seen.save()")
 
-        return load_seen(path)
+        def made(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
+            return tuple(
+                make(**about, **{name: arrays.get(f"{kind}.{place}.{name}") for name in names})
+                for place, about in enumerate(told.pop(kind))
+            )
+
+        try:
+            sites, long = made("sites", Site, ARRAYS), made("long", Pooled, LONG_ARRAYS)
+            return Seen(sites, **told, long=long)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"this file is damaged: {type(error).__name__}"
+            raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
 
     def _numbered(self, site: Site) -> Site:
         """A site with the words that its rows and columns belong to."""
@@ -249,74 +213,3 @@ class Seen:
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-
-def _array(given: Any) -> NDArray[Any]:
-    # A tensor is known by what it can do: torch is not needed to draw.
-    return numpy.asarray(given.detach().cpu().float().numpy() if hasattr(given, "detach") else given)
-
-
-def _numbers(call: str, name: str, given: Sequence[int], size: int) -> tuple[int, ...]:
-    numbers = tuple(map(int, given))
-    if len(numbers) != size:
-        raise ArgumentError(message(call, f"{name} are {len(numbers)} numbers", expected=f"{size}"))
-    return numbers
-
-
-def _of_words(site: Site) -> Site:
-    assert site.row_words is not None and site.column_words is not None
-    rows, columns = grouped(site.row_words), grouped(site.column_words)
-    sums = joined(joined(site.weights, columns, axis=2), rows, axis=1)
-    lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
-    return Site(
-        site.name,
-        sums / lengths[:, None],
-        _spelled(site.rows, rows),
-        _spelled(site.columns, columns),
-        row_words=_firsts(site.row_words, rows),
-        column_words=_firsts(site.column_words, columns),
-    )
-
-
-def _weighted(site: Site) -> Site:
-    assert site.values is not None
-    return replace(site, weights=site.weights * site.values[:, None], values=None)
-
-
-def _without_specials(site: Site, renormalise: bool) -> Site:
-    assert site.row_words is not None and site.column_words is not None
-    rows, columns = _real(site.row_words), _real(site.column_words)
-    before = site.weights[:, rows]
-    weights = before[..., columns]
-    if renormalise:
-        sums = weights.sum(-1, keepdims=True)
-        weights = numpy.divide(
-            weights * before.sum(-1, keepdims=True), sums, out=numpy.zeros_like(weights), where=sums != 0
-        )
-    return Site(
-        site.name,
-        weights,
-        _taken(site.rows, rows),
-        _taken(site.columns, columns),
-        None if site.values is None else site.values[:, columns],
-        _taken(site.row_words, rows),
-        _taken(site.column_words, columns),
-    )
-
-
-def _real(numbers: Sequence[int]) -> list[int]:
-    return [place for place, number in enumerate(numbers) if number >= 0]
-
-
-def _taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
-    return tuple(items[place] for place in places)
-
-
-def _firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(numbers[group[0]] for group in groups)
-
-
-def _spelled(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """What each group spells; what spells nothing, as it is."""
-    parts = ([pieces[place] for place in group] for group in groups)
-    return tuple(spelled(part) or "".join(part) for part in parts)

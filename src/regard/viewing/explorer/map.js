@@ -63,8 +63,8 @@ function zoom(map, factor, about = map.state.cursor) {
   const height = factor ? Math.min(Math.max(view.height / factor, least), source.rows) : source.rows;
   const width = factor ? Math.min(Math.max(view.width / factor, least), source.columns) : source.columns;
   const seen = about.row >= view.row && about.row < view.row + view.height && about.column >= view.column && about.column < view.column + view.width;
-  const down = seen ? (about.row + 0.5 - view.row) / view.height : 0.5;
-  const across = seen ? (about.column + 0.5 - view.column) / view.width : 0.5;
+  const down = seen ? (about.row - view.row) / view.height : 0.5;
+  const across = seen ? (about.column - view.column) / view.width : 0.5;
   view.row += down * (view.height - height);
   view.column += across * (view.width - width);
   Object.assign(view, { height, width });

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from regard.viewing.document import JOINERS
 from regard.viewing.pooled import Pooled, largest, pooled
-from regard.viewing.seen import Seen, Site
+from regard.viewing.seen import Seen
 from regard.viewing.shades import clean
+from regard.viewing.site import Site
 from regard.viewing.words import grouped, spelled
 
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
