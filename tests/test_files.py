@@ -16,6 +16,7 @@ from tests.reading import ROOT, files, parsed, python, settings, short, texts
 SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
     "needs a CUDA device (make test-gpu)",
+    "no Chromium can be started (playwright install chromium)",
     "torch.compile needs a C++ compiler",
     "transformers is not installed (pip install regard[huggingface])",
 )
