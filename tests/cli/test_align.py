@@ -124,6 +124,17 @@ def test_weights_and_a_threshold(command, trained, korean):
     assert refused.status == 2 and "threshold is 0" in refused.err
 
 
+def test_translations_are_written_with_weights_too(command, trained, korean):
+    both = []
+    for asked in ((), ("--probabilities",)):
+        links = korean / "links"
+        said = command("translate", trained, korean / "test.ko", "--greedy", "--alignments", links, *asked)
+        assert said.status == 0
+        both.append(links.read_text().split())
+    assert both[0] == [each.partition(":")[0] for each in both[1]]
+    assert all(0 < float(each.partition(":")[2]) <= 1 for each in both[1])
+
+
 def test_two_directions_are_joined_as_the_library_does(command, trained, backward, korean):
     there = command("align", trained, *given(korean), "--output", korean / "there")
     back = command(

@@ -53,6 +53,9 @@ Given = Annotated[
 Scores = Annotated[bool, typer.Option("--scores", help="Put the log-probability and a tab before each.")]
 Draw = Annotated[bool, typer.Option("--draw", help="Draw each with its alignment, in place of bare text.")]
 Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write alignments, in Pharaoh format.")]
+Weighted = Annotated[
+    bool, typer.Option("--probabilities", help="Of --alignments: weights too, 0-0:0.830 2-1:0.512.")
+]
 AtOnce = Annotated[int | None, typer.Option(help="Lines read before any is translated.", min=1)]
 
 
@@ -65,6 +68,7 @@ def translate(
     draw: Draw = False,
     page: PageFile = None,
     alignments: Aligned = None,
+    probabilities: Weighted = False,
     at_once: AtOnce = None,
     beam: Size = None,
     length_penalty: Penalty = None,
@@ -129,7 +133,7 @@ def translate(
         overlong=overlong,
         look="*cross" if looking else None,
     )
-    asked = Asked(output, alignments, best, scores, draw)
+    asked = Asked(output, alignments, best, scores, draw, probabilities)
     write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
     shown.save(f"Translations by {run.name or run}")
     tell(notes, lines)
@@ -144,6 +148,7 @@ class Asked:
     best: int = 1
     scores: bool = False
     draw: bool = False
+    probabilities: bool = False
 
     def printed(self, found: Translation, number: int) -> Iterator[str]:
         """The lines that a translation is printed as; one, unless more were asked for.
@@ -169,7 +174,7 @@ def write_all(translations: Iterator[Translation], asked: Asked, page: Page, not
             notes.add(number, found.notes)
             page.add(found)
             if link is not None:
-                link(aligned(found))
+                link(aligned(found, asked.probabilities))
             if asked.draw and asked.output is None:
                 Console(highlight=False).print(found, "")
             else:
@@ -177,9 +182,9 @@ def write_all(translations: Iterator[Translation], asked: Asked, page: Page, not
                     write(line)
 
 
-def aligned(found: Translation) -> str:
+def aligned(found: Translation, probabilities: bool = False) -> str:
     """The alignment of a translation; raises where the model cannot tell."""
     if found.alignment is None:
         problem = "the model does not look at its source, so there are no alignments"
         raise ArgumentError(message("--alignments", problem, hint="bahdanau, luong and transformer do"))
-    return str(found.alignment)
+    return found.alignment.written(probabilities=probabilities)
