@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, environment
+from regard.cli.drawn_links import check_drawn
 from regard.data import korean_english
 from regard.data.reading import read_lines
 from regard.decoding import Choice, choices
@@ -109,7 +110,7 @@ def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -
     """Pairs from files: the first so many to choose by, the others to judge by."""
     whole = Pairs(list(read_lines(source)), list(read_lines(target)), read_links(gold, base))
     lengths = [(len(a.split()), len(b.split())) for a, b in zip(whole.sources, whole.targets, strict=True)]
-    score_links([[] for _ in whole.gold], whole.gold, lengths)  # raises where links point past the words
+    check_drawn(whole.gold, lengths, gold)
     return whole[:chosen_by], whole[chosen_by:]
 
 

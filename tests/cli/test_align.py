@@ -73,6 +73,19 @@ def test_links_are_judged_by_those_that_people_drew(command, trained, korean):
     assert wrong.status == 2 and "--base 1 where words are counted from 1" in wrong.err
 
 
+def test_a_slip_of_whoever_drew_the_links_is_said_and_counted(command, trained, korean):
+    many = korean / "many"
+    many.mkdir()
+    for name in ("test.ko", "test.en", "test.links"):
+        lines = (korean / name).read_text(encoding="utf-8").split("\n")[:-1] * 2
+        lines[23] += " 2-99" if name.endswith("links") else ""
+        (many / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    said = command("align", trained, *given(many), "--gold", many / "test.links", "--output", many / "out")
+    expected = score_links(read_links(many / "out"), read_links(many / "test.links"))
+    assert said.status == 0 and said.err.endswith(f"it counts as one that was not found\n{expected}\n")
+    assert "line 24: a link 2-99, with" in said.err and expected.sure > 2 * 23
+
+
 def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path):
     lines = hostile.read_bytes().split(b"\n")
     (tmp_path / "turned").write_bytes(b"\n".join(reversed(lines)) + b"\n")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.choosing import choose_and_keep
+from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, given_sides, read_pairs, say, tell, writing
 from regard.cli.pages import Page
 from regard.cli.searching import (
@@ -26,10 +27,10 @@ from regard.cli.searching import (
 )
 from regard.decoding import Scored, Translator
 from regard.decoding.alignment import pharaoh
-from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.evaluation import SYMMETRISATIONS, AlignmentScore, Links, read_links, score_links
+from regard.errors import ArgumentError, UnknownName, message
+from regard.evaluation import SYMMETRISATIONS, read_links
 
-__all__ = ["align", "judged", "seen_at"]
+__all__ = ["align", "seen_at"]
 
 AT_ONCE = 1024
 """Pairs read before they are aligned: the attention of all of them is held."""
@@ -230,19 +231,3 @@ def seen_at(
         problem = "the model does not look at its source, so it aligns nothing"
         raise ArgumentError(message("regard align", problem, hint="bahdanau, luong and transformer do"))
     return replace(found, aligned_at=found.aligned_at.instead(site, head, shifted))
-
-
-def judged(
-    links: list[tuple[tuple[int, int], ...]], drawn: list[Links], words: list[tuple[int, int]], place: str
-) -> AlignmentScore:
-    """How well links agree with those that people drew; words: how many each side has between spaces."""
-    if len(drawn) != len(links):
-        problem = f"{len(drawn):,} lines of links for {len(links):,} pairs"
-        raise DataError(message(place, problem, expected="one for each, empty where there is no link"))
-    for number, (gold, lengths) in enumerate(zip(drawn, words, strict=True), 1):
-        for link in sorted(gold.possible):
-            if link[0] >= lengths[0] or link[1] >= lengths[1]:
-                problem = f"a link {link[0]}-{link[1]}, with {lengths[0]} and {lengths[1]} words, from 0 on"
-                hint = "--base 1 where words are counted from 1; or are the sides swapped?"
-                raise DataError(message(f"{place}, line {number}", problem, hint=hint))
-    return score_links(links, drawn)

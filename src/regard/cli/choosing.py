@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from regard.cli.drawn_links import check_drawn
 from regard.cli.lines import Lines, Notes, read_pairs, say, tell
 from regard.data.reading import shown
 from regard.errors import DataError, message
@@ -41,9 +42,7 @@ def choose_and_keep(
 def _by_links(translator: Any, drawn: list[Links], place: str, before: list[str], after: list[str]) -> None:
     from regard.tasks.translation.aligning import choose_by_links
 
-    if len(drawn) != len(before):
-        problem = f"{len(drawn):,} lines of links for {len(before):,} pairs"
-        raise DataError(message(place, problem, expected="one for each, empty where there is no link"))
+    check_drawn(drawn, [(len(a.split()), len(b.split())) for a, b in zip(before, after, strict=True)], place)
     ranked = choose_by_links(translator, before, after, drawn)
     for choice, score in ranked[:BEST]:
         typer.echo(f"{score}  {choice}")

@@ -12,7 +12,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.align import judged, seen_at
+from regard.cli.align import seen_at
+from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, read_pairs, say, tell, writing
 from regard.cli.pages import Page
 from regard.data import korean_english

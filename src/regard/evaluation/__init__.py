@@ -1,7 +1,14 @@
 """Evaluation: how good translations and alignments are, and whether attention tells the truth."""
 
 from regard.evaluation.agreement import Agreement, agreement
-from regard.evaluation.alignment import AlignmentScore, Links, parse_links, read_links, score_links
+from regard.evaluation.alignment import (
+    AlignmentScore,
+    Links,
+    parse_links,
+    past_the_end,
+    read_links,
+    score_links,
+)
 from regard.evaluation.bleu import Score, bleu, chrf, ter
 from regard.evaluation.choosing import rank_by_agreement, rank_by_links
 from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
@@ -24,6 +31,7 @@ __all__ = [
     "faithfulness",
     "moses_bleu",
     "parse_links",
+    "past_the_end",
     "rank_by_agreement",
     "rank_by_links",
     "read_links",

@@ -16,7 +16,16 @@ from typing import Any
 from regard.data.reading import printable, read_lines, shown
 from regard.errors import ArgumentError, DataError, message
 
-__all__ = ["AlignmentScore", "Link", "Links", "linked", "parse_links", "read_links", "score_links"]
+__all__ = [
+    "AlignmentScore",
+    "Link",
+    "Links",
+    "linked",
+    "parse_links",
+    "past_the_end",
+    "read_links",
+    "score_links",
+]
 
 Link = tuple[int, int]
 
@@ -142,6 +151,22 @@ def linked(proposed: Any) -> frozenset[Link]:
     return frozenset((int(source), int(target)) for source, target in pairs)
 
 
+def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
+    """Links that point past the words of their sentences, with the number of the sentence, from 0 on.
+
+    lengths: how many words the sides of each sentence have.
+
+    >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
+    [(1, (1, 2))]
+    """
+    return [
+        (number, link)
+        for number, (links, (sources, targets)) in enumerate(zip(drawn, lengths, strict=True))
+        for link in sorted(links.possible)
+        if not (0 <= link[0] < sources and 0 <= link[1] < targets)
+    ]
+
+
 def score_links(
     proposed: Sequence[Links | Iterable[Link]], drawn: Sequence[Links], lengths: Sequence[Link] | None = None
 ) -> AlignmentScore:
@@ -162,7 +187,7 @@ def score_links(
     for index, (ours, theirs) in enumerate(zip(proposed, drawn, strict=True)):
         links = linked(ours)
         if lengths is not None:
-            _check_lengths(index, links | theirs.possible, lengths[index])
+            _check_lengths(index, Links(links | theirs.possible), lengths[index])
         found = (links, theirs.sure, links & theirs.possible, links & theirs.sure)
         sums = [total + len(part) for total, part in zip(sums, found, strict=True)]
     return AlignmentScore(*sums)
@@ -173,9 +198,8 @@ def _check_base(call: str, base: int) -> None:
         raise ArgumentError(message(call, f"base is {base!r}", expected="0 or 1, the number of a first word"))
 
 
-def _check_lengths(index: int, links: Iterable[Link], lengths: Link) -> None:
-    for link in sorted(links):
-        if any(not 0 <= word < length for word, length in zip(link, lengths, strict=True)):
-            problem = f"a link {link[0]}-{link[1]}, with {lengths[0]} and {lengths[1]} words"
-            hint = "are words counted from 1, or the sides swapped? See base= and turned()"
-            raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))
+def _check_lengths(index: int, links: Links, lengths: Link) -> None:
+    for _, link in past_the_end([links], [lengths]):
+        problem = f"a link {link[0]}-{link[1]}, with {lengths[0]} and {lengths[1]} words"
+        hint = "are words counted from 1, or the sides swapped? See base= and turned()"
+        raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))
