@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -74,5 +76,8 @@ class Batch:
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
-    longest = max(map(len, rows), default=0)
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows]).reshape(len(rows), longest)
+    lengths = numpy.array([len(row) for row in rows], numpy.int64)
+    padded = numpy.full((len(rows), lengths.max(initial=0)), PAD, numpy.int64)
+    tokens = numpy.fromiter(itertools.chain.from_iterable(rows), numpy.int64, int(lengths.sum()))
+    padded[numpy.arange(padded.shape[1]) < lengths[:, None]] = tokens
+    return torch.from_numpy(padded)

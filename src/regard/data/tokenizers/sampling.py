@@ -8,12 +8,34 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Lattice", "Ways", "draw_pieces", "every_way", "reach", "sample_merges", "sample_pieces"]
+__all__ = [
+    "Cut",
+    "Draw",
+    "Lattice",
+    "Listed",
+    "Merged",
+    "Walked",
+    "Ways",
+    "draw_pieces",
+    "every_way",
+    "reach",
+    "sample_merges",
+    "sample_pieces",
+]
 
 Draw = Callable[[], float]
+"""Gives a number from 0 to 1, another each time."""
+
+
+class Cut(Protocol):
+    """A word that is ready to be cut at random."""
+
+    def drawn(self, draw: Draw) -> Sequence[int]:
+        """Its tokens, cut as the numbers that are drawn decide."""
 
 
 class Lattice(NamedTuple):
@@ -148,3 +170,36 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
         propose(before[left])
         propose(left)
     return [symbol for symbol in symbols if symbol]
+
+
+class Listed(NamedTuple):
+    """A word with few ways to cut it, as tokens: one number chooses among them by the bounds between them."""
+
+    bounds: list[float]
+    tokens: list[list[int]]
+
+    def drawn(self, draw: Draw) -> Sequence[int]:
+        return self.tokens[bisect(self.bounds, draw())]
+
+
+class Walked(NamedTuple):
+    """A word with many ways to cut it, one of which is found place by place."""
+
+    word: str
+    ways: Ways
+    tokens_of: Callable[[Sequence[str]], list[int]]
+
+    def drawn(self, draw: Draw) -> Sequence[int]:
+        return self.tokens_of(draw_pieces(self.word, self.ways, draw))
+
+
+class Merged(NamedTuple):
+    """A word whose characters are merged, some merges left out."""
+
+    word: str
+    scores: Mapping[str, float]
+    dropout: float
+    tokens_of: Callable[[Sequence[str]], list[int]]
+
+    def drawn(self, draw: Draw) -> Sequence[int]:
+        return self.tokens_of(sample_merges(self.word, self.scores, self.dropout, draw))

@@ -10,25 +10,16 @@ import os
 import random
 import re
 from abc import abstractmethod
-from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import sentencepiece
 
 from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.sampling import (
-    Draw,
-    Lattice,
-    Ways,
-    draw_pieces,
-    every_way,
-    reach,
-    sample_merges,
-)
+from regard.data.tokenizers.sampling import Cut, Lattice, Listed, Merged, Walked, every_way, reach
 from regard.data.tokenizers.text import SPACE, Sample, clean
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
@@ -46,7 +37,7 @@ PART = 1000
 """The most characters of a line that is learned from; a longer one is learned from in parts."""
 
 MET = 2**16
-"""How many words are remembered to be drawn again."""
+"""How many words, and how many lines, are remembered to be drawn again."""
 
 FEW_WAYS = 64
 """Up to so many ways to cut a word are remembered as a list; 19 of 20 words of a text have no more."""
@@ -90,8 +81,8 @@ class Subwords(Tokenizer):
         return cls(_trained(cls.kind, _parts(_without(sample.lines, rare)), size, call))
 
     @abstractmethod
-    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
-        """The tokens of a word, cut at random."""
+    def cut(self, word: str, sample: float) -> Cut:
+        """A word, ready to be cut at random."""
 
     @abstractmethod
     def check(self, sample: float) -> None:
@@ -102,9 +93,27 @@ class Subwords(Tokenizer):
             return self._processor.encode(clean(line))
         self.check(sample)
         draw = random.random if generator is None else generator.random
-        # Pieces never go over a space, so that each word can be drawn alone.
-        words = re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", self._processor.normalize(clean(line)))
-        return [token for word in words for token in self.drawn(word, sample, draw)]
+        return [token for word in self._ready(line, sample) for token in word.drawn(draw)]
+
+    def _ready(self, line: str, sample: float) -> list[Cut]:
+        """The words of a line, ready to be cut; most were met before, and so was the line, an epoch ago."""
+        lines, words = self._met
+        ready = lines.get((line, sample))
+        if ready is None:
+            if len(lines) >= MET or len(words) >= MET:
+                lines.clear()
+                words.clear()
+            ready = lines[line, sample] = []
+            # Pieces never go over a space, so that each word can be drawn alone.
+            for word in re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", self._processor.normalize(clean(line))):
+                if (word, sample) not in words:
+                    words[word, sample] = self.cut(word, sample)
+                ready.append(words[word, sample])
+        return ready
+
+    @cached_property
+    def _met(self) -> tuple[dict[tuple[str, float], list[Cut]], dict[tuple[str, float], Cut]]:
+        return {}, {}
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
@@ -150,13 +159,6 @@ class Subwords(Tokenizer):
         return found
 
 
-class Choice(NamedTuple):
-    """All ways to cut a word, as tokens: a number from 0 to 1 chooses one by the bounds between them."""
-
-    bounds: list[float]
-    tokens: list[list[int]]
-
-
 class Unigram(Subwords):
     """Subwords chosen to make the text likely, which can be sampled well (Kudo 2018).
 
@@ -168,28 +170,13 @@ class Unigram(Subwords):
 
     kind = "unigram"
 
-    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
-        # Most words have been met before, and what was found of them then is most of the work.
-        met = self._met.get((word, sample))
-        if met is None:
-            if len(self._met) >= MET:
-                self._met.clear()
-            met = self._met[word, sample] = self._meet(word, sample)
-        if isinstance(met, Choice):
-            return met.tokens[bisect(met.bounds, draw())]
-        return self._tokens_of(draw_pieces(word, met, draw))
-
-    def _meet(self, word: str, sample: float) -> Choice | Ways:
+    def cut(self, word: str, sample: float) -> Cut:
         ways = reach(word, self.lattice, sample)
         every = every_way(word, ways, FEW_WAYS)
         if every is None:
-            return ways
+            return Walked(word, ways, self._tokens_of)
         parts, pieces = zip(*every, strict=True)
-        return Choice(list(itertools.accumulate(parts[:-1])), [self._tokens_of(each) for each in pieces])
-
-    @cached_property
-    def _met(self) -> dict[tuple[str, float], Choice | Ways]:
-        return {}
+        return Listed(list(itertools.accumulate(parts[:-1])), [self._tokens_of(each) for each in pieces])
 
     @cached_property
     def lattice(self) -> Lattice:
@@ -213,8 +200,8 @@ class BPE(Subwords):
 
     kind = "bpe"
 
-    def drawn(self, word: str, sample: float, draw: Draw) -> Sequence[int]:
-        return self._tokens_of(sample_merges(word, self.scores, sample, draw))
+    def cut(self, word: str, sample: float) -> Cut:
+        return Merged(word, self.scores, sample, self._tokens_of)
 
     def check(self, sample: float) -> None:
         if not 0 < sample <= 1:
