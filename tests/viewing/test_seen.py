@@ -165,6 +165,14 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
         example().save(tmp_path / "nowhere" / "a.seen")
 
 
+def test_it_says_what_it_is_in_a_line():
+    assert repr(example().site("decoder.0.cross")) == "Site('decoder.0.cross', H=2 T=4 S=4)"
+    assert repr(example()) == (
+        "Seen('a title', 4 source and 4 target pieces; encoder.0.self, encoder.1.self, decoder.0.self, "
+        "decoder.0.cross)"
+    )
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ArgumentError, match="rows and weights do not fit"):
         Site("cross", [[1.0]], ["a", "b"], ["c"])
@@ -255,6 +263,14 @@ def test_looks_at_long_sequences_become_maps_without_a_matrix():
     numpy.testing.assert_allclose(from_top.weights, from_all.weights, rtol=1e-5)
     assert (from_top.keys[:, 0] == [0] + [-1] * 15).all()
     assert (from_top.means <= from_all.means + 1e-6).all()
+    rows = (range(first, first + 150) for first in range(0, 600, 150))
+    strips = (
+        regard.attention(query[None], key[None], look=regard.Look(rows=some), mask=regard.causal()).rows[0]
+        for some in map(tuple, rows)
+    )
+    from_rows = pooled("self", strips, words, words, top=16)
+    for name in ("weights", "maxima", "means"):
+        numpy.testing.assert_allclose(getattr(from_rows, name), getattr(from_all, name), rtol=1e-4, atol=1e-7)
     exact = from_all.maxima > from_all.weights[..., -1].max()
     assert exact.any()
     numpy.testing.assert_allclose(from_top.maxima[exact], from_all.maxima[exact], rtol=1e-5)

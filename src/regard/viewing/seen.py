@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.viewing.array_file import load_arrays, save_arrays
 from regard.viewing.pooled import Pooled
+from regard.viewing.shades import cropped
 from regard.viewing.site import Site, firsts, real, spelled_words, taken, word_numbers
 from regard.viewing.words import grouped
 
@@ -28,7 +29,7 @@ BEGIN = "<s>"
 """What a decoder reads before its first token."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Seen:
     """What a model looked at for one sentence: its sites, its pieces, and the words that these belong to.
 
@@ -67,6 +68,11 @@ class Seen:
             pieces = getattr(self, name.removesuffix("_words"))
             self._set(name, word_numbers("Seen()", name, getattr(self, name), len(pieces)))
         self._set("sites", tuple(map(self._numbered, self.sites)))
+
+    def __repr__(self) -> str:
+        sites = [site.name for site in self.sites] + [site.name for site in self.long]
+        pieces = f"{len(self.source)} source and {len(self.target)} target pieces"
+        return f"Seen({cropped(self.title, 60)!r}, {pieces}; {', '.join(sites) or 'no sites'})"
 
     def site(self, name: str) -> Site:
         """The site of this name.

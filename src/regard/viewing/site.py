@@ -16,7 +16,7 @@ from regard.viewing.words import grouped, joined, spelled
 __all__ = ["Site", "firsts", "real", "spelled_words", "taken", "word_numbers"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Site:
     """One place of attention: how much each query, down, looked at each key, across.
 
@@ -25,8 +25,8 @@ class Site:
     row_words, column_words: the number of the word that each is a piece of, -1 for none; found from the
     sentence where they are not given.
 
-    >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"]).weights.shape
-    (1, 1, 2)
+    >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
+    Site('decoder.cross', H=1 T=1 S=2)
     """
 
     name: str
@@ -60,6 +60,10 @@ class Site:
             numbers = getattr(self, name)
             if numbers is not None:
                 self._set(name, word_numbers(call, name, numbers, len(words)))
+
+    def __repr__(self) -> str:
+        heads, rows, columns = self.weights.shape
+        return f"Site({self.name!r}, H={heads} T={rows} S={columns})"
 
     @property
     def heads(self) -> int:

@@ -33,8 +33,7 @@ function mapView(panel, table, state) {
   );
   const chosen = element("div", { class: "chosen-row" });
   map.chosen = chosen;
-  const shades = legend(source.mean && long ? long.mostMean : source.most, true);
-  map.frame = element("div", { class: "frame" }, map.canvas, shades);
+  map.frame = element("div", { class: "frame" }, map.canvas, legend(1, true));
   panel.append(tools, element("div", { class: "mapped" }, map.frame, chosen), asText(table));
   listen(map);
   paint(map);
@@ -104,9 +103,10 @@ function paint(map) {
   pen.font = `12px ${ink.fontFamily}`;
   labels(pen, map, "row", tall);
   labels(pen, map, "column", wide);
+  map.frame.lastChild.replaceWith(legend(grid.most, true));
   const span = (first, count) => `${counted(Math.floor(first) + 1)}–${counted(Math.ceil(first + count))}`;
   document.getElementById("place").textContent =
-    `rows ${span(view.row, view.height)}, columns ${span(view.column, view.width)}` + (grid.blocks ? `, in blocks of ${grid.binRows} × ${grid.binColumns}` : "");
+    `rows ${span(view.row, view.height)}, columns ${span(view.column, view.width)}` + (grid.blocks ? `, the ${source.mean ? "mean" : "largest"} of blocks of ${grid.binRows} × ${grid.binColumns}` : "");
 }
 
 // Where cells are drawn: square ones where there is room, and a margin for words or for numbers.

@@ -85,14 +85,13 @@ def pack(seen: Seen) -> Packed:
     packed = Packed()
     sites = (*_means(seen), *seen.sites, *_rollouts(seen))
     short = [site for site in sites if site.weights[0].size <= LONG]
-    planes = {site.name: _planes(site) for site in short}
-    count = sum(weights.size for weights in planes.values())
-    rows = sum(weights.shape[0] * weights.shape[1] for weights in planes.values())
+    planes = list(map(_planes, short))
+    count = sum(weights.size for weights in planes)
+    rows = sum(weights.shape[0] * weights.shape[1] for weights in planes)
     room = BYTES - 4 * sum(site.values.size for site in short if site.values is not None)
     kept = None if count <= room else max(min(room // (3 * rows), 64), 1)
-    for site in short:
-        sides = (site.rows, site.row_words), (site.columns, site.column_words)
-        about, content = _short(planes[site.name], kept, 16 if count <= FINE else 8)
+    for site, weights in zip(short, planes, strict=True):
+        about, content = _short(weights, kept, 16 if count <= FINE else 8)
         values = b"" if site.values is None else site.values.astype("<f4").tobytes()
         packed.blocks.append(content + values)
         packed.sites.append(
@@ -100,8 +99,8 @@ def pack(seen: Seen) -> Packed:
                 "name": clean(site.name),
                 "kind": site.kind,
                 "heads": site.heads,
-                "rows": packed.side(sides[0][0], sides[0][1] or ()),
-                "columns": packed.side(sides[1][0], sides[1][1] or ()),
+                "rows": packed.side(site.rows, site.row_words or ()),
+                "columns": packed.side(site.columns, site.column_words or ()),
                 "values": site.values is not None,
                 **about,
             }
