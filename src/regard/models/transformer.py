@@ -170,20 +170,19 @@ class _Layer(nn.Module):
         source: Memory | None = None,
     ) -> tuple[Tensor, Memory]:
         """What becomes of x (R, T, M), and what it has attended to in itself so far."""
-        first, *rest = self.norms
+        first, last = self.norms[0], self.norms[-1]
         y = first(x) if self.pre else x
         memory = self.itself.remember(y, past=past)
         x = self._add(x, self.itself(y, memory, mask=mask, start=start).output, first)
         if self.cross is not None and source is not None:
-            norm = rest.pop(0)
+            norm = self.norms[1]
             y = norm(x) if self.pre else x
             # K rows for each row of the source stand side by side as queries: see base.attend.
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
             read = self.cross(folded, source, start=start, beams=beams).output
             x = self._add(x, read.reshape(y.shape), norm)
-        norm = rest[0]
-        return self._add(x, self.feedforward(norm(x) if self.pre else x), norm), memory
+        return self._add(x, self.feedforward(last(x) if self.pre else x), last), memory
 
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
         total = x + self.dropout(change)
