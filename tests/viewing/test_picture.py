@@ -50,17 +50,17 @@ def weights(*sizes: int) -> numpy.ndarray:
     return raised / raised.sum(-1, keepdims=True)
 
 
-def transformer() -> Seen:
+def transformer(source: tuple[str, ...] = SOURCE) -> Seen:
     """What a transformer of two layers and two heads might have seen."""
     sites = []
     for layer in range(2):
-        sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), SOURCE, SOURCE))
+        sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), source, source))
         sites.append(Site(f"decoder.{layer}.self", weights(2, 4, 4), TARGET, ("<s>", *TARGET[:-1])))
-        sites.append(Site(f"decoder.{layer}.cross", weights(2, 4, 3), TARGET, SOURCE))
+        sites.append(Site(f"decoder.{layer}.cross", weights(2, 4, 3), TARGET, source))
     long = pooled(
         "decoder.0.self", weights(2, 300, 300), list(map(str, range(300))), list(map(str, range(300)))
     )
-    return Seen(sites, SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1), "I am a cat", long=(long,))
+    return Seen(sites, source, TARGET, (0, 1, -1), (0, 1, 2, -1), "I am a cat", long=(long,))
 
 
 def settings() -> dict[str, object]:
@@ -75,11 +75,12 @@ def pixels(content: bytes) -> tuple[int, int]:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(view, tmp_path):
-    drawn = picture(transformer(), view)
+    seen = transformer(("Ich", "Katze", "</s>"))  # which every machine has a font for
+    drawn = picture(seen, view)
     assert str(drawn).strip()
     for suffix in (".png", ".svg", ".pdf"):
         paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
-        hints = {picture(transformer(), view).save(path) for path in paths}
+        hints = {picture(seen, view).save(path) for path in paths}
         files = [sorted(tmp_path.glob(f"{name}*{suffix}")) for name in "ab"]
         assert hints == {()} and len(files[0]) == len(drawn.papers)
         for one, other in zip(*files, strict=True):
@@ -197,7 +198,10 @@ def test_where_no_font_has_a_character_it_is_replaced_and_told(monkeypatch, tmp_
 
 
 def test_a_font_is_found_for_what_is_asked(monkeypatch, tmp_path):
-    assert fonts.written("cat").font.endswith("DejaVuSans.ttf")
+    ((font, text),) = fonts.written("cat").runs
+    assert font.endswith("DejaVuSans.ttf") and text == "cat"
+    hearts = "\u2764\ufe0f"  # a heart that is asked to be coloured
+    assert fonts.written(hearts).text.startswith("\u2764")
     (tmp_path / "broken.ttf").write_bytes(b"no font")
     monkeypatch.setattr(fonts, "installed", lambda: (str(tmp_path / "broken.ttf"),))
     fonts.written.cache_clear()

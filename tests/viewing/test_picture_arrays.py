@@ -245,7 +245,8 @@ def test_text_takes_no_more_room_than_was_thought():
         found = written(text)
         if found.missing:  # then it is drawn in the room that it would have taken
             continue
-        font = get_font(found.font)
+        (run,) = found.runs
+        font = get_font(run.font)
         font.set_size(100, 72)
-        font.set_text(found.text, 0.0)
+        font.set_text(run.text, 0.0)
         assert font.get_width_height()[0] / 64 <= 1.06 * width_of(text, 100)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["Written", "hint_for", "needs", "written"]
+__all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
 """What stands for a character that cannot be drawn: the first of these that can be."""
@@ -61,12 +61,22 @@ _SILENT = "\u200c\u200d\ufe0e\ufe0f"
 """Joiners and selectors: a font without them loses nothing that is seen."""
 
 
-class Written(NamedTuple):
-    """A text as it can be drawn: the file of a font, the text with what is missing replaced, and that."""
+class Run(NamedTuple):
+    """A part of a text that one font draws: its file, and the part."""
 
     font: str
     text: str
+
+
+class Written(NamedTuple):
+    """A text as it can be drawn: in runs of one font each, with what is missing replaced, and that."""
+
+    runs: tuple[Run, ...]
     missing: str
+
+    @property
+    def text(self) -> str:
+        return "".join(run.text for run in self.runs)
 
 
 def needs(name: str) -> ArgumentError:
@@ -79,21 +89,32 @@ def needs(name: str) -> ArgumentError:
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """How a text is drawn on this machine.
+    """How a text is drawn on this machine: by one font where one has all of it.
 
     >>> written("cat").missing
     ''
     """
-    needed = {character for character in text if not character.isspace()} - set(_SILENT)
-    best, most = "", -1
+    needed = {character for character in text if not _may_lack(character)}
     for font in _candidates():
-        here = len(needed & _characters(font))
-        if here == len(needed):
-            return Written(font, _replaced(text, font), "")
-        if here > most:
-            best, most = font, here
-    missing = sorted(needed - _characters(best))
-    return Written(best, _replaced(text, best), "".join(missing))
+        if needed <= _characters(font):
+            return Written((Run(font, _without_silent(text, font)),), "")
+    runs: list[Run] = []
+    missing = set()
+    for character in text:
+        font = runs[-1].font if runs else _own()
+        if not _may_lack(character) and character not in _characters(font):
+            font, found = next(
+                ((each, True) for each in _candidates() if character in _characters(each)), (font, False)
+            )
+            if not found:
+                missing.add(character)
+                character = next((each for each in REPLACED if each in _characters(font)), "?")
+        if runs and runs[-1].font == font:
+            runs[-1] = Run(font, runs[-1].text + character)
+        else:
+            runs.append(Run(font, character))
+    kept = tuple(Run(run.font, _without_silent(run.text, run.font)) for run in runs)
+    return Written(kept, "".join(sorted(missing)))
 
 
 def hint_for(missing: Iterable[str]) -> str:
@@ -111,22 +132,29 @@ def hint_for(missing: Iterable[str]) -> str:
         names, packages = ({kind[place] for kind in kinds} for place in (0, 1))
         shortest = min(packages, key=len) if len(packages) > 1 else next(iter(packages))
         return f"no font here draws {' and '.join(sorted(names))} ({count}): install {shortest}"
-    codes = ", ".join(
-        f"U+{ord(each):04X} {unicodedata.name(each, '').lower()}".rstrip() for each in characters[:3]
-    )
-    more = " and more" if len(characters) > 3 else ""
-    return f"no font here draws {codes}{more} ({count}); an SVG is drawn with the fonts of who looks at it"
+    called = list(dict.fromkeys(map(_named, characters)))
+    listed = ", ".join(called[:3]) + (" and more" if len(called) > 3 else "")
+    return f"no font here draws {listed} ({count}); an SVG is drawn with the fonts of who looks at it"
+
+
+def _named(character: str) -> str:
+    """What to call a character: letters by their script, anything else by its number."""
+    if unicodedata.category(character)[0] in "LM":
+        return _script(character).capitalize()
+    return f"U+{ord(character):04X} {unicodedata.name(character, '').lower()}".rstrip()
 
 
 def _script(character: str) -> str:
     return unicodedata.name(character, "").replace("-", " ").split(" ")[0]
 
 
-def _replaced(text: str, font: str) -> str:
-    there = _characters(font)
-    stand_in = next((each for each in REPLACED if each in there), "?")
-    kept = (character for character in text if character not in _SILENT or character in there)
-    return "".join(c if c in there or c.isspace() else stand_in for c in kept)
+def _may_lack(character: str) -> bool:
+    return character in _SILENT or character.isspace()
+
+
+def _without_silent(text: str, font: str) -> str:
+    """The text without the joiners that a font does not know: it would draw boxes for them."""
+    return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
 
 @lru_cache(maxsize=MOST)

@@ -72,8 +72,8 @@ def player(
         papers.append(stage.frame(said, step, cross=numpy.asarray(cross)[step]))
     papers.append(stage.frame("all of it, word by word", len(bottom), all_cross=numpy.asarray(cross)))
     told = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
-    words = Text(f"{label(title, 90)}\n" if title else "", "bold")
-    return Picture(papers, Group(words, told) if title else told, SECONDS)
+    heading = [Text(label(title, 90), "bold")] if title else []
+    return Picture(papers, Group(*heading, told), SECONDS)
 
 
 class _Stage:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 
-from regard.viewing.pictures.fonts import hint_for, needs, written
+from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 from regard.viewing.pictures.ink import QUIET, WHITE
 from regard.viewing.pictures.paper import Box, Curve, Mark, Paper, Raster, Words
 
@@ -23,10 +23,10 @@ __all__ = ["gif_of", "hints", "pdf_of", "png_of"]
 DPI = 216
 """Three pixels to a point: cells fall on whole pixels."""
 
-PIXELS = 40_000_000
-"""The most pixels of a picture; larger ones are drawn coarser."""
+PIXELS, EDGE = 40_000_000, 60_000
+"""The most pixels of a picture, and along a side of it; larger ones are drawn coarser."""
 
-MOVING = 1100
+MOVING = 1600
 """The width of a GIF in pixels, at most."""
 
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
@@ -94,7 +94,7 @@ def _drawn(paper: Paper, dpi: float) -> tuple[Any, Any]:
     for said in hints([paper]):
         marks = [*marks, Words(paper.margin, height, said, SMALL, QUIET)]
         width, height = max(width, marks[-1].room[2] + paper.margin), height + 2 * SMALL
-    dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)))
+    dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)), 72 * EDGE / max(width, height))
     figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=WHITE, edgecolor="none")
     canvas = FigureCanvasAgg(figure)
     place = Affine2D().scale(1 / width, -1 / height).translate(0, 1) + figure.transFigure
@@ -128,45 +128,65 @@ def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) ->
                 image.set_data(mark.pixels)
                 image.set_transform(figure.transFigure)
                 yield image
+            elif isinstance(mark, Words):
+                yield from _texts(mark)
             else:
-                yield _artist(mark)
+                yield _shape(mark)
 
 
-def _artist(mark: Box | Words | Curve) -> Any:
-    from matplotlib.font_manager import FontProperties
+def _shape(mark: Box | Curve) -> Any:
     from matplotlib.patches import FancyBboxPatch, PathPatch
     from matplotlib.path import Path
-    from matplotlib.text import Text
 
     if isinstance(mark, Box):
         style = f"round,pad=0,rounding_size={mark.round}" if mark.round else "square,pad=0"
         edge, corner = mark.edge or "none", (mark.x, mark.y)
         return FancyBboxPatch(corner, mark.width, mark.height, style, fc=mark.fill, ec=edge, lw=1)
-    if isinstance(mark, Curve):
-        codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-        return PathPatch(
-            Path(mark.points, codes),
-            fill=False,
-            edgecolor=mark.ink,
-            linewidth=mark.width,
-            alpha=mark.opacity,
-            capstyle="round",
-        )
-    font, text, _ = written(mark.text)
-    turn, down = math.radians(mark.angle), 0.36 * mark.size
-    return Text(
-        mark.x + down * math.sin(turn),
-        mark.y + down * math.cos(turn),
-        text,
-        color=mark.ink,
-        horizontalalignment=ALIGNED[mark.anchor],
-        verticalalignment="baseline",
-        rotation=mark.angle,
-        rotation_mode="anchor",
-        fontproperties=FontProperties(fname=font, size=mark.size),
-        parse_math=False,
-        usetex=False,
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    return PathPatch(
+        Path(mark.points, codes),
+        fill=False,
+        edgecolor=mark.ink,
+        linewidth=mark.width,
+        alpha=mark.opacity,
+        capstyle="round",
     )
+
+
+def _texts(mark: Words) -> Iterator[Any]:
+    """A line of text, one piece for each font that it needs: as a rule, one."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.text import Text
+
+    runs = written(mark.text).runs
+    widths = [_width(run, mark.size) for run in runs] if len(runs) > 1 else [0.0]
+    turn, down = math.radians(mark.angle), 0.36 * mark.size
+    along = -sum(widths) * {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
+    for run, width in zip(runs, widths, strict=True):
+        yield Text(
+            mark.x + down * math.sin(turn) + along * math.cos(turn),
+            mark.y + down * math.cos(turn) - along * math.sin(turn),
+            run.text,
+            color=mark.ink,
+            horizontalalignment=ALIGNED[mark.anchor] if len(runs) == 1 else "left",
+            verticalalignment="baseline",
+            rotation=mark.angle,
+            rotation_mode="anchor",
+            fontproperties=FontProperties(fname=run.font, size=mark.size),
+            parse_math=False,
+            usetex=False,
+        )
+        along += width
+
+
+def _width(run: Run, size: float) -> float:
+    """How far a run of text reaches."""
+    from matplotlib.font_manager import get_font
+
+    font = get_font(run.font)
+    font.set_size(size, 72)
+    font.set_text(run.text, 0.0)
+    return font.get_width_height()[0] / 64
 
 
 def _corners(box: Box) -> list[tuple[float, float]]:
