@@ -241,7 +241,7 @@ def test_512_tokens_and_many_heads_open_without_unpacking_them_all(opened: Opene
     page = opened(Seen(sites, words, (), tuple(range(512)), ()))
     assert page.evaluate("[blocks.size, planes.size]") == [1, 1]
     assert "largest weights of each row" in page.text_content("#caption")
-    page.select_option("#site", label="encoder.3.self")
+    page.select_option("#site", label="encoder.1.self")
     page.select_option("#head", "4")
     page.locator("canvas.map").focus()
     for _ in range(7):
