@@ -10,7 +10,7 @@ from regard.backends import BACKENDS, reference
 from tests.agreement.cases import CASES, DTYPES, FACTORS, Case, Inputs, checked
 
 ON_CPU = ["sdpa-cpu", "blocked", "reference"]
-ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "blocked"]
+ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
 def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from regard.looking import PASSES
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 
 LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True)
-FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "blocked"]
+FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
 def error(found: torch.Tensor, oracle: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ The order is meant to be by speed where they overlap. A new kernel is its file a
 
 from __future__ import annotations
 
-from regard.backends import blocked, flex, reference, sdpa
+from regard.backends import blocked, flex, fused, reference, sdpa
 from regard.backends.backend import Backend
 from regard.call import Call
 from regard.errors import BackendError, UnknownName, message
@@ -36,6 +36,12 @@ BACKENDS: dict[str, Backend] = {
     **{n: Backend(k.reasons, k.run, _unasked, _SDPA_ABOUT[n], k.device) for n, k in sdpa.KERNELS.items()},
     "flex": Backend(
         flex.reasons, flex.run, flex.unasked, "FlexAttention: compiles masks and biases into the kernel"
+    ),
+    "fused": Backend(
+        fused.reasons,
+        fused.run,
+        about="additive scores by kernels in Triton: memory linear in length",
+        device="cuda",
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block: memory linear in length"

@@ -1,0 +1,124 @@
+"""fused: additive attention by kernels in Triton, forward and backward, in memory linear in T + S.
+
+For everything that combines additively, on CUDA. With TRITON_INTERPRET=1 in the environment before the first
+call the kernels are interpreted on the CPU, slowly, for checking. A NaN that one row may see can spread to
+other rows of its tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.backends.again import differentiable
+from regard.call import Call, Forward
+from regard.kernels import TRITON, interpreting
+from regard.mask import Mask
+from regard.positions import Bias
+from regard.select import Soft
+
+__all__ = ["reasons", "run"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def reasons(call: Call) -> list[str]:
+    """Why this backend cannot run the call."""
+    found = []
+    device = call.query.device.type
+    if call.combine != "additive":
+        found.append("adds query and key, and this score is an inner product")
+    if not TRITON:
+        found.append("needs triton (pip install regard[kernels])")
+    if device != "cuda" and not (device == "cpu" and interpreting()):
+        found.append(f"runs on cuda, the call is on {device}")
+    if not isinstance(call.select, Soft):
+        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+    if not call.mask.only("causal", "lengths", "window", "documents"):
+        found.append("knows causal, padding, window and documents; this mask has to be asked or looked up")
+    if call.bias is not None:
+        found.append("adds no " + (type(call.bias).__name__ if isinstance(call.bias, Bias) else "bias"))
+    if call.dropout:
+        found.append("has no dropout")
+    if call.query.dtype not in DTYPES or call.value.dtype != call.query.dtype:
+        found.append("takes float32, bfloat16 and float16, one of them for all")
+    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
+        found.append("a size is 0")
+    return found
+
+
+def run(call: Call) -> Forward:
+    """One operator that torch.compile sees whole, with a backward pass of its own."""
+    assert call.vector is not None and _load()
+    output, lse, *_ = torch.ops.regard.additive_forward(
+        call.query, call.key, call.value, call.vector, *_seen(call), 1.0 / call.temperature, call.trains
+    )
+    return Forward(output, lse)
+
+
+def _seen(call: Call) -> tuple[Any, ...]:
+    """The mask as the operator takes it: a row sees from `left` before it to `right` behind it."""
+    mask = call.mask
+    left, right = mask.window or (None, None)
+    if mask.causal:
+        right = 0 if right is None else min(right, 0)
+    of_query, of_key = mask.documents or (None, None)
+    return mask.lengths, of_query, of_key, call.start, left, right
+
+
+_loaded: list[str] = []
+
+
+def _load() -> bool:
+    """Load the operators, and Triton with them, when they are first wanted."""
+    if not _loaded:
+        from regard.kernels.additive import additive_forward
+
+        additive_forward.register_autograd(_backward, setup_context=_remember)
+        _loaded.append(additive_forward._qualname)
+    return True
+
+
+# torch.compile runs it while it traces, as torch.compiler.assume_constant_result would have it, which would
+# import the compiler with regard.
+vars(_load)["_dynamo_marked_constant"] = True
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, value, vector, lengths, of_query, of_key, *rest = inputs
+    result, lse, exact, scores, reach = output
+    ctx.mark_non_differentiable(lse, exact, scores, reach)
+    ctx.save_for_backward(
+        query, key, value, vector, lengths, of_query, of_key, result, lse, exact, scores, reach
+    )
+    ctx.rest = rest
+
+
+def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    query, key, value, vector, lengths, of_query, of_key, output, lse, exact, scores, reach = (
+        ctx.saved_tensors
+    )
+    start, left, right, scale, _ = ctx.rest
+    nothing = (None,) * 8
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        call = _again(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
+        return *differentiable(call, [query, key, value, vector], doutput), *nothing
+    found = torch.ops.regard.additive_backward(
+        doutput, query, key, value, vector, lse, exact if exact.numel() else output, scores, reach,
+        lengths, of_query, of_key, start, left, right, scale,
+    )  # fmt: skip
+    return *found, *nothing
+
+
+def _again(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+    of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
+    scale: float,
+) -> Call:  # fmt: skip
+    """The call that the operator was given, for a gradient that will itself be differentiated."""
+    documents = None if of_query is None or of_key is None else (of_query, of_key)
+    window = None if left is None and right is None else (left, right)
+    mask = Mask(lengths=lengths, window=window, documents=documents)
+    return Call(query, key, value, "additive", 1.0, vector, mask, None, Soft(1.0 / scale), start, 0.0)

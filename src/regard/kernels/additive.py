@@ -1,0 +1,105 @@
+"""Additive attention as two operators, forward and backward, that torch.compile sees as a whole.
+
+output = softmax(scale * v . tanh(q + k)) value, under lengths, a window and documents. Memory beyond inputs
+and outputs is of the order of B (T + S) D; B x T x S x D is never built, B x T x S only where it is smaller.
+Nothing is summed with atomics: two runs give the same bits.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.kernels.backward_pass import Backward
+from regard.kernels.forward_pass import Forward, Sight
+from regard.kernels.launch import Shape
+
+__all__ = ["additive_backward", "additive_forward"]
+
+_SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
+_PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
+
+
+@torch.library.custom_op(
+    "regard::additive_forward",
+    mutates_args=(),
+    schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
+    " -> (Tensor output, Tensor lse, Tensor exact, Tensor scores, Tensor reach)",
+)
+def additive_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    lengths: Tensor | None,
+    document_of_query: Tensor | None,
+    document_of_key: Tensor | None,
+    start: int,
+    left: int | None,
+    right: int | None,
+    scale: float,
+    hold: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Output (B, H, T, E) and lse (B, H, T); and, if to be held for the backward pass, the output in float32
+    where it is rounded, the scores where they are few, and how far from 0 queries and keys are."""
+    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
+    return Forward(query, key, value, vector, sight, scale, hold).run()
+
+
+@additive_forward.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) -> tuple[Tensor, ...]:
+    hold = bool(rest[-1])
+    shape = Shape.of(query, key, value)
+    batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
+    rounded = value.dtype != torch.float32 and hold
+    held = hold and shape.kind != "long"
+    tiles, key_tiles = shape.tiles
+    reach = batch * (heads * tiles + shape.key_heads * key_tiles)
+    new = torch.float32
+    return (
+        value.new_empty(batch, heads, queries, shape.depth),
+        query.new_empty(batch, heads, queries, dtype=new),
+        value.new_empty((batch, heads, queries, shape.depth) if rounded else (0,), dtype=new),
+        query.new_empty((batch * heads, queries, keys) if held else (0,), dtype=new),
+        query.new_empty(reach if hold and shape.kind == "short" else 0, dtype=new),
+    )
+
+
+@torch.library.custom_op(
+    "regard::additive_backward",
+    mutates_args=(),
+    schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
+    f"Tensor lse, Tensor exact, Tensor scores, Tensor reach, {_SIGHT}, {_PLACE})"
+    " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
+)
+def additive_backward(
+    doutput: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    lse: Tensor,
+    exact: Tensor,
+    scores: Tensor,
+    reach: Tensor,
+    lengths: Tensor | None,
+    document_of_query: Tensor | None,
+    document_of_key: Tensor | None,
+    start: int,
+    left: int | None,
+    right: int | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients, from what additive_forward was given and gave; exact is the output in float32."""
+    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
+    forward = Forward(query, key, value, vector, sight, scale, hold=False)
+    return Backward(forward, doutput, lse, exact, scores, reach).run()
+
+
+@additive_backward.register_fake
+def _(
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
+) -> tuple[Tensor, ...]:
+    return tuple(each.new_empty(each.shape) for each in (query, key, value, vector))

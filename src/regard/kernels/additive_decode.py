@@ -1,0 +1,81 @@
+# mypy: disable-error-code="no-untyped-def"
+"""One query a sequence, as a decoder asks: there is nothing to share between rows, and memory is the bound.
+
+Threads lie along the channels here, keys are read once as they are, forward and backward, and the softmax is
+left to additive_read_kernel.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.tanh import exact_share
+
+__all__ = ["additive_decode_backward_kernel", "additive_decode_kernel"]
+
+
+@triton.jit
+def additive_decode_kernel(
+    query, key, vector, scores, lengths, length_step, heads, groups, keys, width, scale,
+    query_batch, query_head, key_batch, key_head, key_row, vector_head, scores_head,
+    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """The scores of some keys against the one query."""
+    both = tl.program_id(1).to(tl.int64)
+    batch, head = both // heads, both % heads
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    query_base = query + batch * query_batch + head * query_head
+    key_base = key + batch * key_batch + head // groups * key_head + columns.to(tl.int64)[:, None] * key_row
+    shares = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    if tl.program_id(0) * COLUMNS < end:
+        for first in range(0, width, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            there = channels < width
+            q = tl.load(query_base + channels, mask=there, other=0.0).to(tl.float32)
+            v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+            inside = (columns < end)[:, None] & there[None, :]
+            k = tl.load(key_base + channels[None, :], mask=inside, other=0.0).to(tl.float32)
+            tanh = 1.0 - 2.0 * exact_share(q[None, :] + k, APPROXIMATE)
+            shares += v[None, :] * tanh
+        tl.store(scores + both * scores_head + columns, tl.sum(shares, 1) * scale, mask=columns < end)
+
+
+@triton.jit
+def additive_decode_backward_kernel(
+    query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,
+    heads, keys, width, query_batch, query_head, key_batch, key_head, key_row, vector_head, dscores_head,
+    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """All gradients of the scores of one query and its keys, over some channels; a key head a query head.
+
+    dvector: (B H, D) in float32, to be summed over the batch.
+    """
+    both = tl.program_id(1).to(tl.int64)
+    batch, head = both // heads, both % heads
+    channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    there = channels < width
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    at_query = query + batch * query_batch + head * query_head + channels
+    q = tl.load(at_query, mask=there, other=0.0).to(tl.float32)
+    v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+    key_base = key + batch * key_batch + head * key_head
+    of_query = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    of_vector = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    for first in range(0, keys, COLUMNS):
+        columns = first + tl.arange(0, COLUMNS)
+        inside = (columns < end)[:, None] & there[None, :]
+        at = columns.to(tl.int64)[:, None] * key_row + channels[None, :]
+        k = tl.load(key_base + at, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.load(dscores + both * dscores_head + columns, mask=columns < end, other=0.0)
+        share = exact_share(q[None, :] + k, APPROXIMATE)
+        slope = gradient[:, None] * (4.0 * (share - share * share))
+        of_query += slope
+        of_vector += gradient[:, None] * (1.0 - 2.0 * share)
+        place = dkey + (both * keys + columns)[:, None] * width + channels[None, :]
+        tl.store(place, slope * v[None, :], mask=(columns < keys)[:, None] & there[None, :])
+    tl.store(dquery + both * width + channels, tl.sum(of_query, 0) * v, mask=there)
+    tl.store(dvector + both * width + channels, tl.sum(of_vector, 0), mask=there)

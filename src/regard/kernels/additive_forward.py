@@ -1,0 +1,194 @@
+# mypy: disable-error-code="no-untyped-def"
+"""From scores to what is read: an online softmax over the keys, and the values summed by it.
+
+additive_forward_kernel finds the scores itself, tile by tile, and forgets them; additive_read_kernel is given
+them. Either can be set to some of the keys, and additive_combine_kernel then puts the parts together.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.additive_scores import tile_of_scores
+from regard.kernels.product import product
+from regard.kernels.sight import tile_is_seen, visible
+
+__all__ = ["additive_combine_kernel", "additive_forward_kernel", "additive_read_kernel"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
+    """The online softmax: one more tile of scores, -inf where hidden, and its values."""
+    highest = tl.maximum(best, tl.max(scores, 1))
+    level = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp2((scores - level[:, None]) * LOG2E)
+    shrink = tl.exp2((best - level) * LOG2E)
+    total = total * shrink + tl.sum(weights, 1)
+    output = output * shrink[:, None]
+    output = product(weights.to(value.dtype), value, output, PRECISION)
+    return highest, total, output
+
+
+@triton.jit
+def _finished(best, total, output):
+    """The output and the lse, 0 and -inf where nothing was seen."""
+    something = tl.where(total == 0.0, 1.0, total)
+    level = tl.where(best == float("-inf"), 0.0, best)
+    lse = tl.where(total == 0.0, float("-inf"), level + tl.log(something))
+    return output / something[:, None], lse
+
+
+@triton.jit
+def additive_forward_kernel(
+    query, key, value, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
+    output, exact, lse, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, width, padded, depth, scale,
+    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
+    value_batch, value_head, value_row, query_tiles, key_tiles, part_tiles, output_part, lse_part,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Scores, mask, softmax and context of one tile of rows, over part_tiles tiles of keys."""
+    tile, part = tl.program_id(0), tl.program_id(1)
+    both = tl.program_id(2).to(tl.int64)
+    batch, head = both // heads, both % heads
+    key_head_here = head // groups
+    row = tile * ROWS
+    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, DEPTH)
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    key_base = (batch * (heads // groups) + key_head_here) * key_tiles
+    value_base = value + batch * value_batch + key_head_here * value_head
+    far = tl.load(reach_of_query + both * query_tiles + tile)
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, DEPTH], tl.float32)
+    for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
+        column = key_tile * COLUMNS
+        if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+            scores = tile_of_scores(
+                query + batch * query_batch + head * query_head,
+                key + batch * key_batch + key_head_here * key_head,
+                vector + head * vector_head,
+                exponentials_of_query + (both * query_tiles + tile) * padded * ROWS,
+                exponentials_of_key + (key_base + key_tile) * padded * COLUMNS,
+                far + tl.load(reach_of_key + key_base + key_tile),
+                row, column, queries, keys, width, query_row, key_row, 0, padded, scale,
+                ROWS, COLUMNS, GROUP, UNROLL, APPROXIMATE,
+            )  # fmt: skip
+            columns = column + tl.arange(0, COLUMNS)
+            seen = visible(
+                rows, columns, queries, end, start, left, right,
+                document_of_query + batch * documents_query_step,
+                document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
+            )  # fmt: skip
+            values = tl.load(
+                value_base + columns.to(tl.int64)[:, None] * value_row + channels[None, :],
+                mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            scores = tl.where(seen, scores, float("-inf"))
+            best, total, found = _joined(best, total, found, scores, values, PRECISION)
+    result, level = _finished(best, total, found)
+    place = both * queries + rows
+    at = place[:, None] * depth + channels[None, :]
+    inside = (rows < queries)[:, None] & (channels < depth)[None, :]
+    tl.store(output + part * output_part + at, result, mask=inside)
+    if EXACT:
+        tl.store(exact + part * output_part + at, result, mask=inside)
+    tl.store(lse + part * lse_part + place, level, mask=rows < queries)
+
+
+@triton.jit
+def additive_read_kernel(
+    scores, held, value, output, exact, lse, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
+    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, output_part, lse_part,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
+    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Mask, softmax and context of some rows from their scores, which stand in score_parts to be added.
+
+    held: where the sums are kept for the backward pass, should they be.
+    """
+    both = tl.program_id(2).to(tl.int64) // parts
+    part = tl.program_id(2) % parts
+    batch, head = both // heads, both % heads
+    local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = first_row + tl.program_id(0) * ROWS
+    rows = first_row + local
+    channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    value_base = value + batch * value_batch + head // groups * value_head
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, DEPTH], tl.float32)
+    last = first_row + row_count
+    for tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
+        column = tile * COLUMNS
+        if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+            columns = column + tl.arange(0, COLUMNS)
+            seen = visible(
+                rows, columns, last, end, start, left, right,
+                document_of_query + batch * documents_query_step,
+                document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
+            )  # fmt: skip
+            at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+            these = tl.load(scores + at, mask=seen, other=0.0)
+            for each in range(1, score_parts):
+                these += tl.load(scores + each * scores_part + at, mask=seen, other=0.0)
+            if HOLD & (tl.program_id(1) == 0):
+                tl.store(held + at, these, mask=seen)
+            values = tl.load(
+                value_base + columns.to(tl.int64)[:, None] * value_row + channels[None, :],
+                mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            these = tl.where(seen, these, float("-inf"))
+            best, total, found = _joined(best, total, found, these, values, PRECISION)
+    result, level = _finished(best, total, found)
+    place = both * queries + rows
+    at = place[:, None] * depth + channels[None, :]
+    inside = (rows < last)[:, None] & (channels < depth)[None, :]
+    tl.store(output + part * output_part + at, result, mask=inside)
+    if EXACT:
+        tl.store(exact + part * output_part + at, result, mask=inside)
+    if tl.program_id(1) == 0:
+        tl.store(lse + part * lse_part + place, level, mask=rows < last)
+
+
+@triton.jit
+def additive_combine_kernel(
+    outputs, levels, output, exact, lse, rows, depth, parts,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """One output and one lse from those of several sets of keys."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    rows = tl.full([], 0, tl.int64) + rows
+    channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
+    inside = (row < rows)[:, None] & (channels < depth)[None, :]
+    at = row[:, None] * depth + channels[None, :]
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    for part in range(parts):
+        best = tl.maximum(best, tl.load(levels + part * rows + row, mask=row < rows, other=0.0))
+    level = tl.where(best == float("-inf"), 0.0, best)
+    total = tl.zeros([ROWS], tl.float32)
+    result = tl.zeros([ROWS, DEPTH], tl.float32)
+    for part in range(parts):
+        found = tl.load(levels + part * rows + row, mask=row < rows, other=0.0)
+        share = tl.exp2((found - level) * LOG2E)
+        total += share
+        theirs = tl.load(outputs + part * rows * depth + at, mask=inside, other=0.0)
+        result += share[:, None] * theirs
+    result, found = _finished(best, total, result)
+    tl.store(output + at, result, mask=inside)
+    if EXACT:
+        tl.store(exact + at, result, mask=inside)
+    if tl.program_id(1) == 0:
+        tl.store(lse + row, found, mask=row < rows)

@@ -1,0 +1,160 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Scores of additive attention, tile by tile, from exponentials taken once a row.
+
+A thread owns 4 x 4 scores of a tile and walks over the channels, so that what it loads serves four times and
+nothing has to be summed across threads. For that the exponentials lie tile by tile: (B H, tiles, D, rows).
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.sight import tile_is_seen
+from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, shared_sum
+
+__all__ = ["additive_prepare_kernel", "additive_scores_kernel", "tile_of_scores"]
+
+
+@triton.jit
+def _exponentials(
+    source, place, reach, tile, size, width, padded, step, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Write e^2x of the rows of one tile, turned, and how far from 0 the largest x is."""
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    furthest = tl.zeros([ROWS], tl.float32)
+    for first in range(0, padded, WIDTH):
+        channels = first + tl.arange(0, WIDTH)
+        inside = (rows < size)[:, None] & (channels < width)[None, :]
+        x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
+        x = x.to(tl.float32)
+        furthest = tl.maximum(furthest, tl.max(tl.abs(x), 1))
+        turned = tl.trans(exponential(x))
+        there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        tl.store(there, turned, mask=(channels < padded)[:, None])
+    tl.store(reach, tl.max(furthest, 0))
+
+
+@triton.jit
+def additive_prepare_kernel(
+    query, key, vector, exponentials_of_query, exponentials_of_key, vector_padded,
+    reach_of_query, reach_of_key, heads, key_heads, queries, keys, width, padded,
+    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
+    query_programs, key_programs, query_tiles, key_tiles,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """e^2q, e^2k, and v in float32 with zeros behind it. One program a tile of rows, first those of the query
+    and then those of the key; then one a vector."""
+    program = tl.program_id(0).to(tl.int64)
+    if program >= query_programs + key_programs:
+        program -= query_programs + key_programs
+        for first in range(0, padded, WIDTH):
+            channels = first + tl.arange(0, WIDTH)
+            v = tl.load(vector + program * vector_head + channels, mask=channels < width, other=0.0)
+            tl.store(vector_padded + program * padded + channels, v.to(tl.float32), mask=channels < padded)
+    elif program < query_programs:
+        head, tile = program // query_tiles, program % query_tiles
+        source = query + head // heads * query_batch + head % heads * query_head
+        place = exponentials_of_query + program * padded * ROWS
+        _exponentials(
+            source, place, reach_of_query + program, tile, queries, width, padded, query_row, ROWS, WIDTH
+        )
+    else:
+        program -= query_programs
+        head, tile = program // key_tiles, program % key_tiles
+        source = key + head // key_heads * key_batch + head % key_heads * key_head
+        place = exponentials_of_key + program * padded * COLUMNS
+        _exponentials(
+            source, place, reach_of_key + program, tile, keys, width, padded, key_row, COLUMNS, WIDTH
+        )
+
+
+@triton.jit
+def tile_of_scores(
+    query, key, vector, exponentials_of_query, exponentials_of_key, reach,
+    row, column, queries, keys, width, query_row, key_row, low, high, scale,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """v . tanh(q + k) times scale over the channels from low to high, for one tile of ROWS x COLUMNS.
+
+    query, key: the sequences themselves; exponentials_of_query, exponentials_of_key: those of this tile;
+    vector: v in float32, with zeros behind it.
+    reach: how far from 0 the tile's queries and keys are, added up, which decides on which way is safe.
+    """
+    PER_ROW: tl.constexpr = ROWS // 4
+    PER_COLUMN: tl.constexpr = COLUMNS // 4
+    thread = tl.arange(0, PER_ROW * PER_COLUMN)
+    rows = (thread // PER_COLUMN)[None, :] * 4 + tl.arange(0, 4)[:, None]
+    columns = (thread % PER_COLUMN)[None, :] * 4 + tl.arange(0, 4)[:, None]
+    shares = tl.zeros([4, 4, PER_ROW * PER_COLUMN], tl.float32)
+    if reach * (GROUP * TWICE_LOG2E) <= BITS:
+        for first in range(low, high, GROUP * UNROLL):
+            for unrolled in tl.static_range(UNROLL):
+                channel = first + unrolled * GROUP
+                shares += shared_sum(
+                    exponentials_of_query + channel * ROWS + rows,
+                    exponentials_of_key + channel * COLUMNS + columns,
+                    vector + channel, ROWS, COLUMNS, GROUP, APPROXIMATE,
+                )  # fmt: skip
+    else:
+        query_at = query + (row + rows).to(tl.int64) * query_row
+        key_at = key + (column + columns).to(tl.int64) * key_row
+        for channel in range(low, tl.minimum(high, width)):
+            q = tl.load(query_at + channel, mask=row + rows < queries, other=0.0).to(tl.float32)
+            k = tl.load(key_at + channel, mask=column + columns < keys, other=0.0).to(tl.float32)
+            share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
+            shares += tl.load(vector + channel) * share
+    total = tl.zeros([64], tl.float32)
+    for first in range(low, high, 64):
+        channels = first + tl.arange(0, 64)
+        total += tl.load(vector + channels, mask=channels < high, other=0.0)
+    scores = (tl.sum(total, 0) - 2.0 * shares) * scale
+    parted = tl.reshape(scores, [4, 4, PER_ROW, PER_COLUMN])
+    return tl.reshape(tl.permute(parted, [2, 0, 3, 1]), [ROWS, COLUMNS])
+
+
+@triton.jit
+def additive_scores_kernel(
+    query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key, scores,
+    lengths, length_step, start, left, right,
+    heads, groups, queries, keys, width, padded, scale,
+    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
+    query_tiles, key_tiles, first_tile, parts, part_width, scores_part, scores_head, scores_row,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Scores of the tiles from first_tile on, over some of the channels each: (parts, B H, rows, keys).
+
+    What hides is left out where it hides a whole tile; within a tile every score is written.
+    """
+    both = tl.program_id(2).to(tl.int64) // parts
+    part = tl.program_id(2) % parts
+    batch, head = both // heads, both % heads
+    key_head_here = head // groups
+    tile = first_tile + tl.program_id(0)
+    row, column = tile * ROWS, tl.program_id(1) * COLUMNS
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+        query_tile = both * query_tiles + tile
+        key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
+        reach = tl.load(reach_of_query + query_tile) + tl.load(reach_of_key + key_tile)
+        low = part * part_width
+        found = tile_of_scores(
+            query + batch * query_batch + head * query_head,
+            key + batch * key_batch + key_head_here * key_head,
+            vector + head * vector_head,
+            exponentials_of_query + query_tile * padded * ROWS,
+            exponentials_of_key + key_tile * padded * COLUMNS,
+            reach, row, column, queries, keys, width, query_row, key_row,
+            low, tl.minimum(low + part_width, padded), scale,
+            ROWS, COLUMNS, GROUP, UNROLL, APPROXIMATE,
+        )  # fmt: skip
+        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        columns = column + tl.arange(0, COLUMNS)
+        place = scores + part * scores_part + both * scores_head
+        inside = (first_tile * ROWS + rows < queries)[:, None] & (columns < keys)[None, :]
+        tl.store(place + rows.to(tl.int64)[:, None] * scores_row + columns[None, :], found, mask=inside)

@@ -1,0 +1,158 @@
+"""The backward pass: some rows at a time, from scores to their gradient, and from there to everything."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.kernels.additive_backward import (
+    additive_key_backward_kernel,
+    additive_query_backward_kernel,
+    additive_value_backward_kernel,
+    additive_weigh_kernel,
+)
+from regard.kernels.additive_decode import additive_decode_backward_kernel
+from regard.kernels.forward_pass import Forward, Prepared, in_rows, steps
+from regard.kernels.launch import up
+
+__all__ = ["Backward"]
+
+
+class Backward:
+    """One call on its way back. scores: those held, or nothing; reach: as the forward pass found it."""
+
+    def __init__(
+        self, forward: Forward, doutput: Tensor, lse: Tensor, exact: Tensor, scores: Tensor, reach: Tensor
+    ):
+        self.forward, self.doutput = forward, in_rows(doutput)
+        self.lse, self.exact, self.held, self.reach = lse, exact.contiguous(), scores, reach
+        self.shape, self.launch = forward.shape, forward.launch
+        self.sequences = self.shape.batch * self.shape.heads
+        self.key_sequences = self.shape.batch * self.shape.key_heads
+
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The gradients of query, key, value and vector."""
+        forward, shape = self.forward, self.shape
+        chunks = range(0, shape.queries, shape.chunk)
+        several = len(chunks) > 1
+        prepared: Prepared | None = None
+        if not self.held.numel():
+            prepared = forward.prepared()
+            self.reach = prepared.reach
+        self.dquery = forward.query.new_empty(forward.query.shape)
+        # What is added up over chunks is added up in float32.
+        dtype = torch.float32 if several else forward.key.dtype
+        self.dkey = forward.key.new_empty(forward.key.shape, dtype=dtype)
+        self.dvalue = forward.value.new_empty(forward.value.shape, dtype=dtype)
+        dvector = None
+        for first in chunks:
+            rows = min(shape.chunk, shape.queries - first)
+            scores = self.held
+            if prepared is not None:
+                parts = forward.scores(prepared, first, rows)
+                scores = parts[0] if len(parts) == 1 else parts.sum(0)
+            found = self.chunk(scores, first, rows)
+            dvector = found if dvector is None else dvector + found
+        assert dvector is not None
+        if forward.vector.shape[0] == 1:
+            dvector = dvector.sum(0, keepdim=True)
+        return (
+            self.dquery,
+            self.dkey.to(forward.key.dtype),
+            self.dvalue.to(forward.value.dtype),
+            dvector.to(forward.vector.dtype),
+        )
+
+    def chunk(self, scores: Tensor, first: int, rows: int) -> Tensor:
+        """Add what some rows send back; what they send to the vector, by head, (H, D)."""
+        self.to_value(scores, first, rows)
+        alone = self.shape.kind == "decode" and self.shape.groups == 1
+        dscores, turned = self.weighed(scores, first, rows, turned=not alone)
+        if alone:
+            return self.at_once(dscores)
+        if self.shape.kind == "decode":
+            self.reach = self.forward.prepared().reach
+        self.to_key(dscores, first, rows)
+        return self.to_query(turned, first, rows)
+
+    def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> tuple[Tensor, Tensor]:
+        """The gradient of the scores, and the same turned, in whole tiles."""
+        forward, shape, launch = self.forward, self.shape, self.launch
+        whole = up(rows, launch.rows), up(shape.keys, launch.columns)
+        dscores = forward.new(self.sequences, *whole)
+        other = forward.new(self.sequences, whole[1], whole[0]) if turned else dscores
+        additive_weigh_kernel[(whole[0] // launch.rows, whole[1] // launch.columns, self.sequences)](
+            scores, self.lse, forward.value, self.exact, self.doutput, dscores, other,
+            **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth, scale=forward.scale,
+            first_row=first, row_count=rows, **steps("value", forward.value),
+            **steps("doutput", self.doutput), scores_head=scores.stride(0), scores_row=scores.stride(1),
+            dscores_head=dscores.stride(0), dscores_row=dscores.stride(1), turned_row=other.stride(1),
+            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, TURNED=turned,
+            PRECISION=forward.precision, num_warps=4,
+        )  # fmt: skip
+        return dscores, other
+
+    def to_value(self, scores: Tensor, first: int, rows: int) -> None:
+        """The gradient of the values from some rows."""
+        forward, shape, launch = self.forward, self.shape, self.launch
+        grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
+        additive_value_backward_kernel[grid](
+            scores, self.lse, self.doutput, self.dvalue,
+            **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth,
+            first_row=first, row_count=rows, **steps("doutput", self.doutput),
+            scores_head=scores.stride(0), scores_row=scores.stride(1),
+            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, ADD=first > 0,
+            PRECISION=forward.precision, num_warps=4,
+        )  # fmt: skip
+
+    def to_key(self, dscores: Tensor, first: int, rows: int) -> None:
+        """The gradient of the keys from some rows."""
+        forward, shape, launch = self.forward, self.shape, self.launch
+        grid = -(-shape.keys // launch.some), -(-shape.width // launch.width), self.key_sequences
+        additive_key_backward_kernel[grid](
+            forward.query, forward.key, forward.vector, dscores, self.dkey, *forward.split(self.reach),
+            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
+            **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows,
+            dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
+            ROWS=launch.rows, COLUMNS=launch.columns, SOME=launch.some, WIDTH=launch.width, ADD=first > 0,
+            APPROXIMATE=forward.approximate, num_warps=launch.warps,
+        )  # fmt: skip
+
+    def to_query(self, turned: Tensor, first: int, rows: int) -> Tensor:
+        """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
+        forward, shape, launch = self.forward, self.shape, self.launch
+        grid = -(-rows // launch.some), -(-shape.width // launch.width)
+        key_tiles = shape.tiles[1]
+        parts = shape.key_parts(self.sequences * grid[0] * grid[1], key_tiles, turned.device)
+        part_tiles = -(-key_tiles // parts)
+        parts = -(-key_tiles // part_tiles)
+        place = self.dquery[:, :, first:]
+        if parts > 1:
+            place = forward.new(parts, shape.batch, shape.heads, rows, shape.width)
+        dvector = forward.new(shape.batch, shape.heads, parts * grid[0], shape.width)
+        additive_query_backward_kernel[(*grid, self.sequences * parts)](
+            forward.query, forward.key, forward.vector, turned, place, dvector, *forward.split(self.reach),
+            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
+            **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows, parts=parts,
+            part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
+            dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
+            dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns, SOME=launch.some,
+            WIDTH=launch.width, APPROXIMATE=forward.approximate, num_warps=launch.warps,
+        )  # fmt: skip
+        if parts > 1:
+            self.dquery[:, :, first : first + rows] = place.sum(0)
+        return dvector.sum((0, 2))
+
+    def at_once(self, dscores: Tensor) -> Tensor:
+        """All gradients where there is one query a sequence and a key head for each; (H, D) of the vector."""
+        forward, shape, launch = self.forward, self.shape, self.launch
+        dvector = forward.new(shape.batch, shape.heads, shape.width)
+        sight = forward.sight.by_position(forward.query)
+        sources = {name: step for name, step in forward.sources.items() if name != "query_row"}
+        additive_decode_backward_kernel[(-(-shape.width // launch.width), self.sequences)](
+            forward.query, forward.key, forward.vector, dscores, self.dquery, self.dkey, dvector,
+            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
+            heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
+            COLUMNS=launch.some, WIDTH=launch.width, APPROXIMATE=forward.approximate, num_warps=launch.warps,
+        )  # fmt: skip
+        return dvector.sum(0)

@@ -1,0 +1,288 @@
+"""The forward pass: which kernels run, on how large a grid, with what between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.kernels import interpreting
+from regard.kernels.additive_decode import additive_decode_kernel
+from regard.kernels.additive_forward import (
+    additive_combine_kernel,
+    additive_forward_kernel,
+    additive_read_kernel,
+)
+from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
+from regard.kernels.launch import Shape, up
+
+__all__ = ["Forward", "Prepared", "Sight", "steps"]
+
+
+class Prepared(NamedTuple):
+    """e^2q and e^2k tile by tile, v in float32 with zeros behind it, and how far from 0 each tile reaches."""
+
+    query: Tensor
+    key: Tensor
+    vector: Tensor
+    reach: Tensor
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Who may see whom: a row at i = row + start sees the keys from i - left to i + right, below its length,
+    in its document; None for no bound."""
+
+    lengths: Tensor | None
+    document_of_query: Tensor | None
+    document_of_key: Tensor | None
+    start: int
+    left: int | None
+    right: int | None
+
+    def by_position(self, anything: Tensor) -> dict[str, Any]:
+        """As arguments of kernels that ask about positions; `anything` stands where there is no tensor."""
+        return {
+            "lengths": anything if self.lengths is None else self.lengths,
+            "length_step": 0
+            if self.lengths is None or self.lengths.shape[0] == 1
+            else self.lengths.stride(0),
+            "start": self.start,
+            "left": self.left or 0,
+            "right": self.right or 0,
+            "LENGTHS": self.lengths is not None,
+            "LEFT": self.left is not None,
+            "RIGHT": self.right is not None,
+        }
+
+    def whole(self, anything: Tensor) -> dict[str, Any]:
+        """As arguments of the kernels that ask about each row and key."""
+        of_query, of_key = self.document_of_query, self.document_of_key
+        found = {
+            "document_of_query": anything if of_query is None else of_query,
+            "document_of_key": anything if of_key is None else of_key,
+            "documents_query_step": 0 if of_query is None or of_query.shape[0] == 1 else of_query.stride(0),
+            "documents_key_step": 0 if of_key is None or of_key.shape[0] == 1 else of_key.stride(0),
+            "DOCUMENTS": of_query is not None,
+        }
+        return found | self.by_position(anything)
+
+
+def steps(name: str, tensor: Tensor) -> dict[str, int]:
+    """The strides of (B, H, T, D) as arguments of a kernel; the last is 1."""
+    return {
+        f"{name}_batch": tensor.stride(0),
+        f"{name}_head": tensor.stride(1),
+        f"{name}_row": tensor.stride(2),
+    }
+
+
+def in_rows(tensor: Tensor) -> Tensor:
+    """With each row lying together."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+class Forward:
+    """One call on its way forward; the backward pass uses what it knows, and finds scores again by it."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        vector: Tensor,
+        sight: Sight,
+        scale: float,
+        hold: bool,
+    ):
+        self.query, self.key, self.value, self.vector = map(in_rows, (query, key, value, vector))
+        self.sight, self.scale, self.hold = sight, scale, hold
+        self.shape = Shape.of(query, key, value)
+        self.launch = self.shape.launch
+        self.precision = "ieee" if value.dtype == torch.float32 else "widened" if interpreting() else "tf32"
+        self.approximate = not interpreting()
+        shape = self.shape
+        self.sizes = {
+            "heads": shape.heads,
+            "groups": shape.groups,
+            "queries": shape.queries,
+            "keys": shape.keys,
+        }
+        self.sources = {
+            **steps("query", self.query),
+            **steps("key", self.key),
+            "vector_head": 0 if self.vector.shape[0] == 1 else self.vector.stride(0),
+        }
+        self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1]}
+
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Output, lse, and what is held for the backward pass."""
+        shape = self.shape
+        self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
+        self.lse = self.new(shape.batch, shape.heads, shape.queries)
+        rounded = self.hold and self.output.dtype != torch.float32
+        self.exact = self.new(*self.output.shape) if rounded else self.new(0)
+        scores, reach = self.new(0), self.new(0)
+        if shape.kind == "decode":
+            scores = self.decoded()
+            self.read(scores[None], 0, 1, None)
+        else:
+            prepared = self.prepared()
+            reach = prepared.reach
+            if shape.fused:
+                self.read_as_found(prepared)
+            else:
+                scores = self.read_when_found(prepared)
+        held = self.hold and shape.kind != "long"
+        return (
+            self.output,
+            self.lse,
+            self.exact,
+            scores if held else self.new(0),
+            reach if held else self.new(0),
+        )
+
+    def new(self, *sizes: int) -> Tensor:
+        """Room for float32 numbers."""
+        return self.query.new_empty(sizes, dtype=torch.float32)
+
+    def prepared(self) -> Prepared:
+        """Exponentials of the whole query and key."""
+        shape, launch = self.shape, self.launch
+        sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
+        tiles, key_tiles = shape.tiles
+        programs, key_programs = sequences * tiles, key_sequences * key_tiles
+        made = Prepared(
+            self.new(programs, shape.padded, launch.rows),
+            self.new(key_programs, shape.padded, launch.columns),
+            self.new(self.vector.shape[0], shape.padded),
+            self.new(programs + key_programs),
+        )
+        additive_prepare_kernel[(programs + key_programs + self.vector.shape[0],)](
+            self.query, self.key, self.vector, made.query, made.key, made.vector,
+            made.reach[:programs], made.reach[programs:],
+            heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
+            width=shape.width, padded=shape.padded, **self.sources,
+            query_programs=programs, key_programs=key_programs, **self.tiles,
+            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, num_warps=4,
+        )  # fmt: skip
+        return made
+
+    def padded_sources(self) -> dict[str, int]:
+        """The steps of query, key and the prepared vector."""
+        return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
+
+    def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """How far the tiles of the query reach, and those of the key."""
+        programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
+        return reach[:programs], reach[programs:]
+
+    def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
+        """The scores of some rows, in parts that are to be added: (parts, B H, rows, S)."""
+        shape, launch = self.shape, self.launch
+        sequences = shape.batch * shape.heads
+        parts = shape.channel_parts(rows, self.query.device)
+        part_width = up(-(-shape.padded // parts), launch.group * launch.unroll)
+        parts = -(-shape.padded // part_width)
+        scores = self.new(parts, sequences, rows, shape.keys)
+        additive_scores_kernel[(-(-rows // launch.rows), shape.tiles[1], sequences * parts)](
+            self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
+            scores,
+            **self.sight.by_position(self.query), **self.sizes, width=shape.width, padded=shape.padded,
+            scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
+            parts=parts, part_width=part_width, scores_part=scores.stride(0), scores_head=scores.stride(1),
+            scores_row=scores.stride(2), ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group,
+            UNROLL=launch.unroll, APPROXIMATE=self.approximate, num_warps=launch.threads,
+        )  # fmt: skip
+        return scores
+
+    def decoded(self) -> Tensor:
+        """The scores of the one query of each sequence: (B H, 1, S)."""
+        shape, columns = self.shape, self.launch.some
+        scores = self.new(shape.batch * shape.heads, 1, shape.keys)
+        sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
+        sources = {name: step for name, step in self.sources.items() if name != "query_row"}
+        sight = self.sight.by_position(self.query)
+        additive_decode_kernel[(-(-shape.keys // columns), shape.batch * shape.heads)](
+            self.query, self.key, self.vector, scores,
+            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
+            **sizes, width=shape.width, scale=self.scale, **sources, scores_head=scores.stride(0),
+            COLUMNS=columns, WIDTH=self.launch.width, APPROXIMATE=self.approximate,
+            num_warps=self.launch.warps,
+        )  # fmt: skip
+        return scores
+
+    def read_when_found(self, prepared: Prepared) -> Tensor:
+        """Scores, then what is read by them, some rows at a time; the scores, where all stand at once."""
+        shape, held = self.shape, self.new(0)
+        for first in range(0, shape.queries, shape.chunk):
+            rows = min(shape.chunk, shape.queries - first)
+            scores = self.scores(prepared, first, rows)
+            held = self.new(*scores.shape[1:]) if self.hold and len(scores) > 1 else scores[0]
+            self.read(scores, first, rows, held if self.hold and len(scores) > 1 else None)
+        return held
+
+    def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
+        """Softmax and context of some rows from their scores."""
+        shape, launch = self.shape, self.launch
+        sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
+        grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
+        parts = shape.key_parts(sequences * grid[0] * grid[1], tiles, self.query.device)
+        if rows != shape.queries:  # the parts would have to be those of all rows
+            parts = 1
+        part_tiles = -(-tiles // parts)
+        parts = -(-tiles // part_tiles)
+        output, exact, lse = self.targets(parts)
+        additive_read_kernel[(*grid, sequences * parts)](
+            scores, scores if held is None else held, self.value, output, exact, lse,
+            **self.sight.whole(self.query), **self.sizes, depth=shape.depth, first_row=first, row_count=rows,
+            **steps("value", self.value), score_parts=len(scores), scores_part=scores.stride(0),
+            scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
+            part_tiles=part_tiles, output_part=self.output.numel(), lse_part=self.lse.numel(),
+            ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,
+            PRECISION=self.precision, EXACT=parts == 1 and self.exact.numel() > 0, num_warps=4,
+        )  # fmt: skip
+        self.combine(output, lse, parts)
+
+    def read_as_found(self, prepared: Prepared) -> None:
+        """Scores, softmax and context in one kernel."""
+        shape, launch = self.shape, self.launch
+        sequences, (tiles, key_tiles) = shape.batch * shape.heads, shape.tiles
+        parts = shape.key_parts(sequences * tiles, key_tiles, self.query.device)
+        part_tiles = -(-key_tiles // parts)
+        parts = -(-key_tiles // part_tiles)
+        output, exact, lse = self.targets(parts)
+        additive_forward_kernel[(tiles, parts, sequences)](
+            self.query, self.key, self.value, prepared.vector, prepared.query, prepared.key,
+            *self.split(prepared.reach), output, exact, lse,
+            **self.sight.whole(self.query), **self.sizes, width=shape.width, padded=shape.padded,
+            depth=shape.depth, scale=self.scale, **self.padded_sources(), **steps("value", self.value),
+            **self.tiles,
+            part_tiles=part_tiles, output_part=self.output.numel(), lse_part=self.lse.numel(),
+            ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group, UNROLL=launch.unroll,
+            DEPTH=max(16, 1 << (shape.depth - 1).bit_length()), PRECISION=self.precision,
+            EXACT=parts == 1 and self.exact.numel() > 0, APPROXIMATE=self.approximate,
+            num_warps=launch.threads,
+        )  # fmt: skip
+        self.combine(output, lse, parts)
+
+    def targets(self, parts: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where a kernel writes: the result itself, or room for the parts of it."""
+        if parts == 1:
+            return self.output, self.exact if self.exact.numel() else self.output, self.lse
+        output = self.new(parts, *self.output.shape)
+        return output, output, self.new(parts, *self.lse.shape)
+
+    def combine(self, output: Tensor, lse: Tensor, parts: int) -> None:
+        """Put the parts together, if there are several."""
+        if parts == 1:
+            return
+        rows, depth, block = self.lse.numel(), self.shape.depth, self.launch.depth
+        some = 16 if rows > 1024 else 4
+        additive_combine_kernel[(-(-rows // some), -(-depth // block))](
+            output, lse, self.output, self.exact if self.exact.numel() else self.output, self.lse,
+            rows=rows, depth=depth, parts=parts, ROWS=some, DEPTH=block, EXACT=self.exact.numel() > 0,
+            num_warps=1,
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""How large tiles are and into how many parts work is cut: one small table, and the arithmetic around it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["LAUNCHES", "Launch", "Shape", "processors"]
+
+LINEAR = 1 << 22
+"""So many scores (16 MiB) may stand at once however short the call; longer ones may hold as many as their
+queries and keys have numbers."""
+
+WIDEST = 256
+"""The widest value that is summed in registers while the scores are found."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """rows, columns: a tile of scores, 4 x 4 of them a thread. group: how many channels share a reciprocal,
+    1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns, depth: a tile where
+    scores are read, weighed and turned to values. some, width, warps: a tile of the gradient kernels, rows
+    and channels, one channel a thread; some divides rows and columns. fill: how many programs a
+    multiprocessor should get."""
+
+    rows: int
+    columns: int
+    group: int
+    unroll: int
+    read_rows: int
+    read_columns: int
+    depth: int
+    some: int
+    width: int
+    warps: int
+    fill: int = 4
+
+    @property
+    def threads(self) -> int:
+        """Warps of the kernels in which a thread owns 4 x 4 scores."""
+        return max(1, self.rows * self.columns // 512)
+
+
+LAUNCHES: dict[str, Launch] = {
+    # One query a sequence: rows of 16 because a matrix product needs them, most of them empty.
+    "decode": Launch(16, 32, 2, 2, 16, 32, 128, 16, 128, 4),
+    # T x S is less than what it is made from: the scores are held.
+    "short": Launch(32, 32, 4, 1, 16, 64, 64, 16, 64, 2),
+    # The scores are found, read and forgotten.
+    "long": Launch(64, 32, 4, 1, 64, 32, 64, 16, 64, 2),
+}
+"""By the class of the shape. First guesses, from the machine code; to be measured."""
+
+
+class Shape(NamedTuple):
+    """The sizes of a call."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+    depth: int
+
+    @classmethod
+    def of(cls, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Shape:
+        """Of query (B, H, T, D), key (B, K, S, D) and value (B, K, S, E)."""
+        batch, heads, queries, width = query.shape
+        return cls(batch, heads, key.shape[1], queries, key.shape[2], width, value.shape[3])
+
+    @property
+    def kind(self) -> str:
+        """The class of the shape: decode, short or long."""
+        if self.queries == 1:
+            return "decode"
+        made_from = (self.queries + self.keys) * self.width
+        return "short" if self.queries * self.keys <= made_from else "long"
+
+    @property
+    def launch(self) -> Launch:
+        """Its line in the table."""
+        return LAUNCHES[self.kind]
+
+    @property
+    def fused(self) -> bool:
+        """Whether scores are found and read by one kernel: where they are not held, and a value fits."""
+        return self.kind == "long" and self.depth <= WIDEST
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.heads // self.key_heads
+
+    @property
+    def padded(self) -> int:
+        """The width, rounded up to whole groups of channels."""
+        return up(self.width, self.launch.group * self.launch.unroll)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """How many tiles of scores a sequence has, down and across."""
+        return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
+
+    @property
+    def chunk(self) -> int:
+        """How many rows may have their scores standing at once, in whole tiles; all if they are held."""
+        if self.kind != "long":
+            return self.queries
+        sequences = self.batch * self.heads
+        room = max(sequences * (self.queries + self.keys) * self.width, LINEAR)
+        rows = self.launch.rows
+        return min(self.queries, max(rows, room // (sequences * self.keys) // rows * rows))
+
+    def channel_parts(self, rows: int, device: torch.device) -> int:
+        """Into how many parts the channels are cut, so that the scores of so many rows fill the device."""
+        programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1]
+        wanted = -(-processors(device) * self.launch.fill // programs)
+        allowed = (self.queries + self.keys) * self.width // max(rows * self.keys, 1)
+        return max(1, min(wanted, allowed, -(-self.width // 64)))
+
+    def key_parts(self, programs: int, tiles: int, device: torch.device) -> int:
+        """Into how many parts so many tiles of keys are cut, so that so many programs fill the device."""
+        return max(1, min(16, tiles, processors(device) * self.launch.fill // max(programs, 1)))
+
+
+def up(number: int, multiple: int) -> int:
+    """The number, rounded up."""
+    return -(-number // multiple) * multiple
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """How many multiprocessors the device has; none to fill where kernels are interpreted."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count

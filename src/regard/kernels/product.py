@@ -1,0 +1,21 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Matrix products inside a kernel.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["product"]
+
+
+@triton.jit
+def product(a, b, total, PRECISION: tl.constexpr):
+    """total + a @ b. PRECISION: of float32, "ieee" or "tf32x3"; "widened" takes any dtype to float32 first,
+    for the interpreter, which cannot multiply bfloat16."""
+    if PRECISION == "widened":
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+    return tl.dot(a, b, total, input_precision=PRECISION)

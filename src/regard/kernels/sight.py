@@ -1,0 +1,49 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Who may see whom, inside a kernel: lengths, a window (causal is one that ends at the query) and documents.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["tile_is_seen", "visible"]
+
+
+@triton.jit
+def tile_is_seen(
+    row, column, queries, high, start, left, right, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr,
+):  # fmt: skip
+    """Whether any row of the tile at (row, column) may see any of its keys, as far as positions tell.
+
+    Every kernel asks this of the same tiles, so that what one leaves unwritten no other reads.
+    """
+    seen = (row < queries) & (column < high)
+    last = tl.minimum(row + ROWS, queries) - 1 + start
+    if LEFT:
+        seen = seen & (column + COLUMNS - 1 >= row + start - left)
+    if RIGHT:
+        seen = seen & (column <= last + right)
+    return seen
+
+
+@triton.jit
+def visible(
+    rows, columns, queries, high, start, left, right, document_of_query, document_of_key,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+):  # fmt: skip
+    """May each of these rows see each of these keys? high: the length of the sequence of keys."""
+    position = rows + start
+    seen = (rows < queries)[:, None] & (columns < high)[None, :]
+    if LEFT:
+        seen = seen & (columns[None, :] >= position[:, None] - left)
+    if RIGHT:
+        seen = seen & (columns[None, :] <= position[:, None] + right)
+    if DOCUMENTS:
+        of_query = tl.load(document_of_query + position, mask=rows < queries, other=-1)
+        of_key = tl.load(document_of_key + columns, mask=columns < high, other=-1)
+        seen = seen & (of_query[:, None] == of_key[None, :])
+    return seen

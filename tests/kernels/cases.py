@@ -1,0 +1,21 @@
+"""Small cases for kernels that are interpreted: any two values of any two factors meet."""
+
+from __future__ import annotations
+
+from tests.agreement.cases import FACTORS, Case, covering
+
+__all__ = ["SMALL"]
+
+SMALL: list[Case] = covering(
+    {
+        **FACTORS,
+        "score": ["additive", "concat"],
+        "mask": ["none", "causal", "padding", "causal padding", "window", "causal window", "documents"],
+        "bias": ["none"],
+        "size": [(1, 19), (17, 1), (5, 35), (19, 7)],
+        "width": [4, 10],
+        "value": ["narrow", "wide"],
+        "heads": [(1, 1), (2, 2), (2, 1)],
+        "dtype": ["float32", "bfloat16", "float16"],
+    }
+)

@@ -1,0 +1,191 @@
+"""The kernels under Triton's interpreter; test_interpreted.py runs this file in processes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard
+from regard.backends import BACKENDS, fused
+from regard.kernels import launch
+from tests.agreement.cases import DTYPES, Inputs, checked
+from tests.agreement.test_backends import compare
+from tests.kernels.cases import SMALL
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles so small that the cases have seams, and so large that they are quick."""
+    tile = replace(launch.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
+    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device so large that every sum is cut into parts."""
+    monkeypatch.setattr(launch, "processors", lambda device: 64)
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every call of more than one query counts as long, and a few rows as many."""
+    monkeypatch.setattr(launch.Shape, "kind", property(lambda s: "decode" if s.queries == 1 else "long"))
+    monkeypatch.setattr(launch.Shape, "chunk", property(lambda s: min(s.queries, s.launch.rows)))
+    yield
+
+
+def assert_agrees(arguments: dict, error: float = 2e-5) -> list[torch.Tensor]:
+    """Output, lse and gradients by the kernels, held against the definition in float64."""
+    found = []
+    for backend, dtype in (("fused", torch.float32), ("reference", torch.float64)):
+        tensors = {
+            name: arguments[name].detach().to(dtype).requires_grad_() for name in ("query", "key", "value")
+        }
+        score = regard.Additive(tensors["query"].shape[-1], tensors["key"].shape[-1]).to(dtype)
+        with torch.no_grad():
+            for parameter in score.parameters():
+                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view_as(parameter))
+        rest = {name: value for name, value in arguments.items() if name not in tensors}
+        attended = regard.attention(**tensors, score=score, **rest, backend=backend)
+        doutput = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output).to(dtype)
+        inputs = [*tensors.values(), *score.parameters()]
+        found.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)])
+    for ours, oracle in zip(*found, strict=True):
+        size = max(1.0, oracle[oracle.isfinite()].abs().max().item()) if oracle.isfinite().any() else 1.0
+        torch.testing.assert_close(ours.double(), oracle, rtol=0, atol=error * size)
+    return found[0]
+
+
+def inputs(queries: int, keys: int, width: int = 6, depth: int = 5, heads: int = 1) -> dict:
+    return {
+        "query": torch.randn(2, heads, queries, width),
+        "key": torch.randn(2, heads, keys, width),
+        "value": torch.randn(2, heads, keys, depth),
+    }
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_agrees(case):
+    assert not BACKENDS["fused"].reasons(checked(Inputs(case).call(DTYPES[case.dtype])[0]))
+    compare(case, "fused", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("mask", "depth"),
+    [(None, 5), (regard.window(3, 1), 5), (regard.causal(), 5), (regard.causal(), 260)],
+    ids=str,
+)
+def test_long_ones_agree(long, parts, mask, depth: int):
+    assert_agrees({**inputs(18, 35, 5, depth), "mask": mask, "start": 2})
+
+
+def test_parts_add_up(parts):
+    assert_agrees(inputs(3, 35, width=66))
+    assert_agrees({**inputs(1, 35), "mask": regard.padding(torch.tensor([35, 3]))})
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_any_number_of_channels_shares_a_reciprocal(group: int, monkeypatch: pytest.MonkeyPatch):
+    tile = replace(launch.LAUNCHES["short"], group=group, unroll=2)
+    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    assert_agrees(inputs(5, 7, width=11))
+
+
+@pytest.mark.parametrize("size", [3.0, 12.0, 40.0, 300.0])
+def test_any_reach_is_exact(size: float):
+    arguments = inputs(6, 35)
+    arguments["query"][0, 0, 2] = size
+    arguments["key"][0, 0, 5] = -size
+    arguments["key"][0, 0, 6] = size
+    assert_agrees(arguments, error=1e-4)
+
+
+@pytest.mark.parametrize("queries", [1, 18])
+def test_rows_that_see_nothing_and_keys_that_nobody_sees(queries: int):
+    arguments = inputs(queries, 34, heads=2)
+    for name in ("key", "value"):
+        arguments[name][1] = torch.nan
+        arguments[name][0, :, 30:] = torch.nan
+    lengths = torch.tensor([30, 0])
+    output, lse, *gradients = (
+        each.detach()
+        for each in assert_agrees(
+            {**{n: t.nan_to_num(7.0) for n, t in arguments.items()}, "mask": regard.padding(lengths)}
+        )
+    )
+    poisoned = poisoned_run(arguments, lengths)
+    assert all(map(torch.equal, (output, lse, *gradients[:3]), poisoned))
+    assert (output[1] == 0).all() and (lse[1] == -torch.inf).all() and (gradients[0][1] == 0).all()
+
+
+def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
+    """The operators themselves, to which nobody has cleaned the keys."""
+    query, key, value = arguments.values()
+    ramp = torch.linspace(-1, 1, 6)
+    width = query.shape[-1]
+    weight = torch.linspace(-1, 1, width * width).view(width, width)
+    call = checked({**arguments, "score": regard.Additive(width, width), "mask": None, "bias": None,
+                    "select": regard.Soft(), "start": 0})  # fmt: skip
+    assert fused.reasons(call) == [] and fused._load()
+    projected = query @ weight, key @ weight
+    sight = (lengths, None, None, 0, None, None, 1.0)
+    forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
+    output, lse, _, scores, reach = forward(*projected, value, ramp[None], *sight, True)
+    doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
+    found = backward(doutput, *projected, value, ramp[None], lse, output, scores, reach, *sight)
+    return [output, lse, found[0] @ weight.T, found[1] @ weight.T, found[2]]
+
+
+def test_two_runs_give_the_same_bits():
+    arguments = {**inputs(18, 5), "mask": regard.causal()}
+    assert all(map(torch.equal, assert_agrees(arguments), assert_agrees(arguments)))
+
+
+def test_can_be_differentiated_twice():
+    tensors = [torch.randn(1, 1, size, 3, dtype=torch.float32, requires_grad=True) for size in (2, 3, 3)]
+    score = regard.Additive(3, 3)
+    found = []
+    for backend in ("fused", "reference"):
+        output = regard.attention(*tensors, score=score, mask=regard.causal(), backend=backend).output
+        (slope,) = torch.autograd.grad(output.square().sum(), tensors[0], create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), tensors))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_compiles_whole(queries: int):
+    score = regard.Additive(4, 4)
+
+    def run(query: torch.Tensor, key: torch.Tensor) -> regard.Attended:
+        return regard.attention(query, key, score=score, mask=regard.causal(), start=3, backend="fused")
+
+    torch._dynamo.reset()
+    query, key = (torch.randn(2, size, 4, requires_grad=True) for size in (queries, 7))
+    compiled, eager = torch.compile(run, fullgraph=True, backend="aot_eager")(query, key), run(query, key)
+    assert torch.equal(compiled.output, eager.output) and torch.equal(compiled.lse, eager.lse)
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled.output.sum(), (query, key)),
+        torch.autograd.grad(eager.output.sum(), (query, key)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_the_operators_are_what_they_say(queries: int):
+    assert fused._load()
+    tensors = [torch.randn(2, 1, size, 3).half() for size in (queries, 20, 20)]
+    tensors.append(torch.randn(1, 3).half())
+    sight = (torch.tensor([20, 9]), None, None, 2, None, 0, 0.5)
+    utilities = ("test_schema", "test_faketensor")
+    forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
+    checks = torch.library.opcheck(forward.default, (*tensors, *sight, True), test_utils=utilities)
+    assert set(checks.values()) == {"SUCCESS"}
+    output, lse, exact, scores, reach = forward(*tensors, *sight, True)
+    held = (torch.randn_like(output), *tensors, lse, exact, scores, reach, *sight)
+    checks = torch.library.opcheck(backward.default, held, test_utils=utilities)
+    assert set(checks.values()) == {"SUCCESS"}
