@@ -80,6 +80,8 @@ def regard(
 
     * `regard tour` draws every mechanism in the terminal
 
+    * `regard view runs/x "나는 고양이로소이다"` translates a sentence and draws what each word looked at
+
     * `regard backends --why` says which kernel runs what on this machine, and why not another
 
     * `regard data sample` shows sentences of the built-in corpus, with which word says which
