@@ -120,14 +120,14 @@ class Direction:
     def __init__(self, run: TranslationRun, few: Pairs, many: Pairs):
         self.name, self.run, self.gold = run.folder.name, run, many.gold
         self.scored = run.score(many.sources, many.targets)
-        first, *others = dict.fromkeys(each.site for each in choices(self.scored[0].attention))
-        usual = Choice(first) if run.alignment == Choice() and not others else run.alignment
+        first = choices(self.scored[0].attention)[0]  # all sites together, or the only one
+        usual = first if run.alignment == Choice() else run.alignment
         ranked = [choice for choice, _ in choose_by_links(run, few.sources, few.targets, few.gold)]
         self.reasons: dict[Choice, list[str]] = {}
         self.add(usual, "by default")
         self.add(ranked[0], "by links")
-        if ranked[0].shifted:
-            self.add(next(each for each in ranked if not each.shifted), "by links, of the step that says it")
+        other = next(each for each in ranked if each.shifted != ranked[0].shifted)
+        self.add(other, "by links, the best of the other step")
 
     def add(self, choice: Choice, reason: str) -> None:
         """Read it there too."""
@@ -239,8 +239,9 @@ def main() -> None:
     runs = [each.partition(":")[::2] for each in given.runs]
     loaded = [[load_translator(each, device=given.device) for each in some if each] for some in runs]
     for some in loaded:
-        rows += measured(some[0], some[1] if len(some) > 1 else None, few, many)
-        print(*rows[-12:], sep="\n", flush=True)
+        found = measured(some[0], some[1] if len(some) > 1 else None, few, many)
+        print(*found, sep="\n", flush=True)
+        rows += found
     data = loaded[0][0].settings.data
     trained = [(pair.source, pair.target) for pair in read_split(data).train]
     words = Words(given.tokenise, data.lowercase)

@@ -183,7 +183,7 @@ def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
     assert later.status == 0
     said = command("align", ours, *given(korean), "--choose", korean / "later")
     assert said.status == 0 and "AER 0.00" in said.lines[0] and "one step later" in said.lines[0]
-    assert "is aligned at decoder.cross, the mean of its heads, one step later" in said.err
+    assert "is aligned at decoder.cross, all heads, one step later" in said.err
     kept = json.loads((ours / "alignment.json").read_text(encoding="utf-8"))
     assert (kept["site"], kept["head"], kept["shifted"]) == ("decoder.cross", None, True)
     assert "later, 12 pairs" in kept["why"]

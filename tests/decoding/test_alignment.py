@@ -139,11 +139,11 @@ def test_what_is_not_given_is_as_in_aligned_at_unless_another_site_is():
     assert Choice.of("decoder.0.cross") == Choice("decoder.0.cross") and Choice.of(chosen) is chosen
 
 
-def test_all_that_can_be_chosen_is_each_cross_site_and_head_at_both_steps():
+def test_all_that_can_be_chosen_is_every_cross_site_and_head_and_all_of_them_at_both_steps():
     seen = scored([[1.0, 0.0, 0.0]], [-1]).passages[0].attention
     found = choices(seen)
-    assert len(found) == len(set(found)) == 2 * 3 * 2
-    assert {choice.site for choice in found} == {"decoder.0.cross", "decoder.1.cross"}
+    assert len(found) == len(set(found)) == (1 + 2 * 3) * 2
+    assert {choice.site for choice in found} == {"*cross", "decoder.0.cross", "decoder.1.cross"}
     assert choices({"decoder.cross": torch.ones(2, 3)}) == [
         Choice("decoder.cross"),
         Choice("decoder.cross", shifted=True),

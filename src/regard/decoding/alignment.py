@@ -204,30 +204,30 @@ class Choice:
         return torch.cat((weights_TS[1:], torch.zeros_like(weights_TS[:1])))
 
     def __str__(self) -> str:
-        head = "the mean of its heads" if self.head is None else f"head {self.head}"
+        head = "all heads" if self.head is None else f"head {self.head}"
         return f"{self.site}, {head}{', one step later' if self.shifted else ''}"
 
 
 def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choice]:
-    """All that can be chosen of what was seen: each site, the mean of its heads and each, at both steps.
+    """All that can be chosen of what was seen, each at both steps: all sites together, each site, each head.
 
     >>> import torch
     >>> from regard.decoding import choices
     >>> for choice in choices({"decoder.0.cross": torch.ones(2, 1, 1)}):
     ...     print(choice)
-    decoder.0.cross, the mean of its heads
-    decoder.0.cross, the mean of its heads, one step later
+    decoder.0.cross, all heads
+    decoder.0.cross, all heads, one step later
     decoder.0.cross, head 0
     decoder.0.cross, head 0, one step later
     decoder.0.cross, head 1
     decoder.0.cross, head 1, one step later
     """
-    found = []
-    for name, weights in attention.items():
-        if fnmatch.fnmatchcase(name, site):
-            heads = range(len(weights)) if weights.dim() == 3 and len(weights) > 1 else ()
-            found += [Choice(name, head, shifted) for head in (None, *heads) for shifted in (False, True)]
-    return found
+    matching = {name: weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)}
+    places: list[tuple[str, int | None]] = [(site, None)] if len(matching) > 1 else []
+    for name, weights in matching.items():
+        heads = range(len(weights)) if weights.dim() == 3 and len(weights) > 1 else ()
+        places += [(name, None), *((name, head) for head in heads)]
+    return [Choice(name, head, shifted) for name, head in places for shifted in (False, True)]
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:

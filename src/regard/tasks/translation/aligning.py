@@ -121,7 +121,7 @@ def read_choice(folder: str | Path) -> Choice | None:
     ...     before = read_choice(folder)
     ...     write_choice(folder, Choice("decoder.2.cross", shifted=True))
     ...     print(before, read_choice(folder), sep="; ")
-    None; decoder.2.cross, the mean of its heads, one step later
+    None; decoder.2.cross, all heads, one step later
     """
     path = Path(folder) / CHOSEN
     if not path.is_file():
