@@ -129,7 +129,7 @@ def read_choice(folder: str | Path) -> Choice | None:
     try:
         kept = json.loads(path.read_bytes())
         choice = Choice(kept["site"], kept["head"], kept["shifted"])
-        whole = choice.head is None or (isinstance(choice.head, int) and choice.head >= 0)
+        whole = choice.head is None or (type(choice.head) is int and choice.head >= 0)
         if not (isinstance(choice.site, str) and whole and isinstance(choice.shifted, bool)):
             raise TypeError
     except (OSError, ValueError, KeyError, TypeError):
