@@ -132,14 +132,14 @@ def test_a_signal_saves_and_says_how_to_go_on(command, here: Path, monkeypatch, 
     assert trained(command, "--steps", 6, out="runs/whole").status == 0
     real, calls = TranslationTask.loss, []
 
-    def killed(self: TranslationTask, batch: object) -> object:
+    def struck(self: TranslationTask, batch: object) -> object:
         calls.append(batch)
         if len(calls) == 3:
             os.kill(os.getpid(), number)
         return real(self, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TranslationTask, "loss", killed)
+        patch.setattr(TranslationTask, "loss", struck)
         said = trained(command, "--steps", 6)
     assert said.status == status and "saved; to go on: regard train --out runs/x --resume" in said.err
     assert (here / "runs/x" / "latest").read_text() == "step-000003\n"

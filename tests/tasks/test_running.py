@@ -175,11 +175,11 @@ def test_what_a_run_started_from_is_remembered_before_its_first_checkpoint(
     weights = load_translator(begun).checkpoint.tensors("weights")
     seen: list[bool] = []
 
-    def killed(self: Trainer, *rest: Any) -> Any:
+    def struck(self: Trainer, *rest: Any) -> Any:
         seen.append(all(torch.equal(value, weights[name]) for name, value in self.model.state_dict().items()))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trainer, "run", killed)
+    monkeypatch.setattr(Trainer, "run", struck)
     given = {"data": {**data, "held_out": 5}}
     for resume in (False, True):
         with pytest.raises(KeyboardInterrupt):
