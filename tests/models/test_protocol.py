@@ -158,6 +158,7 @@ def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
         ("bahdanau", {"dropout": 2}, "dropout is 2"),
         ("transformer", {"layers": 0}, "layers is 0"),
         ("transformer", {"size": 5}, "size is 5"),
+        ("transformer", {"size": "tiny", "inner_dropout": 1.0}, "dropout is 1.0"),
         ("transformer", {"size": "tiny", "longest": 1}, "longest is 1"),
         ("seq2seq", {"context": "last"}, "unknown context 'last'"),
         ("transformer", {"size": "huge"}, "unknown size of Transformer 'huge'"),

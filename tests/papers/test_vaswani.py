@@ -126,6 +126,15 @@ def test_the_whole_agrees_with_torchs_transformer(norm: str, activation: str):
     assert torch.allclose(ours(batch), ours.output(ours.decoded(y)), rtol=0, atol=1e-12)
 
 
+def test_dropout_inside_a_layer_may_be_another_than_between_layers():
+    for given, inside in ((None, 0.3), (0.0, 0.0), (0.5, 0.5)):
+        model = Transformer(9, 9, Size(8, 2, 16, 1), dropout=0.3, inner_dropout=given)
+        for layer in (*model.encoder, *model.decoder):
+            attentions = [each.dropout for each in (layer.itself, layer.cross) if each is not None]
+            assert {*attentions, layer.feedforward.dropout.p} == {inside}
+            assert layer.dropout.p == model.dropout.p == 0.3
+
+
 def given_site(layer: MultiHead, site: str) -> MultiHead:
     layer.site = site
     return layer

@@ -10,6 +10,7 @@ import torch
 
 from regard.errors import UnknownName
 from regard.training.checkpoint import Checkpoints
+from regard.training.gradients import coarse_products
 from regard.training.interrupting import Interruption
 from tests.training.toys import Toy, bits, last, records, trainer
 
@@ -118,6 +119,17 @@ def test_half_precision_trains_and_keeps_whole_weights(tmp_path: Path):
         value.dtype == torch.float32 for value in last(tmp_path / "bfloat16").tensors("weights").values()
     )
     assert bits(tmp_path / "bfloat16") != bits(tmp_path / "float32")
+
+
+def test_coarse_products_are_for_gpus_and_for_the_step_alone(tmp_path: Path):
+    for precision in ("float32", "tf32"):
+        trainer(tmp_path / precision, steps=4, precision=precision).run()
+    assert bits(tmp_path / "tf32") == bits(tmp_path / "float32")  # on a CPU
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), coarse_products(True):
+        assert torch.get_float32_matmul_precision() == "high"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_clipping_bounds_how_far_a_step_goes(tmp_path: Path):

@@ -40,7 +40,7 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c
 Minutes = Annotated[float | None, _several("Train so long, the rate at its end by then.", TRAINING)]
 Steps = Annotated[int | None, _several("Stop after so many steps.", TRAINING)]
 Epochs = Annotated[float | None, _several("Stop after so many times through the data.", TRAINING)]
-Precision = Annotated[str | None, _several("float32, bfloat16, or auto.", TRAINING)]
+Precision = Annotated[str | None, _several("float32, tf32, bfloat16, or auto.", TRAINING)]
 Seed = Annotated[int | None, _several("Of all that is random.", TRAINING)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
 Threads = Annotated[

@@ -59,7 +59,9 @@ class Transformer(Model):
     embeddings are added to them, the others work in every self-attention. norm: "post", LayerNorm(x + f(x)),
     is the paper's; "pre", x + f(LayerNorm(x)), trains more steadily. activation: relu, gelu or swiglu. tie:
     "output" shares the target's embeddings with the softmax, "all" the source's too (one vocabulary).
-    longest: how many positions schemes with a table have.
+    dropout: of embeddings and of what each part of a layer adds; inner_dropout: of the weights of attention
+    and inside the feed-forward layers, the same unless given. longest: how many positions schemes with a
+    table have.
 
     >>> from regard.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -79,11 +81,14 @@ class Transformer(Model):
         activation: str = "relu",
         tie: str = "output",
         dropout: float = 0.1,
+        inner_dropout: float | None = None,
         longest: int = 1024,
     ):
         super().__init__()
+        inner_dropout = dropout if inner_dropout is None else inner_dropout
         made = _checked(size, norm, tie, source_size, target_size)
-        positive("Transformer()", dropout, source_size=source_size, target_size=target_size)
+        for each in (dropout, inner_dropout):
+            positive("Transformer()", each, source_size=source_size, target_size=target_size)
         if longest < 2:
             expected = "2 or more: a word and the end of the sentence"
             raise ArgumentError(message("Transformer()", f"longest is {longest}", expected=expected))
@@ -96,7 +101,7 @@ class Transformer(Model):
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = longest
         inside = None if added else position
-        layer = _Settings(made, inside, norm == "pre", activation, dropout)
+        layer = _Settings(made, inside, norm == "pre", activation, dropout, inner_dropout)
         self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(made.layers))
         depth = made.layers if made.decoder_layers is None else made.decoder_layers
         self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
@@ -141,6 +146,7 @@ class _Settings:
     pre: bool
     activation: str
     dropout: float
+    inner_dropout: float
 
 
 class _Layer(nn.Module):
@@ -148,7 +154,7 @@ class _Layer(nn.Module):
 
     def __init__(self, settings: _Settings, name: str, decodes: bool = False):
         super().__init__()
-        size, dropout = settings.size, settings.dropout
+        size, dropout = settings.size, settings.inner_dropout
         width, heads = size.width, size.heads
         position = _own_position(settings, one_way=decodes)
         self.pre = settings.pre
@@ -159,7 +165,7 @@ class _Layer(nn.Module):
             self.cross.site = f"{name}.cross"
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(settings.dropout)
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from regard.training.distributed import Processes
 from regard.training.progress import step_seed
 from regard.training.task import Loss, Task
 
-__all__ = ["Gradients", "Objective", "in_half"]
+__all__ = ["Gradients", "Objective", "coarse_products", "in_half"]
 
 
 class Objective(nn.Module):
@@ -33,8 +33,9 @@ class Objective(nn.Module):
 class Gradients:
     """Adds up the gradients of a step in the parameters of a task's model.
 
-    seed: of what is random in a step. half: whether it is computed in bfloat16 where that is safe. compiled:
-    whether by torch.compile; the task says how many shapes its batches have.
+    seed: of what is random in a step. half: whether it is computed in bfloat16 where that is safe. coarse:
+    whether matrix products of float32 are in TF32, on GPUs that have it. compiled: whether by torch.compile;
+    the task says how many shapes its batches have.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Gradients:
         device: torch.device,
         processes: Processes | None = None,
         half: bool = False,
+        coarse: bool = False,
         compiled: bool = False,
     ):
         self.task, self.seed, self.device, self.half, self.compiled = task, seed, device, half, compiled
+        self.coarse = coarse and device.type == "cuda"
         self.processes = processes or Processes()
         objective: Any = Objective(task)
         if self.processes.world > 1:
@@ -78,7 +81,7 @@ class Gradients:
         for place, batch in enumerate(batches):
             torch.manual_seed(step_seed(self.seed, step, place, self.processes.rank))
             ready = self.task.prepare(batch, self.device)
-            with self._together(last=place == len(batches) - 1):
+            with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
                 with self._precision():
                     loss = self._loss(ready)
                 # Processes are averaged over, so each counts its tokens against those of all.
@@ -102,6 +105,18 @@ class Gradients:
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
+
+
+@contextmanager
+def coarse_products(wanted: bool) -> Iterator[None]:
+    """Matrix products of float32 in TF32 inside a `with`, forwards and backwards, where that is wanted."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def in_half(precision: str, device: torch.device) -> bool:

@@ -71,6 +71,7 @@ class Trainer:
             device=self.device,
             processes=self.processes,
             half=self._half,
+            coarse=settings.precision == "tf32",
             compiled=settings.compile,
         )
         self._stream = self._batches()

@@ -45,6 +45,7 @@ class Training(Section):
     steps, epochs, minutes: how long; the one of them that is given, or a number of steps that suits the data.
     minutes become a number of steps once the speed is known, so that the rate is a function of the step
     alone. tokens: of a batch and process, padding counted. accumulate: batches that make up one step.
+    precision: tf32 is float32 with coarser matrix products, on GPUs; auto is bfloat16 on those that have it.
 
     >>> Training(steps=100, rate=1e-3).schedule
     'cosine'
@@ -65,7 +66,7 @@ class Training(Section):
     word_dropout: Part = 0.0
     guided: Annotated[float, Field(ge=0)] = 0.0
     ema: Part = 0.0
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
     evaluate_every: Whole | None = None
     save_every: Whole | None = None
