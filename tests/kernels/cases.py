@@ -12,7 +12,7 @@ SMALL: list[Case] = covering(
         "score": ["additive", "concat"],
         "mask": ["none", "causal", "padding", "causal padding", "window", "causal window", "documents"],
         "bias": ["none"],
-        "size": [(1, 19), (17, 1), (5, 35), (19, 7)],
+        "size": [(1, 19), (5, 35), (18, 5)],
         "width": [4, 10],
         "value": ["narrow", "wide"],
         "heads": [(1, 1), (2, 2), (2, 1)],

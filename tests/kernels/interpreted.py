@@ -133,9 +133,9 @@ def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
     projected = query @ weight, key @ weight
     sight = (lengths, None, None, 0, None, None, 1.0)
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
-    output, lse, _, scores, reach = forward(*projected, value, ramp[None], *sight, True)
+    output, lse, norm, scores, reach = forward(*projected, value, ramp[None], *sight, True)
     doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
-    found = backward(doutput, *projected, value, ramp[None], lse, output, scores, reach, *sight)
+    found = backward(doutput, *projected, value, ramp[None], norm, scores, reach, *sight)
     return [output, lse, found[0] @ weight.T, found[1] @ weight.T, found[2]]
 
 
@@ -185,7 +185,7 @@ def test_the_operators_are_what_they_say(queries: int):
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
     checks = torch.library.opcheck(forward.default, (*tensors, *sight, True), test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}
-    output, lse, exact, scores, reach = forward(*tensors, *sight, True)
-    held = (torch.randn_like(output), *tensors, lse, exact, scores, reach, *sight)
-    checks = torch.library.opcheck(backward.default, held, test_utils=utilities)
+    output, _, *held = forward(*tensors, *sight, True)
+    given = (torch.randn_like(output), *tensors, *held, *sight)
+    checks = torch.library.opcheck(backward.default, given, test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}

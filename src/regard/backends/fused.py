@@ -88,25 +88,21 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
-    result, lse, exact, scores, reach = output
-    ctx.mark_non_differentiable(lse, exact, scores, reach)
-    ctx.save_for_backward(
-        query, key, value, vector, lengths, of_query, of_key, result, lse, exact, scores, reach
-    )
+    _, *held = output
+    ctx.mark_non_differentiable(*held)
+    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, *held[1:])
     ctx.rest = rest
 
 
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, vector, lengths, of_query, of_key, output, lse, exact, scores, reach = (
-        ctx.saved_tensors
-    )
+    query, key, value, vector, lengths, of_query, of_key, norm, scores, reach = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
     nothing = (None,) * 8
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         call = _again(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *nothing
     found = torch.ops.regard.additive_backward(
-        doutput, query, key, value, vector, lse, exact if exact.numel() else output, scores, reach,
+        doutput, query, key, value, vector, norm, scores, reach,
         lengths, of_query, of_key, start, left, right, scale,
     )  # fmt: skip
     return *found, *nothing

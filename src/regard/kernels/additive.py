@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
     "regard::additive_forward",
     mutates_args=(),
     schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
-    " -> (Tensor output, Tensor lse, Tensor exact, Tensor scores, Tensor reach)",
+    " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores, Tensor reach)",
 )
 def additive_forward(
     query: Tensor,
@@ -42,8 +42,8 @@ def additive_forward(
     scale: float,
     hold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, H, T, E) and lse (B, H, T); and, if to be held for the backward pass, the output in float32
-    where it is rounded, the scores where they are few, and how far from 0 queries and keys are."""
+    """Output (B, H, T, E), lse (B, H, T) and norm (2, B, H, T), by which weights are found again; and, if to
+    be held for the backward pass, the scores where they are few, and how far from 0 queries and keys are."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     return Forward(query, key, value, vector, sight, scale, hold).run()
 
@@ -53,7 +53,6 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     hold = bool(rest[-1])
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
-    rounded = value.dtype != torch.float32 and hold
     held = hold and shape.kind != "long"
     tiles, key_tiles = shape.tiles
     reach = batch * (heads * tiles + shape.key_heads * key_tiles)
@@ -61,7 +60,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     return (
         value.new_empty(batch, heads, queries, shape.depth),
         query.new_empty(batch, heads, queries, dtype=new),
-        value.new_empty((batch, heads, queries, shape.depth) if rounded else (0,), dtype=new),
+        query.new_empty(2, batch, heads, queries, dtype=new),
         query.new_empty((batch * heads, queries, keys) if held else (0,), dtype=new),
         query.new_empty(reach if hold and shape.kind == "short" else 0, dtype=new),
     )
@@ -71,7 +70,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     "regard::additive_backward",
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor lse, Tensor exact, Tensor scores, Tensor reach, {_SIGHT}, {_PLACE})"
+    f"Tensor norm, Tensor scores, Tensor reach, {_SIGHT}, {_PLACE})"
     " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
 )
 def additive_backward(
@@ -80,8 +79,7 @@ def additive_backward(
     key: Tensor,
     value: Tensor,
     vector: Tensor,
-    lse: Tensor,
-    exact: Tensor,
+    norm: Tensor,
     scores: Tensor,
     reach: Tensor,
     lengths: Tensor | None,
@@ -92,10 +90,10 @@ def additive_backward(
     right: int | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, from what additive_forward was given and gave; exact is the output in float32."""
+    """The gradients, from what additive_forward was given and gave."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     forward = Forward(query, key, value, vector, sight, scale, hold=False)
-    return Backward(forward, doutput, lse, exact, scores, reach).run()
+    return Backward(forward, doutput, norm, scores, reach).run()
 
 
 @additive_backward.register_fake

@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
 """The way back: from the gradient of the output to those of query, key, value and vector.
 
-additive_weigh_kernel turns scores into the gradient of the scores, which is small beside B x T x S x D. In
-the kernels of query and key a thread owns one channel of SOME rows and walks over keys, or over queries, so
-that no sum crosses threads and none is made with atomics: two runs give the same bits. channel_step is 1: not
-knowing it, the compiler gives a thread one channel, where it would give it eight and load them together.
+additive_weigh_kernel and additive_balance_kernel find the gradient of the scores, which is small beside
+B x T x S x D. In the kernels of query and key a thread owns one channel of SOME rows and walks over keys, or
+over queries, so that no sum crosses threads and none is made with atomics: two runs give the same bits.
+channel_step is 1: not knowing it, the compiler gives a thread one channel, where it would give it eight and
+load them together.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
@@ -19,6 +20,7 @@ from regard.kernels.sight import tile_is_seen, visible
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, reciprocal
 
 __all__ = [
+    "additive_balance_kernel",
     "additive_key_backward_kernel",
     "additive_query_backward_kernel",
     "additive_value_backward_kernel",
@@ -29,28 +31,26 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _weights(scores, lse, seen):
-    """exp(score - lse), 0 where hidden."""
-    level = tl.where(lse == float("-inf"), 0.0, lse)
-    return tl.where(seen, tl.exp2((tl.where(seen, scores, 0.0) - level[:, None]) * LOG2E), 0.0)
+def _weights(scores, norm, place, size, there, seen):
+    """exp(score - level) over the total, 0 where hidden; exp(score - lse) would add the lse's rounding."""
+    level = tl.load(norm + place, mask=there, other=0.0)
+    inverse = tl.load(norm + size + place, mask=there, other=0.0)
+    found = tl.exp2((tl.where(seen, scores, 0.0) - level[:, None]) * LOG2E) * inverse[:, None]
+    return tl.where(seen, found, 0.0)
 
 
 @triton.jit
 def additive_weigh_kernel(
-    scores, lse, value, exact, doutput, dscores, turned, lengths, document_of_query, document_of_key,
+    scores, norm, value, doutput, dscores, deltas, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
-    heads, groups, queries, keys, depth, scale, first_row, row_count,
+    heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
-    scores_head, scores_row, dscores_head, dscores_row, turned_row,
+    scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, TURNED: tl.constexpr,
-    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the scores before the temperature: weight * (dO . value - dO . output) * scale.
-
-    exact: the output in float32. dscores, (B H, rows, keys), and turned, (B H, keys, rows), hold whole tiles,
-    0 outside the call and wherever a row may not see a key.
-    """
+    """The gradient of the weights, dO . value, in whole tiles; and for each row and tile what its weights
+    make of it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of."""
     both = tl.program_id(2).to(tl.int64)
     batch, head = both // heads, both % heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -59,49 +59,87 @@ def additive_weigh_kernel(
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+        value_at = value + batch * value_batch + head // groups * value_head
+        value_at += columns.to(tl.int64)[None, :] * value_row
+        doutput_at = doutput + batch * doutput_batch + head * doutput_head
+        doutput_at += rows.to(tl.int64)[:, None] * doutput_row
+        dweights = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for first in range(0, depth, DEPTH):
+            channels = first + tl.arange(0, DEPTH)
+            of_output = tl.load(
+                doutput_at + channels[None, :],
+                mask=(rows < last)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            values = tl.load(
+                value_at + channels[:, None],
+                mask=(channels < depth)[:, None] & (columns < end)[None, :], other=0.0,
+            )  # fmt: skip
+            dweights = product(of_output, values, dweights, PRECISION)
         seen = visible(
             rows, columns, last, end, start, left, right,
             document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,
             LEFT, RIGHT, DOCUMENTS,
         )  # fmt: skip
-        value_at = value + batch * value_batch + head // groups * value_head
-        value_at += columns.to(tl.int64)[None, :] * value_row
-        doutput_at = doutput + batch * doutput_batch + head * doutput_head
-        doutput_at += rows.to(tl.int64)[:, None] * doutput_row
-        exact_at = exact + (both * queries + rows)[:, None] * depth
-        dweights = tl.zeros([ROWS, COLUMNS], tl.float32)
-        delta = tl.zeros([ROWS], tl.float32)
-        for first in range(0, depth, DEPTH):
-            channels = first + tl.arange(0, DEPTH)
-            inside = (rows < last)[:, None] & (channels < depth)[None, :]
-            of_output = tl.load(doutput_at + channels[None, :], mask=inside, other=0.0)
-            result = tl.load(exact_at + channels[None, :], mask=inside, other=0.0)
-            values = tl.load(
-                value_at + channels[:, None],
-                mask=(channels < depth)[:, None] & (columns < end)[None, :], other=0.0,
-            )  # fmt: skip
-            delta += tl.sum(of_output.to(tl.float32) * result, 1)
-            dweights = product(of_output, values, dweights, PRECISION)
         at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
-        level = tl.load(lse + both * queries + rows, mask=rows < last, other=0.0)
-        weights = _weights(tl.load(scores + at, mask=seen, other=0.0), level, seen)
-        found = tl.where(seen, weights * (dweights - delta[:, None]) * scale, 0.0)
+        found = tl.load(scores + at, mask=seen, other=0.0)
+        weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
+        dweights = tl.where(seen, dweights, 0.0)
         at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
+        tl.store(dscores + at, dweights)
+        rows_whole = tl.num_programs(0) * ROWS
+        tl.store(
+            deltas + (both * key_tiles + tl.program_id(1)) * rows_whole + local, tl.sum(weights * dweights, 1)
+        )
+
+
+@triton.jit
+def additive_balance_kernel(
+    scores, norm, dscores, turned, deltas, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, scale, first_row, row_count,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, key_tiles, size,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the scores before the temperature, in place of that of the weights: weight * (dweight -
+    the sum of weight * dweight over the row) * scale; and the same turned, (B H, keys, rows)."""
+    both = tl.program_id(2).to(tl.int64)
+    batch = both // heads
+    local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
+    last = first_row + row_count
+    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
+    if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+        delta = tl.zeros([ROWS], tl.float32)
+        rows_whole = tl.num_programs(0) * ROWS
+        for tile in range(key_tiles):
+            if tile_is_seen(row, tile * COLUMNS, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+                delta += tl.load(deltas + (both * key_tiles + tile) * rows_whole + local)
+        seen = visible(
+            rows, columns, last, end, start, left, right,
+            document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,
+            LEFT, RIGHT, DOCUMENTS,
+        )  # fmt: skip
+        of_scores = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+        found = tl.load(scores + of_scores, mask=seen, other=0.0)
+        weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
+        found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
         tl.store(dscores + at, found)
         if TURNED:
             at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
             tl.store(turned + at, tl.trans(found))
     elif not TURNED:  # what is not turned is read whole
-        at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
 
 
 @triton.jit
 def additive_value_backward_kernel(
-    scores, lse, doutput, dvalue, lengths, document_of_query, document_of_key,
+    scores, norm, doutput, dvalue, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
-    doutput_batch, doutput_head, doutput_row, scores_head, scores_row,
+    doutput_batch, doutput_head, doutput_row, scores_head, scores_row, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -130,8 +168,8 @@ def additive_value_backward_kernel(
                 document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
             )  # fmt: skip
             at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
-            level = tl.load(lse + both * queries + rows, mask=rows < last, other=0.0)
-            weights = _weights(tl.load(scores + at, mask=seen, other=0.0), level, seen)
+            scored = tl.load(scores + at, mask=seen, other=0.0)
+            weights = _weights(scored, norm, both * queries + rows, size, rows < last, seen)
             doutput_at = doutput + batch * doutput_batch + head * doutput_head
             of_output = tl.load(
                 doutput_at + rows.to(tl.int64)[:, None] * doutput_row + channels[None, :],
@@ -168,8 +206,8 @@ def additive_query_backward_kernel(
 ):  # fmt: skip
     """The gradient of SOME rows of the query, a part of a tile of ROWS, over part_tiles tiles of keys.
 
-    With R and Q the sums of g r and g r^2 over the keys: dq = 4 v (R - Q), and dv is the sum of -2 R over the
-    rows, since the g of a row add up to 0. dvector: one row a program, to be summed.
+    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
+    rows and keys, since the g of a row add up to 0. dvector: one row a program, to be summed.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -191,8 +229,8 @@ def additive_query_backward_kernel(
     gradient_at = turned + both * dscores_head + local
     key_step, turned_step = tl.full([], 0, tl.int64) + key_row, tl.full([], 0, tl.int64) + turned_row
     e = exponential(tl.load(query_at + at, mask=inside, other=0.0).to(tl.float32))
-    once = tl.zeros([SOME, WIDTH], tl.float32)
-    twice = tl.zeros([SOME, WIDTH], tl.float32)
+    shares = tl.zeros([SOME, WIDTH], tl.float32)
+    slopes = tl.zeros([SOME, WIDTH], tl.float32)
     for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
@@ -204,25 +242,25 @@ def additive_query_backward_kernel(
                     r, r2 = _two_shares(
                         e, exponential(k.to(tl.float32)), exponential(k2.to(tl.float32)), APPROXIMATE
                     )
-                    g = tl.load(gradient_at + j * turned_step)[:, None] * r
-                    once += g
-                    twice += g * r
-                    g = tl.load(gradient_at + (j + 1) * turned_step)[:, None] * r2
-                    once += g
-                    twice += g * r2
+                    g = tl.load(gradient_at + j * turned_step)[:, None]
+                    shares += g * r
+                    slopes += g * (r - r * r)
+                    g = tl.load(gradient_at + (j + 1) * turned_step)[:, None]
+                    shares += g * r2
+                    slopes += g * (r2 - r2 * r2)
             else:
                 q = tl.load(query_at + at, mask=inside, other=0.0).to(tl.float32)
                 for j in range(column, stop):
                     k = tl.load(key_at + j * key_step, mask=there, other=0.0).to(tl.float32)
                     r = exact_share(q + k[None, :], APPROXIMATE)
-                    g = tl.load(gradient_at + j * turned_step)[:, None] * r
-                    once += g
-                    twice += g * r
+                    g = tl.load(gradient_at + j * turned_step)[:, None]
+                    shares += g * r
+                    slopes += g * (r - r * r)
     place = dquery + part * dquery_part + both * dquery_head
     place += local.to(tl.int64)[:, None] * width + channels[None, :]
-    tl.store(place, 4.0 * v[None, :] * (once - twice), mask=(local < row_count)[:, None] & there[None, :])
+    tl.store(place, 4.0 * v[None, :] * slopes, mask=(local < row_count)[:, None] & there[None, :])
     program = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(dvector + program * dvector_row + channels, -2.0 * tl.sum(once, 0), mask=there)
+    tl.store(dvector + program * dvector_row + channels, -2.0 * tl.sum(shares, 0), mask=there)
 
 
 @triton.jit(do_not_specialize=["channel_step"])

@@ -48,13 +48,12 @@ def additive_decode_kernel(
 def additive_decode_backward_kernel(
     query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,
     heads, keys, width, query_batch, query_head, key_batch, key_head, key_row, vector_head, dscores_head,
+    part_keys, dquery_part, dvector_part,
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of the scores of one query and its keys, over some channels; a key head a query head.
-
-    dvector: (B H, D) in float32, to be summed over the batch.
-    """
-    both = tl.program_id(1).to(tl.int64)
+    """All gradients of the scores of one query and some of its keys, over some channels; a key head a query
+    head. dquery: (parts, B H, D), to be summed over the parts; dvector: likewise, and over the batch."""
+    both, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     batch, head = both // heads, both % heads
     channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     there = channels < width
@@ -65,7 +64,7 @@ def additive_decode_backward_kernel(
     key_base = key + batch * key_batch + head * key_head
     of_query = tl.zeros([COLUMNS, WIDTH], tl.float32)
     of_vector = tl.zeros([COLUMNS, WIDTH], tl.float32)
-    for first in range(0, keys, COLUMNS):
+    for first in range(part * part_keys, tl.minimum((part + 1) * part_keys, keys), COLUMNS):
         columns = first + tl.arange(0, COLUMNS)
         inside = (columns < end)[:, None] & there[None, :]
         at = columns.to(tl.int64)[:, None] * key_row + channels[None, :]
@@ -77,5 +76,6 @@ def additive_decode_backward_kernel(
         of_vector += gradient[:, None] * (1.0 - 2.0 * share)
         place = dkey + (both * keys + columns)[:, None] * width + channels[None, :]
         tl.store(place, slope * v[None, :], mask=(columns < keys)[:, None] & there[None, :])
-    tl.store(dquery + both * width + channels, tl.sum(of_query, 0) * v, mask=there)
-    tl.store(dvector + both * width + channels, tl.sum(of_vector, 0), mask=there)
+    at = both * width + channels
+    tl.store(dquery + part * dquery_part + at, tl.sum(of_query, 0) * v, mask=there)
+    tl.store(dvector + part * dvector_part + at, tl.sum(of_vector, 0), mask=there)

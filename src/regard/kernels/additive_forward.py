@@ -35,25 +35,42 @@ def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _finished(best, total, output):
-    """The output and the lse, 0 and -inf where nothing was seen."""
-    something = tl.where(total == 0.0, 1.0, total)
+def _finish(
+    best, total, found, output, lse, norm, place, at, rows_inside, inside, part, size, depth, first,
+    PARTED: tl.constexpr,
+):  # fmt: skip
+    """Write the output, the lse, and the norm by which weights are found again: the level and the inverse of
+    the total. PARTED: write sums, levels and totals as they are, for additive_combine_kernel.
+
+    place, at: where a row is, and its numbers; size: how many rows there are. first: whether to write levels.
+    """
     level = tl.where(best == float("-inf"), 0.0, best)
-    lse = tl.where(total == 0.0, float("-inf"), level + tl.log(something))
-    return output / something[:, None], lse
+    if PARTED:
+        norm += part * 2 * size
+        tl.store(output + part * size * depth + at, found, mask=inside)
+        tl.store(norm + place, best, mask=rows_inside & first)
+        tl.store(norm + size + place, total, mask=rows_inside & first)
+    else:
+        something = tl.where(total == 0.0, 1.0, total)
+        tl.store(output + at, found / something[:, None], mask=inside)
+        sums = tl.where(total == 0.0, float("-inf"), level + tl.log(something))
+        tl.store(lse + place, sums, mask=rows_inside & first)
+        tl.store(norm + place, level, mask=rows_inside & first)
+        tl.store(norm + size + place, 1.0 / something, mask=rows_inside & first)
 
 
 @triton.jit
 def additive_forward_kernel(
     query, key, value, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
-    output, exact, lse, lengths, document_of_query, document_of_key,
+    output, lse, norm, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, width, padded, depth, scale,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    value_batch, value_head, value_row, query_tiles, key_tiles, part_tiles, output_part, lse_part,
+    value_batch, value_head, value_row, query_tiles, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    DEPTH: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
+    CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Scores, mask, softmax and context of one tile of rows, over part_tiles tiles of keys."""
     tile, part = tl.program_id(0), tl.program_id(1)
@@ -80,7 +97,7 @@ def additive_forward_kernel(
                 exponentials_of_key + (key_base + key_tile) * padded * COLUMNS,
                 far + tl.load(reach_of_key + key_base + key_tile),
                 row, column, queries, keys, width, query_row, key_row, 0, padded, scale,
-                ROWS, COLUMNS, GROUP, UNROLL, APPROXIMATE,
+                ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,
             )  # fmt: skip
             columns = column + tl.arange(0, COLUMNS)
             seen = visible(
@@ -94,25 +111,24 @@ def additive_forward_kernel(
             )  # fmt: skip
             scores = tl.where(seen, scores, float("-inf"))
             best, total, found = _joined(best, total, found, scores, values, PRECISION)
-    result, level = _finished(best, total, found)
     place = both * queries + rows
     at = place[:, None] * depth + channels[None, :]
     inside = (rows < queries)[:, None] & (channels < depth)[None, :]
-    tl.store(output + part * output_part + at, result, mask=inside)
-    if EXACT:
-        tl.store(exact + part * output_part + at, result, mask=inside)
-    tl.store(lse + part * lse_part + place, level, mask=rows < queries)
+    _finish(
+        best, total, found, output, lse, norm, place, at, rows < queries, inside, part.to(tl.int64), size,
+        depth, True, PARTED,
+    )  # fmt: skip
 
 
 @triton.jit
 def additive_read_kernel(
-    scores, held, value, output, exact, lse, lengths, document_of_query, document_of_key,
+    scores, held, value, output, lse, norm, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
-    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, output_part, lse_part,
+    score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
-    PRECISION: tl.constexpr, EXACT: tl.constexpr,
+    PRECISION: tl.constexpr, PARTED: tl.constexpr,
 ):  # fmt: skip
     """Mask, softmax and context of some rows from their scores, which stand in score_parts to be added.
 
@@ -152,43 +168,37 @@ def additive_read_kernel(
             )  # fmt: skip
             these = tl.where(seen, these, float("-inf"))
             best, total, found = _joined(best, total, found, these, values, PRECISION)
-    result, level = _finished(best, total, found)
     place = both * queries + rows
     at = place[:, None] * depth + channels[None, :]
     inside = (rows < last)[:, None] & (channels < depth)[None, :]
-    tl.store(output + part * output_part + at, result, mask=inside)
-    if EXACT:
-        tl.store(exact + part * output_part + at, result, mask=inside)
-    if tl.program_id(1) == 0:
-        tl.store(lse + part * lse_part + place, level, mask=rows < last)
+    _finish(
+        best, total, found, output, lse, norm, place, at, rows < last, inside, part.to(tl.int64), size,
+        depth, tl.program_id(1) == 0, PARTED,
+    )  # fmt: skip
 
 
 @triton.jit
 def additive_combine_kernel(
-    outputs, levels, output, exact, lse, rows, depth, parts,
-    ROWS: tl.constexpr, DEPTH: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """One output and one lse from those of several sets of keys."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    rows = tl.full([], 0, tl.int64) + rows
+    outputs, norms, output, lse, norm, size, depth, parts, ROWS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """One output, lse and norm from the sums, levels and totals of several sets of keys."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    wide = tl.full([], 0, tl.int64) + size
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
-    inside = (row < rows)[:, None] & (channels < depth)[None, :]
-    at = row[:, None] * depth + channels[None, :]
+    inside = (rows < size)[:, None] & (channels < depth)[None, :]
+    at = rows[:, None] * depth + channels[None, :]
     best = tl.full([ROWS], float("-inf"), tl.float32)
     for part in range(parts):
-        best = tl.maximum(best, tl.load(levels + part * rows + row, mask=row < rows, other=0.0))
+        best = tl.maximum(best, tl.load(norms + part * 2 * wide + rows, mask=rows < size, other=0.0))
     level = tl.where(best == float("-inf"), 0.0, best)
     total = tl.zeros([ROWS], tl.float32)
-    result = tl.zeros([ROWS, DEPTH], tl.float32)
+    found = tl.zeros([ROWS, DEPTH], tl.float32)
     for part in range(parts):
-        found = tl.load(levels + part * rows + row, mask=row < rows, other=0.0)
-        share = tl.exp2((found - level) * LOG2E)
-        total += share
-        theirs = tl.load(outputs + part * rows * depth + at, mask=inside, other=0.0)
-        result += share[:, None] * theirs
-    result, found = _finished(best, total, result)
-    tl.store(output + at, result, mask=inside)
-    if EXACT:
-        tl.store(exact + at, result, mask=inside)
-    if tl.program_id(1) == 0:
-        tl.store(lse + row, found, mask=row < rows)
+        norms_here = norms + part * 2 * wide + rows
+        shrink = tl.exp2((tl.load(norms_here, mask=rows < size, other=0.0) - level) * LOG2E)
+        total += shrink * tl.load(norms_here + wide, mask=rows < size, other=0.0)
+        found += shrink[:, None] * tl.load(outputs + part * wide * depth + at, mask=inside, other=0.0)
+    _finish(
+        best, total, found, output, lse, norm, rows, at, rows < size, inside, 0, size,
+        depth, tl.program_id(1) == 0, False,
+    )  # fmt: skip

@@ -45,15 +45,16 @@ def additive_prepare_kernel(
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """e^2q, e^2k, and v in float32 with zeros behind it. One program a tile of rows, first those of the query
-    and then those of the key; then one a vector."""
+    """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows, first those of the
+    query and then those of the key; then one a vector."""
     program = tl.program_id(0).to(tl.int64)
     if program >= query_programs + key_programs:
         program -= query_programs + key_programs
         for first in range(0, padded, WIDTH):
             channels = first + tl.arange(0, WIDTH)
             v = tl.load(vector + program * vector_head + channels, mask=channels < width, other=0.0)
-            tl.store(vector_padded + program * padded + channels, v.to(tl.float32), mask=channels < padded)
+            v = -2.0 * v.to(tl.float32)
+            tl.store(vector_padded + program * padded + channels, v, mask=channels < padded)
     elif program < query_programs:
         head, tile = program // query_tiles, program % query_tiles
         source = query + head // heads * query_batch + head % heads * query_head
@@ -76,12 +77,12 @@ def tile_of_scores(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach,
     row, column, queries, keys, width, query_row, key_row, low, high, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """v . tanh(q + k) times scale over the channels from low to high, for one tile of ROWS x COLUMNS.
 
     query, key: the sequences themselves; exponentials_of_query, exponentials_of_key: those of this tile;
-    vector: v in float32, with zeros behind it.
+    vector: -2 v in float32, with zeros behind it.
     reach: how far from 0 the tile's queries and keys are, added up, which decides on which way is safe.
     """
     PER_ROW: tl.constexpr = ROWS // 4
@@ -97,7 +98,7 @@ def tile_of_scores(
                 shares += shared_sum(
                     exponentials_of_query + channel * ROWS + rows,
                     exponentials_of_key + channel * COLUMNS + columns,
-                    vector + channel, ROWS, COLUMNS, GROUP, APPROXIMATE,
+                    vector + channel, ROWS, COLUMNS, GROUP, CENTRED, APPROXIMATE,
                 )  # fmt: skip
     else:
         query_at = query + (row + rows).to(tl.int64) * query_row
@@ -106,13 +107,14 @@ def tile_of_scores(
             q = tl.load(query_at + channel, mask=row + rows < queries, other=0.0).to(tl.float32)
             k = tl.load(key_at + channel, mask=column + columns < keys, other=0.0).to(tl.float32)
             share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
-            shares += tl.load(vector + channel) * share
-    total = tl.zeros([64], tl.float32)
-    for first in range(low, high, 64):
-        channels = first + tl.arange(0, 64)
-        total += tl.load(vector + channels, mask=channels < high, other=0.0)
-    scores = (tl.sum(total, 0) - 2.0 * shares) * scale
-    parted = tl.reshape(scores, [4, 4, PER_ROW, PER_COLUMN])
+            shares += tl.load(vector + channel) * (share - 0.5 if CENTRED else share)
+    if not CENTRED:
+        total = tl.zeros([64], tl.float32)
+        for first in range(low, high, 64):
+            channels = first + tl.arange(0, 64)
+            total += tl.load(vector + channels, mask=channels < high, other=0.0)
+        shares -= 0.5 * tl.sum(total, 0)
+    parted = tl.reshape(shares * scale, [4, 4, PER_ROW, PER_COLUMN])
     return tl.reshape(tl.permute(parted, [2, 0, 3, 1]), [ROWS, COLUMNS])
 
 
@@ -125,7 +127,7 @@ def additive_scores_kernel(
     query_tiles, key_tiles, first_tile, parts, part_width, scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Scores of the tiles from first_tile on, over some of the channels each: (parts, B H, rows, keys).
 
@@ -151,7 +153,7 @@ def additive_scores_kernel(
             exponentials_of_key + key_tile * padded * COLUMNS,
             reach, row, column, queries, keys, width, query_row, key_row,
             low, tl.minimum(low + part_width, padded), scale,
-            ROWS, COLUMNS, GROUP, UNROLL, APPROXIMATE,
+            ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,
         )  # fmt: skip
         rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         columns = column + tl.arange(0, COLUMNS)

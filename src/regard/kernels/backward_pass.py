@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import (
+    additive_balance_kernel,
     additive_key_backward_kernel,
     additive_query_backward_kernel,
     additive_value_backward_kernel,
@@ -21,11 +22,9 @@ __all__ = ["Backward"]
 class Backward:
     """One call on its way back. scores: those held, or nothing; reach: as the forward pass found it."""
 
-    def __init__(
-        self, forward: Forward, doutput: Tensor, lse: Tensor, exact: Tensor, scores: Tensor, reach: Tensor
-    ):
+    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, reach: Tensor):
         self.forward, self.doutput = forward, in_rows(doutput)
-        self.lse, self.exact, self.held, self.reach = lse, exact.contiguous(), scores, reach
+        self.norm, self.held, self.reach = norm, scores, reach
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
@@ -76,19 +75,29 @@ class Backward:
         return self.to_query(turned, first, rows)
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> tuple[Tensor, Tensor]:
-        """The gradient of the scores, and the same turned, in whole tiles."""
+        """The gradient of the scores, and the same turned, in whole tiles: first that of the weights, then,
+        once what a row's weights make of it is known, that of the scores in its place."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
         dscores = forward.new(self.sequences, *whole)
         other = forward.new(self.sequences, whole[1], whole[0]) if turned else dscores
-        additive_weigh_kernel[(whole[0] // launch.rows, whole[1] // launch.columns, self.sequences)](
-            scores, self.lse, forward.value, self.exact, self.doutput, dscores, other,
-            **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth, scale=forward.scale,
-            first_row=first, row_count=rows, **steps("value", forward.value),
-            **steps("doutput", self.doutput), scores_head=scores.stride(0), scores_row=scores.stride(1),
-            dscores_head=dscores.stride(0), dscores_row=dscores.stride(1), turned_row=other.stride(1),
-            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, TURNED=turned,
-            PRECISION=forward.precision, num_warps=4,
+        grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
+        deltas = forward.new(self.sequences, grid[1], whole[0])
+        both = {
+            **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
+            "scores_head": scores.stride(0), "scores_row": scores.stride(1),
+            "dscores_head": dscores.stride(0), "dscores_row": dscores.stride(1),
+            "key_tiles": grid[1], "size": self.norm[0].numel(),
+            "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
+        }  # fmt: skip
+        additive_weigh_kernel[grid](
+            scores, self.norm, forward.value, self.doutput, dscores, deltas, **both, depth=shape.depth,
+            **steps("value", forward.value), **steps("doutput", self.doutput),
+            DEPTH=launch.depth, PRECISION=forward.precision,
+        )  # fmt: skip
+        additive_balance_kernel[grid](
+            scores, self.norm, dscores, other, deltas, **both, scale=forward.scale,
+            turned_row=other.stride(1), TURNED=turned,
         )  # fmt: skip
         return dscores, other
 
@@ -97,10 +106,10 @@ class Backward:
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
-            scores, self.lse, self.doutput, self.dvalue,
+            scores, self.norm, self.doutput, self.dvalue,
             **forward.sight.whole(forward.query), **forward.sizes, depth=shape.depth,
             first_row=first, row_count=rows, **steps("doutput", self.doutput),
-            scores_head=scores.stride(0), scores_row=scores.stride(1),
+            scores_head=scores.stride(0), scores_row=scores.stride(1), size=self.norm[0].numel(),
             ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, ADD=first > 0,
             PRECISION=forward.precision, num_warps=4,
         )  # fmt: skip
@@ -123,7 +132,7 @@ class Backward:
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // launch.some), -(-shape.width // launch.width)
         key_tiles = shape.tiles[1]
-        parts = shape.key_parts(self.sequences * grid[0] * grid[1], key_tiles, turned.device)
+        parts = shape.key_parts(self.sequences * grid[0] * grid[1] * launch.warps, key_tiles, turned.device)
         part_tiles = -(-key_tiles // parts)
         parts = -(-key_tiles // part_tiles)
         place = self.dquery[:, :, first:]
@@ -146,13 +155,21 @@ class Backward:
     def at_once(self, dscores: Tensor) -> Tensor:
         """All gradients where there is one query a sequence and a key head for each; (H, D) of the vector."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        dvector = forward.new(shape.batch, shape.heads, shape.width)
+        grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
+        parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)
+        part_keys = -(-tiles // parts) * launch.some
+        parts = -(-shape.keys // part_keys)
+        dquery = self.dquery if parts == 1 else forward.new(parts, *self.dquery.shape)
+        dvector = forward.new(parts, shape.batch, shape.heads, shape.width)
         sight = forward.sight.by_position(forward.query)
         sources = {name: step for name, step in forward.sources.items() if name != "query_row"}
-        additive_decode_backward_kernel[(-(-shape.width // launch.width), self.sequences)](
-            forward.query, forward.key, forward.vector, dscores, self.dquery, self.dkey, dvector,
+        additive_decode_backward_kernel[(grid, self.sequences, parts)](
+            forward.query, forward.key, forward.vector, dscores, dquery, self.dkey, dvector,
             **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
+            part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
             COLUMNS=launch.some, WIDTH=launch.width, APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
-        return dvector.sum(0)
+        if parts > 1:
+            self.dquery.copy_(dquery.sum(0))
+        return dvector.sum((0, 1))

@@ -22,7 +22,7 @@ __all__ = ["Forward", "Prepared", "Sight", "steps"]
 
 
 class Prepared(NamedTuple):
-    """e^2q and e^2k tile by tile, v in float32 with zeros behind it, and how far from 0 each tile reaches."""
+    """e^2q and e^2k tile by tile, -2 v in float32, and how far from 0 each tile reaches."""
 
     query: Tensor
     key: Tensor
@@ -102,6 +102,7 @@ class Forward:
         self.shape = Shape.of(query, key, value)
         self.launch = self.shape.launch
         self.precision = "ieee" if value.dtype == torch.float32 else "widened" if interpreting() else "tf32"
+        self.centred = value.dtype == torch.float32  # half precision has no such bits to lose
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
@@ -122,8 +123,7 @@ class Forward:
         shape = self.shape
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
-        rounded = self.hold and self.output.dtype != torch.float32
-        self.exact = self.new(*self.output.shape) if rounded else self.new(0)
+        self.norm = self.new(2, *self.lse.shape)
         scores, reach = self.new(0), self.new(0)
         if shape.kind == "decode":
             scores = self.decoded()
@@ -139,7 +139,7 @@ class Forward:
         return (
             self.output,
             self.lse,
-            self.exact,
+            self.norm,
             scores if held else self.new(0),
             reach if held else self.new(0),
         )
@@ -194,7 +194,8 @@ class Forward:
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
             parts=parts, part_width=part_width, scores_part=scores.stride(0), scores_head=scores.stride(1),
             scores_row=scores.stride(2), ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group,
-            UNROLL=launch.unroll, APPROXIMATE=self.approximate, num_warps=launch.threads,
+            UNROLL=launch.unroll, CENTRED=self.centred, APPROXIMATE=self.approximate,
+            num_warps=launch.threads,
         )  # fmt: skip
         return scores
 
@@ -229,60 +230,57 @@ class Forward:
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
-        parts = shape.key_parts(sequences * grid[0] * grid[1], tiles, self.query.device)
+        parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
         if rows != shape.queries:  # the parts would have to be those of all rows
             parts = 1
         part_tiles = -(-tiles // parts)
         parts = -(-tiles // part_tiles)
-        output, exact, lse = self.targets(parts)
+        output, norm = self.targets(parts)
         additive_read_kernel[(*grid, sequences * parts)](
-            scores, scores if held is None else held, self.value, output, exact, lse,
+            scores, scores if held is None else held, self.value, output, self.lse, norm,
             **self.sight.whole(self.query), **self.sizes, depth=shape.depth, first_row=first, row_count=rows,
             **steps("value", self.value), score_parts=len(scores), scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
-            part_tiles=part_tiles, output_part=self.output.numel(), lse_part=self.lse.numel(),
+            part_tiles=part_tiles, size=self.lse.numel(),
             ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,
-            PRECISION=self.precision, EXACT=parts == 1 and self.exact.numel() > 0, num_warps=4,
+            PRECISION=self.precision, PARTED=parts > 1, num_warps=4,
         )  # fmt: skip
-        self.combine(output, lse, parts)
+        self.combine(output, norm, parts)
 
     def read_as_found(self, prepared: Prepared) -> None:
         """Scores, softmax and context in one kernel."""
         shape, launch = self.shape, self.launch
         sequences, (tiles, key_tiles) = shape.batch * shape.heads, shape.tiles
-        parts = shape.key_parts(sequences * tiles, key_tiles, self.query.device)
+        parts = shape.key_parts(sequences * tiles * launch.threads, key_tiles, self.query.device)
         part_tiles = -(-key_tiles // parts)
         parts = -(-key_tiles // part_tiles)
-        output, exact, lse = self.targets(parts)
+        output, norm = self.targets(parts)
         additive_forward_kernel[(tiles, parts, sequences)](
             self.query, self.key, self.value, prepared.vector, prepared.query, prepared.key,
-            *self.split(prepared.reach), output, exact, lse,
+            *self.split(prepared.reach), output, self.lse, norm,
             **self.sight.whole(self.query), **self.sizes, width=shape.width, padded=shape.padded,
             depth=shape.depth, scale=self.scale, **self.padded_sources(), **steps("value", self.value),
             **self.tiles,
-            part_tiles=part_tiles, output_part=self.output.numel(), lse_part=self.lse.numel(),
+            part_tiles=part_tiles, size=self.lse.numel(),
             ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group, UNROLL=launch.unroll,
             DEPTH=max(16, 1 << (shape.depth - 1).bit_length()), PRECISION=self.precision,
-            EXACT=parts == 1 and self.exact.numel() > 0, APPROXIMATE=self.approximate,
-            num_warps=launch.threads,
+            PARTED=parts > 1, CENTRED=self.centred, APPROXIMATE=self.approximate, num_warps=launch.threads,
         )  # fmt: skip
-        self.combine(output, lse, parts)
+        self.combine(output, norm, parts)
 
-    def targets(self, parts: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Where a kernel writes: the result itself, or room for the parts of it."""
+    def targets(self, parts: int) -> tuple[Tensor, Tensor]:
+        """Where a kernel writes output and norm: the result itself, or room for the parts of it."""
         if parts == 1:
-            return self.output, self.exact if self.exact.numel() else self.output, self.lse
-        output = self.new(parts, *self.output.shape)
-        return output, output, self.new(parts, *self.lse.shape)
+            return self.output, self.norm
+        return self.new(parts, *self.output.shape), self.new(parts, *self.norm.shape)
 
-    def combine(self, output: Tensor, lse: Tensor, parts: int) -> None:
+    def combine(self, outputs: Tensor, norms: Tensor, parts: int) -> None:
         """Put the parts together, if there are several."""
         if parts == 1:
             return
-        rows, depth, block = self.lse.numel(), self.shape.depth, self.launch.depth
-        some = 16 if rows > 1024 else 4
-        additive_combine_kernel[(-(-rows // some), -(-depth // block))](
-            output, lse, self.output, self.exact if self.exact.numel() else self.output, self.lse,
-            rows=rows, depth=depth, parts=parts, ROWS=some, DEPTH=block, EXACT=self.exact.numel() > 0,
-            num_warps=1,
+        size, depth, block = self.lse.numel(), self.shape.depth, self.launch.depth
+        some = 16 if size > 1024 else 4
+        additive_combine_kernel[(-(-size // some), -(-depth // block))](
+            outputs, norms, self.output, self.lse, self.norm,
+            size=size, depth=depth, parts=parts, ROWS=some, DEPTH=block, num_warps=1,
         )  # fmt: skip

@@ -14,6 +14,9 @@ LINEAR = 1 << 22
 """So many scores (16 MiB) may stand at once however short the call; longer ones may hold as many as their
 queries and keys have numbers."""
 
+MOST_PARTS = {"decode": 64, "short": 16, "long": 16}
+"""Into how many parts keys are cut at most: each has a result of its own until they are put together."""
+
 WIDEST = 256
 """The widest value that is summed in registers while the scores are found."""
 
@@ -23,7 +26,7 @@ class Launch:
     """rows, columns: a tile of scores, 4 x 4 of them a thread. group: how many channels share a reciprocal,
     1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns, depth: a tile where
     scores are read, weighed and turned to values. some, width, warps: a tile of the gradient kernels, rows
-    and channels, one channel a thread; some divides rows and columns. fill: how many programs a
+    and channels, one channel a thread; some divides rows and columns. fill: how many warps a
     multiprocessor should get."""
 
     rows: int
@@ -36,7 +39,7 @@ class Launch:
     some: int
     width: int
     warps: int
-    fill: int = 4
+    fill: int = 16
 
     @property
     def threads(self) -> int:
@@ -117,14 +120,16 @@ class Shape(NamedTuple):
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
         """Into how many parts the channels are cut, so that the scores of so many rows fill the device."""
-        programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1]
-        wanted = -(-processors(device) * self.launch.fill // programs)
+        warps = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.launch.threads
+        wanted = -(-processors(device) * self.launch.fill // warps)
         allowed = (self.queries + self.keys) * self.width // max(rows * self.keys, 1)
         return max(1, min(wanted, allowed, -(-self.width // 64)))
 
-    def key_parts(self, programs: int, tiles: int, device: torch.device) -> int:
-        """Into how many parts so many tiles of keys are cut, so that so many programs fill the device."""
-        return max(1, min(16, tiles, processors(device) * self.launch.fill // max(programs, 1)))
+    def key_parts(self, warps: int, tiles: int, device: torch.device) -> int:
+        """Into how many parts so many tiles of keys are cut, so that so many warps a part fill the device."""
+        return max(
+            1, min(MOST_PARTS[self.kind], tiles, processors(device) * self.launch.fill // max(warps, 1))
+        )
 
 
 def up(number: int, multiple: int) -> int:

@@ -59,23 +59,26 @@ def shared_sum(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     GROUP: tl.constexpr,
+    CENTRED: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):
-    """The sum of v r over GROUP channels: 1, 2 or 4.
+    """The sum of v tanh over GROUP channels, 1, 2 or 4; without CENTRED that of -2 v r, which lacks the sum
+    of v and, since it wanders further from 0 while it is added up, some of the last bit of a float32.
 
     query, key, vector: where the exponentials and the v of the first channel are; of the exponentials, those
     of the next channel stand ROWS and COLUMNS on.
     """
-    x = _denominator(query, key, 0, 0)
-    if GROUP == 1:
-        return tl.load(vector) * reciprocal(x, APPROXIMATE)
-    x2 = _denominator(query, key, ROWS, COLUMNS)
-    above = tl.load(vector) * x2 + tl.load(vector + 1) * x
-    below = x * x2
+    x, v = _denominator(query, key, 0, 0), tl.load(vector)
+    above, below, total = v, x, v
+    if GROUP >= 2:
+        x2, v2 = _denominator(query, key, ROWS, COLUMNS), tl.load(vector + 1)
+        above, below, total = v * x2 + v2 * x, x * x2, total + v2
     if GROUP == 4:
-        x3 = _denominator(query, key, 2 * ROWS, 2 * COLUMNS)
-        x4 = _denominator(query, key, 3 * ROWS, 3 * COLUMNS)
+        x3, v3 = _denominator(query, key, 2 * ROWS, 2 * COLUMNS), tl.load(vector + 2)
+        x4, v4 = _denominator(query, key, 3 * ROWS, 3 * COLUMNS), tl.load(vector + 3)
         below2 = x3 * x4
-        above = above * below2 + (tl.load(vector + 2) * x4 + tl.load(vector + 3) * x3) * below
-        below = below * below2
-    return above * reciprocal(below, APPROXIMATE)
+        above, below = above * below2 + (v3 * x4 + v4 * x3) * below, below * below2
+        total += v3 + v4
+    found = above * reciprocal(below, APPROXIMATE)
+    # The vector that kernels are given holds -2 v.
+    return found - 0.5 * total if CENTRED else found

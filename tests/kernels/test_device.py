@@ -1,0 +1,118 @@
+"""The kernels on a CUDA device, at full size, with lengths that divide nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import regard
+from regard.kernels.launch import Shape
+from tests.agreement.cases import Case
+from tests.agreement.test_backends import compare
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = {
+    "short": (3, 50, 50, 1000, 1000),
+    "uneven": (2, 61, 77, 515, 33),
+    "held": (2, 512, 511, 256, 256),
+    "long": (2, 1031, 1027, 128, 128),
+    "long and wide": (1, 700, 701, 40, 300),
+    "decode": (64, 1, 50, 1000, 2000),
+    "decode far": (2, 1, 20011, 128, 128),
+}
+MASKS = {
+    "none": lambda queries, keys: None,
+    "causal padding": lambda queries, keys: regard.causal() & regard.padding(torch.tensor([keys, keys // 2])),
+    "window": lambda queries, keys: regard.window(9, 17),
+}
+
+
+def tensors(shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    batch, queries, keys, width, depth = shape
+    sizes = [(batch, queries, width), (batch, keys, width), (batch, keys, depth)]
+    return [torch.randn(size, device="cuda").to(dtype).requires_grad_() for size in sizes]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_full_size_agrees(name: str, dtype: str, mask: str):
+    batch, queries, keys, width, _ = SHAPES[name]
+    score = regard.Additive(width, width).cuda()
+    hiding = MASKS[mask](queries, keys) if batch == 2 or mask != "causal padding" else regard.causal()
+    start = max(0, keys - queries) if hiding is not None else 0
+    plain = tensors(SHAPES[name], getattr(torch, dtype))
+    found = {}
+    for kind in ("fused", "plain", "oracle"):
+        wide = torch.float64 if kind == "oracle" else getattr(torch, dtype)
+        inputs = [each.detach().to(wide).requires_grad_() for each in plain]
+        own = score.to(getattr(torch, dtype)).to(wide)
+        backend = "fused" if kind == "fused" else "blocked" if kind == "oracle" else "reference"
+        output = regard.attention(*inputs, score=own, mask=hiding, start=start, backend=backend).output
+        doutput = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+        found[kind] = [output, *torch.autograd.grad(output, [*inputs, own.vector], doutput)]
+    for ours, theirs, oracle in zip(*found.values(), strict=True):
+        error, allowed = ((each.double() - oracle).abs().max().item() for each in (ours, theirs))
+        step = torch.finfo(getattr(torch, dtype)).eps + 16 * torch.finfo(torch.float32).eps
+        assert error <= 2 * allowed + step * oracle.abs().max().item()
+
+
+@pytest.mark.parametrize("width", [64, 1030])
+def test_any_width_agrees(width: int):
+    case = Case("additive", "padding", "none", (63, 17), width, "wide", (4, 2), 0, 1.0, "sliced", "float32")
+    compare(case, "fused", "cuda")
+
+
+def test_two_runs_give_the_same_bits():
+    for name in ("short", "long", "decode"):
+        inputs = tensors(SHAPES[name], torch.bfloat16)
+        score = regard.Additive(inputs[0].shape[-1], inputs[0].shape[-1]).cuda().bfloat16()
+        runs = []
+        for _ in range(2):
+            output = regard.attention(*inputs, score=score, backend="fused").output
+            runs.append([output, *torch.autograd.grad(output.square().sum(), [*inputs, score.vector])])
+        assert all(map(torch.equal, *runs)), name
+
+
+def test_memory_is_linear():
+    taken = []
+    for length in (2048, 8192):
+        inputs = tensors((1, length, length, 64, 64), torch.bfloat16)
+        score = regard.Additive(64, 64).cuda().bfloat16()
+        for _ in range(2):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            output = regard.attention(*inputs, score=score, backend="fused").output
+            torch.autograd.grad(output.sum(), inputs)
+            peak = torch.cuda.max_memory_allocated() - before
+            del output
+        taken.append(peak)
+    assert Shape(1, 1, 1, 8192, 8192, 64, 64).kind == "long"
+    assert taken[1] < 5 * taken[0] and taken[1] < 8192 * 8192 * 4
+
+
+def test_auto_takes_it():
+    query, key, value = tensors((2, 5, 7, 16, 16), torch.float32)
+    found = regard.explain(query, key, value, score=regard.Additive(16, 16).cuda(), mask=regard.causal())
+    assert found.backend == "fused"
+
+
+def test_a_cuda_graph_replays_it():
+    inputs = tensors((2, 33, 40, 16, 16), torch.float32)
+    score = regard.Additive(16, 16).cuda()
+
+    def run() -> list[torch.Tensor]:
+        output = regard.attention(*inputs, score=score, mask=regard.causal(), backend="fused").output
+        return [output, *torch.autograd.grad(output.sum(), inputs)]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(map(torch.equal, captured, run()))
