@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -36,7 +37,11 @@ def test_the_terminal_shows_the_words_and_their_weights(command, trained):
     said = command("view", trained, SENTENCE)
     found = load_translator(trained, device="cpu").translate(SENTENCE)
     assert (said.status, said.err) == (0, "") and all(word in said.out for word in SENTENCE.split())
-    assert said.out.strip().replace("간다", "<unk>").split() == str(found.seen().words().picture()).split()
+    *drawn, told = said.out.strip().splitlines()
+    assert "\n".join(drawn).replace("간다", "<unk>").split() == str(found.seen().words().picture()).split()
+    assert re.fullmatch(
+        r"removing what it looked at costs -?[\d.]+ nats, random words -?[\d.]+", told.strip()
+    )
     given = command("view", trained, SENTENCE, "--target", "I go to school .", "--view", "shaded")
     assert given.status == 0 and given.lines[0] == "I go to school ."
 

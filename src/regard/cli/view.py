@@ -105,7 +105,7 @@ def view(
         search = chosen_search(beam, None, max_length=max_length)
         translator = opened(run, checkpoint, device, threads, search=search, look="*")
         found = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen, text = found.seen(), found.text
+        seen, text = _measured(translator, found), found.text
         if by_values:
             from regard.cli.stepping import with_values
 
@@ -122,6 +122,17 @@ def view(
         asked = asked if subwords else _told(asked, sentence or "", text)
         drawn = picture(asked, view, site=site, head=head, word=word)
     _show(drawn, seen, save)
+
+
+def _measured(translator: Any, found: Any) -> Seen:
+    """What was looked at, and whether it was what counted: a sentence that stands under every picture."""
+    from regard.evaluation import faithfulness
+
+    seen = found.seen()
+    if found.alignment is None or not found.text.strip() or len(found.source.split()) < 2:
+        return seen
+    told = faithfulness(translator, found.source, found.text).summary()
+    return replace(seen, notes=(*seen.notes, told))
 
 
 def _check(view: str, specials: str, save: Path | None) -> None:
