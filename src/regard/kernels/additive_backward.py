@@ -128,8 +128,8 @@ def additive_balance_kernel(
         found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
         tl.store(dscores + at, found)
         if TURNED:
-            at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-            tl.store(turned + at, tl.trans(found))
+            place = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
+            tl.store(turned + place, tl.trans(found))
     elif not TURNED:  # what is not turned is read whole
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
 
