@@ -48,9 +48,14 @@ def additive_weigh_kernel(
     scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights, dO . value, in whole tiles; and for each row and tile what its weights
     make of it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of."""
+    if EIGHTS:
+        depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
+        value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
+        doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8
     both = tl.program_id(2).to(tl.int64)
     batch, head = both // heads, both % heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -142,9 +147,12 @@ def additive_value_backward_kernel(
     doutput_batch, doutput_head, doutput_row, scores_head, scores_row, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of some values from some rows: weights turned, times dO. ADD to what is there?"""
+    if EIGHTS:
+        depth, doutput_row = depth // 8 * 8, doutput_row // 8 * 8
+        doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8
     column = tl.program_id(0) * COLUMNS
     columns = column + tl.arange(0, COLUMNS)
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)

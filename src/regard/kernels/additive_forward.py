@@ -128,12 +128,15 @@ def additive_read_kernel(
     score_parts, scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
-    PRECISION: tl.constexpr, PARTED: tl.constexpr,
+    PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Mask, softmax and context of some rows from their scores, which stand in score_parts to be added.
 
     held: where the sums are kept for the backward pass, should they be.
     """
+    if EIGHTS:
+        depth, value_row = depth // 8 * 8, value_row // 8 * 8
+        value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads

@@ -43,11 +43,16 @@ def additive_prepare_kernel(
     reach_of_query, reach_of_key, heads, key_heads, queries, keys, width, padded,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows, first those of the
-    query and then those of the key; then one a vector."""
+    query and then those of the key; then one a vector. EIGHTS: the steps are multiples of 8, which Triton
+    would not see (it sees those of 16, and 1000 is none) and which lets eight numbers be loaded together."""
     program = tl.program_id(0).to(tl.int64)
+    if EIGHTS:
+        width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
+        query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
+        key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
     if program >= query_programs + key_programs:
         program -= query_programs + key_programs
         for first in range(0, padded, WIDTH):

@@ -13,7 +13,7 @@ from regard.kernels.additive_backward import (
     additive_weigh_kernel,
 )
 from regard.kernels.additive_decode import additive_decode_backward_kernel
-from regard.kernels.forward_pass import Forward, Prepared, in_rows, steps
+from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
 from regard.kernels.launch import up
 
 __all__ = ["Backward"]
@@ -94,6 +94,7 @@ class Backward:
             scores, self.norm, forward.value, self.doutput, dscores, deltas, **both, depth=shape.depth,
             **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
+            EIGHTS=in_eights(forward.value, self.doutput),
         )  # fmt: skip
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, **both, scale=forward.scale,
@@ -111,7 +112,7 @@ class Backward:
             first_row=first, row_count=rows, **steps("doutput", self.doutput),
             scores_head=scores.stride(0), scores_row=scores.stride(1), size=self.norm[0].numel(),
             ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, ADD=first > 0,
-            PRECISION=forward.precision, num_warps=4,
+            PRECISION=forward.precision, EIGHTS=in_eights(self.doutput), num_warps=4,
         )  # fmt: skip
 
     def to_key(self, dscores: Tensor, first: int, rows: int) -> None:

@@ -18,7 +18,7 @@ from regard.kernels.additive_forward import (
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
 from regard.kernels.launch import Shape, up
 
-__all__ = ["Forward", "Prepared", "Sight", "steps"]
+__all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
 
 class Prepared(NamedTuple):
@@ -77,6 +77,12 @@ def steps(name: str, tensor: Tensor) -> dict[str, int]:
         f"{name}_head": tensor.stride(1),
         f"{name}_row": tensor.stride(2),
     }
+
+
+def in_eights(*tensors: Tensor) -> bool:
+    """Whether their rows all begin and end at a multiple of eight numbers, so that eight load together."""
+    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
+    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
 
 def in_rows(tensor: Tensor) -> Tensor:
@@ -166,7 +172,8 @@ class Forward:
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=shape.padded, **self.sources,
             query_programs=programs, key_programs=key_programs, **self.tiles,
-            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, num_warps=4,
+            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64,
+            EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return made
 
@@ -243,7 +250,7 @@ class Forward:
             scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
             part_tiles=part_tiles, size=self.lse.numel(),
             ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,
-            PRECISION=self.precision, PARTED=parts > 1, num_warps=4,
+            PRECISION=self.precision, PARTED=parts > 1, EIGHTS=in_eights(self.value), num_warps=4,
         )  # fmt: skip
         self.combine(output, norm, parts)
 

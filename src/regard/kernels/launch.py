@@ -51,7 +51,7 @@ LAUNCHES: dict[str, Launch] = {
     # One query a sequence: rows of 16 because a matrix product needs them, most of them empty.
     "decode": Launch(16, 32, 2, 2, 16, 32, 128, 16, 128, 4),
     # T x S is less than what it is made from: the scores are held.
-    "short": Launch(32, 32, 4, 1, 16, 64, 64, 16, 64, 2),
+    "short": Launch(32, 32, 4, 1, 64, 64, 64, 16, 64, 2),
     # The scores are found, read and forgotten.
     "long": Launch(64, 32, 4, 1, 64, 32, 64, 16, 64, 2),
 }
