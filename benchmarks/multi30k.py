@@ -1,0 +1,209 @@
+"""Multi30k: the recipes trained on its 29,000 pairs, and how well they translate test 2016.
+
+python -m benchmarks.multi30k --data data                        every recipe once, one after another
+python -m benchmarks.multi30k --data data --seeds 3 --only multi30k-en-de-transformer --at-once 3
+
+`regard data fetch multi30k-en-de --into data` brings the data. A run that has been measured, as a file in its
+folder says, is not measured again; one that was broken off goes on. --measured tells of those alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmarks.measure import RESULTS, environment
+from regard.decoding import Average, Beam
+from regard.evaluation import Score, bleu, moses_bleu
+from regard.tasks.translation import load_translator, train_translation
+from regard.training.settings import read_toml
+
+__all__ = ["RECIPES", "Measured", "given", "measured", "table"]
+
+RECIPES = {path.stem: path for path in sorted(Path(__file__).parents[1].glob("recipes/multi30k-*.toml"))}
+TEST = "test_2016_flickr"
+MEASURED = "measured.json"
+ABOUT = """\
+Trained on the 29,000 pairs of Multi30k alone, in lower case; judged on val and on test 2016 (Flickr, 1,000
+sentences), by the checkpoint that was best on val while it was trained; beam 5, log-probabilities divided by
+the length to the power of alpha{chosen}. val, test: sacreBLEU, 13a, lower-cased. Moses: BLEU lower-cased and
+Moses-tokenised, as papers print it. Seconds: of training, with what judging on val took meanwhile. Tokens a
+second: of the target, the median of the run.
+"""
+PEERS = """\
+| published | direction | model | test BLEU | flavour |
+| --- | --- | --- | --- | --- |
+| Wu et al. 2021 | en-de | Transformer-Tiny, last 10 averaged, beam 5 | 41.02 | lower-cased, Moses |
+| a well-known tutorial | de-en | fixed vector | 13.8 | tokenised |
+| the same | de-en | GRU | 20.6 | tokenised |
+| the same | de-en | Bahdanau | 28.3 | tokenised |
+| the same | de-en | Transformer | 36.5 | tokenised |
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run: what it was, how long it took, how well it translates; at_once: how many shared the GPU."""
+
+    recipe: str
+    seed: int
+    parameters: int
+    steps: int
+    best_step: int
+    seconds: float
+    tokens_per_second: float
+    at_once: int
+    alpha: float
+    val: float
+    val_moses: float
+    test: float
+    test_moses: float
+    signature: str
+    signature_moses: str
+    machine: dict[str, str]
+
+
+def given(recipe: str, data: Path, seed: int) -> dict[str, Any]:
+    """The settings of a recipe, its data in another folder than `data`, and its seed so much further."""
+    settings = read_toml(RECIPES[recipe])
+    for name, places in settings["data"].items():
+        if isinstance(places, list):
+            settings["data"][name] = [str(data / Path(place).relative_to("data")) for place in places]
+    return {**settings, "seed": settings["seed"] + seed}
+
+
+def folder_of(recipe: str, seed: int, runs: Path) -> Path:
+    """Where a recipe is trained, with its seed so much further."""
+    return runs / f"{recipe}-{read_toml(RECIPES[recipe])['seed'] + seed}"
+
+
+def measured(
+    recipe: str, seed: int, data: Path, runs: Path, at_once: int, alphas: Sequence[float]
+) -> Measured:
+    """Train a recipe into a folder of its own, and judge it; or read what was found there before."""
+    settings, folder = given(recipe, data, seed), folder_of(recipe, seed, runs)
+    kept = folder / MEASURED
+    if kept.exists():
+        return Measured(**json.loads(kept.read_text()))
+    with open(runs / f"{folder.name}.log", "w") as said:
+        progress = train_translation(settings, folder, resume=True, console=Console(file=said)).progress
+    translator = load_translator(folder, look=None, tokens_per_batch=16384)
+    direction = recipe.split("-")[1:3]
+
+    def judged(part: str, alpha: float) -> list[Score]:
+        source, target = (lines(data / "multi30k" / f"{part}.{language}") for language in direction)
+        translator.search = Beam(size=5, length=Average(alpha))
+        found = [each.text for each in translator.translate(source)]
+        return [bleu(found, target, lowercase=True), moses_bleu(found, target, direction[1])]
+
+    tried = {alpha: judged("val", alpha) for alpha in alphas}
+    alpha = max(tried, key=lambda each: tried[each][0].value)
+    scores = [*tried[alpha], *judged(TEST, alpha)]
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    pace = [each["tokens_per_second"] for each in records if each["kind"] == "training"]
+    result = Measured(
+        recipe,
+        settings["seed"],
+        sum(each.numel() for each in translator.model.parameters()),
+        progress.step,
+        progress.best_step,
+        round(progress.seconds, 1),
+        round(statistics.median(pace)),
+        at_once,
+        alpha,
+        *(round(score.value, 2) for score in scores),
+        scores[2].signature,
+        scores[3].signature,
+        machine(),
+    )
+    kept.write_text(json.dumps(asdict(result), indent=2) + "\n")
+    return result
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file, whatever else in it could pass for the end of one."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def machine() -> dict[str, str]:
+    """What this runs on, the GPU too."""
+    return {**environment(), **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})}
+
+
+def table(found: list[Measured], alphas: Sequence[float], notes: str = "") -> str:
+    """One row a run, what others have published, and what was measured on."""
+    tried = ", ".join(f"{alpha:g}" for alpha in alphas)
+    about = ABOUT.format(chosen=f", of {tried} the one that was best on val" if len(alphas) > 1 else "")
+    counted = "direction | model | seed | parameters | steps | best | seconds | tokens/s | alpha"
+    rows = [about, f"| {counted} | val | test | val Moses | test Moses |", "| --- " * 13 + "|"]
+    for each in sorted(found, key=lambda each: (each.recipe, each.seed)):
+        _, source, target, model = each.recipe.split("-")
+        counts = each.seed, each.parameters, each.steps, each.best_step, each.seconds, each.tokens_per_second
+        scores = each.val, each.test, each.val_moses, each.test_moses
+        cells = [f"{source}-{target}", model, *(f"{count:,.0f}" for count in counts), f"{each.alpha:g}"]
+        rows.append(f"| {' | '.join([*cells, *(f'{score:.1f}' for score in scores)])} |")
+    signatures = sorted({each.signature for each in found} | {each.signature_moses for each in found})
+    places = sorted({", ".join(f"{name} {value}" for name, value in each.machine.items()) for each in found})
+    shared = sorted({each.at_once for each in found})
+    rows += [
+        "",
+        PEERS,
+        *(["", notes.strip(), ""] if notes else []),
+        "Signatures: " + "; ".join(signatures) + ".",
+    ]
+    together = "each alone on its GPU" if shared == [1] else f"up to {shared[-1]} at once on one GPU"
+    return "\n".join([*rows, "", f"Measured on: {'; '.join(places)}; {together}.", ""])
+
+
+def main() -> None:
+    """Train the recipes, and write a dated table into benchmarks/results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.multi30k", description=main.__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that regard data fetch filled")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are trained")
+    parser.add_argument("--only", nargs="+", choices=RECIPES, default=[*RECIPES], help="these recipes")
+    parser.add_argument("--seeds", type=int, default=1, help="how often each is trained")
+    parser.add_argument("--at-once", type=int, default=1, help="how many are trained at the same time")
+    parser.add_argument(
+        "--sharing", type=int, help="how many share the machine, where others run beside these"
+    )
+    parser.add_argument(
+        "--alphas", type=float, nargs="+", default=[1.0], help="length penalties to try on val"
+    )
+    parser.add_argument("--measured", action="store_true", help="train nothing, only tell what is there")
+    parser.add_argument("--notes", default="", help="what the table is to say besides")
+    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    asked = parser.parse_args()
+    asked.runs.mkdir(parents=True, exist_ok=True)
+    jobs = [(recipe, seed) for recipe in asked.only for seed in range(asked.seeds)]
+    if asked.measured:
+        jobs = [job for job in jobs if (folder_of(*job, asked.runs) / MEASURED).exists()]
+    found = []
+    # A process each: a fresh one is seeded and timed alike, whatever was trained before it.
+    with ProcessPoolExecutor(asked.at_once, get_context("spawn"), max_tasks_per_child=1) as pool:
+        rest = (asked.data, asked.runs, asked.sharing or min(asked.at_once, len(jobs)), asked.alphas)
+        for each in as_completed([pool.submit(measured, *job, *rest) for job in jobs]):
+            found.append(each.result())
+            print(json.dumps(asdict(found[-1])), flush=True)
+    text = table(found, asked.alphas, asked.notes)
+    print("\n" + text)
+    if not asked.no_write:
+        stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-multi30k"
+        record = {"notes": asked.notes, "runs": [asdict(each) for each in found]}
+        stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
+        stem.with_suffix(".md").write_text(text)
+        print(f"written: {stem.name}.json and .md")
+
+
+if __name__ == "__main__":
+    main()
