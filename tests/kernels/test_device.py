@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import regard
+from regard.backends import reference
 from regard.kernels.launch import Shape
-from tests.agreement.cases import Case
+from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import compare
 
 pytestmark = pytest.mark.gpu
@@ -48,8 +49,13 @@ def test_full_size_agrees(name: str, dtype: str, mask: str):
         wide = torch.float64 if kind == "oracle" else getattr(torch, dtype)
         inputs = [each.detach().to(wide).requires_grad_() for each in plain]
         own = score.to(getattr(torch, dtype)).to(wide)
-        backend = "fused" if kind == "fused" else "blocked" if kind == "oracle" else "reference"
-        output = regard.attention(*inputs, score=own, mask=hiding, start=start, backend=backend).output
+        given = {"score": own, "mask": hiding, "start": start, "bias": None, "select": regard.Soft()}
+        if kind == "plain":
+            arguments = dict(zip(("query", "key", "value"), inputs, strict=True)) | given
+            output = reference.define(checked(arguments)).output.squeeze(1)
+        else:
+            backend = "fused" if kind == "fused" else "blocked"
+            output = regard.attention(*inputs, **given, backend=backend).output
         doutput = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
         found[kind] = [output, *torch.autograd.grad(output, [*inputs, own.vector], doutput)]
     for ours, theirs, oracle in zip(*found.values(), strict=True):
