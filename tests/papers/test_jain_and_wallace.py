@@ -48,7 +48,7 @@ def learned(task: str, even: bool = False) -> Model:
             yield drawn(task, 48, source)
 
     model = build_model("bahdanau", SYMBOLS + 4, SYMBOLS + 4, width=32)
-    with regard.intervene(uniform=True) if even else nullcontext():
+    with torch.enable_grad(), regard.intervene(uniform=True) if even else nullcontext():
         train(model, batches(), steps(STEPS[task]), rate=8e-3, warm_up=20)
     return model
 
