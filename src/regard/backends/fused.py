@@ -95,14 +95,14 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 
 
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    query, key, value, vector, lengths, of_query, of_key, norm, scores, reach = ctx.saved_tensors
+    query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
     nothing = (None,) * 8
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         call = _again(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *nothing
     found = torch.ops.regard.additive_backward(
-        doutput, query, key, value, vector, norm, scores, reach,
+        doutput, query, key, value, vector, norm, scores,
         lengths, of_query, of_key, start, left, right, scale,
     )  # fmt: skip
     return *found, *nothing

@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
     "regard::additive_forward",
     mutates_args=(),
     schema=f"(Tensor query, Tensor key, Tensor value, Tensor vector, {_SIGHT}, {_PLACE}, bool hold)"
-    " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores, Tensor reach)",
+    " -> (Tensor output, Tensor lse, Tensor norm, Tensor scores)",
 )
 def additive_forward(
     query: Tensor,
@@ -41,9 +41,9 @@ def additive_forward(
     right: int | None,
     scale: float,
     hold: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, H, T, E), lse (B, H, T) and norm (2, B, H, T), by which weights are found again; and, if to
-    be held for the backward pass, the scores where they are few, and how far from 0 queries and keys are."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output (B, H, T, E), lse (B, H, T) and norm (2, B, H, T), by which weights are found again; and the
+    scores, where they are few and to be held for the backward pass."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     return Forward(query, key, value, vector, sight, scale, hold).run()
 
@@ -54,15 +54,12 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
     held = hold and shape.kind != "long"
-    tiles, key_tiles = shape.tiles
-    reach = batch * (heads * tiles + shape.key_heads * key_tiles)
     new = torch.float32
     return (
         value.new_empty(batch, heads, queries, shape.depth),
         query.new_empty(batch, heads, queries, dtype=new),
         query.new_empty(2, batch, heads, queries, dtype=new),
         query.new_empty((batch * heads, queries, keys) if held else (0,), dtype=new),
-        query.new_empty(reach if hold and shape.kind == "short" else 0, dtype=new),
     )
 
 
@@ -70,7 +67,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     "regard::additive_backward",
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor norm, Tensor scores, Tensor reach, {_SIGHT}, {_PLACE})"
+    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE})"
     " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
 )
 def additive_backward(
@@ -81,7 +78,6 @@ def additive_backward(
     vector: Tensor,
     norm: Tensor,
     scores: Tensor,
-    reach: Tensor,
     lengths: Tensor | None,
     document_of_query: Tensor | None,
     document_of_key: Tensor | None,
@@ -93,7 +89,7 @@ def additive_backward(
     """The gradients, from what additive_forward was given and gave."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     forward = Forward(query, key, value, vector, sight, scale, hold=False)
-    return Backward(forward, doutput, norm, scores, reach).run()
+    return Backward(forward, doutput, norm, scores).run()
 
 
 @additive_backward.register_fake

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from regard.kernels.product import product
 from regard.kernels.sight import tile_is_seen, visible
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, reciprocal
+from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, reciprocal
 
 __all__ = [
     "additive_balance_kernel",
@@ -203,7 +203,8 @@ def _two_shares(mine, first, second, APPROXIMATE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["channel_step"])
 def additive_query_backward_kernel(
-    query, key, vector, turned, dquery, dvector, reach_of_query, reach_of_key, lengths,
+    query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector,
+    reach_of_query, reach_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, channel_step,
     query_tiles, key_tiles, first_row, row_count, parts, part_tiles,
@@ -220,6 +221,7 @@ def additive_query_backward_kernel(
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
+    key_both = batch * (heads // groups) + head // groups
     local = tl.program_id(0) * SOME + tl.arange(0, SOME)
     rows = first_row + local
     tile = (first_row + tl.program_id(0) * SOME) // ROWS
@@ -227,29 +229,26 @@ def additive_query_backward_kernel(
     there = channels < width
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
-    query_at = query + batch * query_batch + head * query_head
     inside = (rows < last)[:, None] & there[None, :]
-    at = rows.to(tl.int64)[:, None] * query_row + channels[None, :]
-    v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-    key_at = key + batch * key_batch + head // groups * key_head + channels
+    at = exponentials_of_query + (both * queries + rows)[:, None] * width + channels[None, :]
+    e = tl.load(at, mask=inside, other=1.0)
+    wide = tl.full([], 0, tl.int64) + width
+    key_at = exponentials_of_key + key_both * keys * wide + channels
     far = tl.load(reach_of_query + both * query_tiles + tile)
-    key_reach = reach_of_key + (batch * (heads // groups) + head // groups) * key_tiles
+    turned_step = tl.full([], 0, tl.int64) + turned_row
     gradient_at = turned + both * dscores_head + local
-    key_step, turned_step = tl.full([], 0, tl.int64) + key_row, tl.full([], 0, tl.int64) + turned_row
-    e = exponential(tl.load(query_at + at, mask=inside, other=0.0).to(tl.float32))
     shares = tl.zeros([SOME, WIDTH], tl.float32)
     slopes = tl.zeros([SOME, WIDTH], tl.float32)
     for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             stop = tl.minimum(column + COLUMNS, end)
-            if (far + tl.load(key_reach + key_tile)) * (2.0 * TWICE_LOG2E) <= BITS:
+            reach = far + tl.load(reach_of_key + key_both * key_tiles + key_tile)
+            if reach * (2.0 * TWICE_LOG2E) <= BITS:
                 for j in range(column, stop, 2):
-                    k = tl.load(key_at + j * key_step, mask=there, other=0.0)
-                    k2 = tl.load(key_at + (j + 1) * key_step, mask=there & (j + 1 < stop), other=0.0)
-                    r, r2 = _two_shares(
-                        e, exponential(k.to(tl.float32)), exponential(k2.to(tl.float32)), APPROXIMATE
-                    )
+                    first = tl.load(key_at + j * wide, mask=there, other=1.0)
+                    second = tl.load(key_at + (j + 1) * wide, mask=there & (j + 1 < stop), other=1.0)
+                    r, r2 = _two_shares(e, first, second, APPROXIMATE)
                     g = tl.load(gradient_at + j * turned_step)[:, None]
                     shares += g * r
                     slopes += g * (r - r * r)
@@ -257,13 +256,18 @@ def additive_query_backward_kernel(
                     shares += g * r2
                     slopes += g * (r2 - r2 * r2)
             else:
-                q = tl.load(query_at + at, mask=inside, other=0.0).to(tl.float32)
+                query_at = query + batch * query_batch + head * query_head
+                query_at += rows.to(tl.int64)[:, None] * query_row + channels[None, :]
+                q = tl.load(query_at, mask=inside, other=0.0).to(tl.float32)
+                plain = key + batch * key_batch + head // groups * key_head + channels
+                key_step = tl.full([], 0, tl.int64) + key_row
                 for j in range(column, stop):
-                    k = tl.load(key_at + j * key_step, mask=there, other=0.0).to(tl.float32)
+                    k = tl.load(plain + j * key_step, mask=there, other=0.0).to(tl.float32)
                     r = exact_share(q + k[None, :], APPROXIMATE)
                     g = tl.load(gradient_at + j * turned_step)[:, None]
                     shares += g * r
                     slopes += g * (r - r * r)
+    v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
     place += local.to(tl.int64)[:, None] * width + channels[None, :]
     tl.store(place, 4.0 * v[None, :] * slopes, mask=(local < row_count)[:, None] & there[None, :])
@@ -273,7 +277,8 @@ def additive_query_backward_kernel(
 
 @triton.jit(do_not_specialize=["channel_step"])
 def additive_key_backward_kernel(
-    query, key, vector, dscores, dkey, reach_of_query, reach_of_key, lengths,
+    query, key, vector, exponentials_of_query, exponentials_of_key, dscores, dkey,
+    reach_of_query, reach_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, channel_step,
     query_tiles, key_tiles, first_row, row_count, dscores_head, dscores_row,
@@ -291,43 +296,40 @@ def additive_key_backward_kernel(
     batch, key_head_here = key_both // key_heads, key_both % key_heads
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
-    at = key + batch * key_batch + key_head_here * key_head + columns.to(tl.int64)[:, None] * key_row
     inside = (columns < end)[:, None] & there[None, :]
+    at = exponentials_of_key + (key_both * keys + columns)[:, None] * width + channels[None, :]
+    e = tl.load(at, mask=inside, other=1.0)
+    wide, step = tl.full([], 0, tl.int64) + width, tl.full([], 0, tl.int64) + dscores_row
     far = tl.load(reach_of_key + key_both * key_tiles + column // COLUMNS)
-    query_step, dscores_step = tl.full([], 0, tl.int64) + query_row, tl.full([], 0, tl.int64) + dscores_row
-    e = exponential(tl.load(at + channels[None, :], mask=inside, other=0.0).to(tl.float32))
     found = tl.zeros([SOME, WIDTH], tl.float32)
-    tiles = tl.cdiv(row_count, ROWS)
     for group in range(groups):
         head = key_head_here * groups + group
         both = batch * heads + head
-        query_at = query + batch * query_batch + head * query_head + channels
-        gradient_at = dscores + both * dscores_head + columns
+        query_at = exponentials_of_query + both * queries * wide + channels
+        gradient_at = dscores + both * dscores_head + columns - first_row * step
         of_head = tl.zeros([SOME, WIDTH], tl.float32)
-        for tile in range(tiles):
+        for tile in range(tl.cdiv(row_count, ROWS)):
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 stop = tl.minimum(row + ROWS, last)
                 reach = far + tl.load(reach_of_query + both * query_tiles + row // ROWS)
-                gradient_row = gradient_at - first_row * dscores_step
                 if reach * (2.0 * TWICE_LOG2E) <= BITS:
                     for i in range(row, stop, 2):
-                        q = tl.load(query_at + i * query_step, mask=there, other=0.0)
-                        q2 = tl.load(query_at + (i + 1) * query_step, mask=there & (i + 1 < stop), other=0.0)
-                        r, r2 = _two_shares(
-                            e, exponential(q.to(tl.float32)), exponential(q2.to(tl.float32)), APPROXIMATE
-                        )
-                        g = tl.load(gradient_row + i * dscores_step)
-                        g2 = tl.load(gradient_row + (i + 1) * dscores_step)
-                        of_head += g[:, None] * (r - r * r)
-                        of_head += g2[:, None] * (r2 - r2 * r2)
+                        first = tl.load(query_at + i * wide, mask=there, other=1.0)
+                        second = tl.load(query_at + (i + 1) * wide, mask=there & (i + 1 < stop), other=1.0)
+                        r, r2 = _two_shares(e, first, second, APPROXIMATE)
+                        of_head += tl.load(gradient_at + i * step)[:, None] * (r - r * r)
+                        of_head += tl.load(gradient_at + (i + 1) * step)[:, None] * (r2 - r2 * r2)
                 else:
-                    k = tl.load(at + channels[None, :], mask=inside, other=0.0).to(tl.float32)
+                    key_at = key + batch * key_batch + key_head_here * key_head + channels[None, :]
+                    key_at += columns.to(tl.int64)[:, None] * key_row
+                    k = tl.load(key_at, mask=inside, other=0.0).to(tl.float32)
+                    plain = query + batch * query_batch + head * query_head + channels
+                    query_step = tl.full([], 0, tl.int64) + query_row
                     for i in range(row, stop):
-                        q = tl.load(query_at + i * query_step, mask=there, other=0.0)
-                        r = exact_share(q.to(tl.float32)[None, :] + k, APPROXIMATE)
-                        g = tl.load(gradient_row + i * dscores_step)
-                        of_head += g[:, None] * (r - r * r)
+                        q = tl.load(plain + i * query_step, mask=there, other=0.0).to(tl.float32)
+                        r = exact_share(q[None, :] + k, APPROXIMATE)
+                        of_head += tl.load(gradient_at + i * step)[:, None] * (r - r * r)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += 4.0 * v[None, :] * of_head
     place = dkey + (key_both * keys + columns)[:, None] * width + channels[None, :]

@@ -20,9 +20,11 @@ __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "tile_of_scores"
 
 @triton.jit
 def _exponentials(
-    source, place, reach, tile, size, width, padded, step, ROWS: tl.constexpr, WIDTH: tl.constexpr
-):
-    """Write e^2x of the rows of one tile, turned, and how far from 0 the largest x is."""
+    source, place, reach, tile, size, width, padded, step,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    """Write e^2x of the rows of one tile, and how far from 0 the largest x is. TURNED: `place` is the tile's
+    own, (D, rows), and is filled; else it is that of the whole sequence, (size, D)."""
     rows = tile * ROWS + tl.arange(0, ROWS)
     furthest = tl.zeros([ROWS], tl.float32)
     for first in range(0, padded, WIDTH):
@@ -31,9 +33,12 @@ def _exponentials(
         x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
         x = x.to(tl.float32)
         furthest = tl.maximum(furthest, tl.max(tl.abs(x), 1))
-        turned = tl.trans(exponential(x))
-        there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-        tl.store(there, turned, mask=(channels < padded)[:, None])
+        if TURNED:
+            there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+            tl.store(there, tl.trans(exponential(x)), mask=(channels < padded)[:, None])
+        else:
+            at = place + rows.to(tl.int64)[:, None] * width + channels[None, :]
+            tl.store(at, exponential(x), mask=inside)
     tl.store(reach, tl.max(furthest, 0))
 
 
@@ -43,7 +48,8 @@ def additive_prepare_kernel(
     reach_of_query, reach_of_key, heads, key_heads, queries, keys, width, padded,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
+    EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows, first those of the
     query and then those of the key; then one a vector. EIGHTS: the steps are multiples of 8, which Triton
@@ -63,18 +69,20 @@ def additive_prepare_kernel(
     elif program < query_programs:
         head, tile = program // query_tiles, program % query_tiles
         source = query + head // heads * query_batch + head % heads * query_head
-        place = exponentials_of_query + program * padded * ROWS
+        place = exponentials_of_query + (program * padded * ROWS if TURNED else head * queries * width)
         _exponentials(
-            source, place, reach_of_query + program, tile, queries, width, padded, query_row, ROWS, WIDTH
-        )
+            source, place, reach_of_query + program, tile, queries, width, padded, query_row,
+            ROWS, WIDTH, TURNED,
+        )  # fmt: skip
     else:
         program -= query_programs
         head, tile = program // key_tiles, program % key_tiles
         source = key + head // key_heads * key_batch + head % key_heads * key_head
-        place = exponentials_of_key + program * padded * COLUMNS
+        place = exponentials_of_key + (program * padded * COLUMNS if TURNED else head * keys * width)
         _exponentials(
-            source, place, reach_of_key + program, tile, keys, width, padded, key_row, COLUMNS, WIDTH
-        )
+            source, place, reach_of_key + program, tile, keys, width, padded, key_row,
+            COLUMNS, WIDTH, TURNED,
+        )  # fmt: skip
 
 
 @triton.jit

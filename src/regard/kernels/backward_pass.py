@@ -20,11 +20,11 @@ __all__ = ["Backward"]
 
 
 class Backward:
-    """One call on its way back. scores: those held, or nothing; reach: as the forward pass found it."""
+    """One call on its way back. scores: those held, or nothing."""
 
-    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, reach: Tensor):
+    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor):
         self.forward, self.doutput = forward, in_rows(doutput)
-        self.norm, self.held, self.reach = norm, scores, reach
+        self.norm, self.held = norm, scores
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
@@ -34,10 +34,9 @@ class Backward:
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
-        prepared: Prepared | None = None
-        if not self.held.numel():
-            prepared = forward.prepared()
-            self.reach = prepared.reach
+        prepared = None if self.held.numel() else forward.prepared()
+        self.alone = shape.kind == "decode" and shape.groups == 1
+        self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
         # What is added up over chunks is added up in float32.
         dtype = torch.float32 if several else forward.key.dtype
@@ -65,14 +64,11 @@ class Backward:
     def chunk(self, scores: Tensor, first: int, rows: int) -> Tensor:
         """Add what some rows send back; what they send to the vector, by head, (H, D)."""
         self.to_value(scores, first, rows)
-        alone = self.shape.kind == "decode" and self.shape.groups == 1
-        dscores, turned = self.weighed(scores, first, rows, turned=not alone)
-        if alone:
+        dscores, turned = self.weighed(scores, first, rows, turned=not self.alone)
+        if self.rows is None:
             return self.at_once(dscores)
-        if self.shape.kind == "decode":
-            self.reach = self.forward.prepared().reach
-        self.to_key(dscores, first, rows)
-        return self.to_query(turned, first, rows)
+        self.to_key(self.rows, dscores, first, rows)
+        return self.to_query(self.rows, turned, first, rows)
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> tuple[Tensor, Tensor]:
         """The gradient of the scores, and the same turned, in whole tiles: first that of the weights, then,
@@ -115,12 +111,13 @@ class Backward:
             PRECISION=forward.precision, EIGHTS=in_eights(self.doutput), num_warps=4,
         )  # fmt: skip
 
-    def to_key(self, dscores: Tensor, first: int, rows: int) -> None:
+    def to_key(self, made: Prepared, dscores: Tensor, first: int, rows: int) -> None:
         """The gradient of the keys from some rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.some), -(-shape.width // launch.width), self.key_sequences
         additive_key_backward_kernel[grid](
-            forward.query, forward.key, forward.vector, dscores, self.dkey, *forward.split(self.reach),
+            forward.query, forward.key, forward.vector, made.query, made.key, dscores, self.dkey,
+            *forward.split(made.reach),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
             **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
@@ -128,7 +125,7 @@ class Backward:
             APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
 
-    def to_query(self, turned: Tensor, first: int, rows: int) -> Tensor:
+    def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
         """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // launch.some), -(-shape.width // launch.width)
@@ -141,7 +138,8 @@ class Backward:
             place = forward.new(parts, shape.batch, shape.heads, rows, shape.width)
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0], shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
-            forward.query, forward.key, forward.vector, turned, place, dvector, *forward.split(self.reach),
+            forward.query, forward.key, forward.vector, made.query, made.key, turned, place, dvector,
+            *forward.split(made.reach),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
             **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows, parts=parts,
             part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),

@@ -22,7 +22,7 @@ __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
 
 class Prepared(NamedTuple):
-    """e^2q and e^2k tile by tile, -2 v in float32, and how far from 0 each tile reaches."""
+    """e^2q and e^2k, tile by tile or row by row, -2 v in float32, and how far from 0 each tile reaches."""
 
     query: Tensor
     key: Tensor
@@ -124,45 +124,39 @@ class Forward:
         }
         self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1]}
 
-    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Output, lse, and what is held for the backward pass."""
         shape = self.shape
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        scores, reach = self.new(0), self.new(0)
+        scores = self.new(0)
         if shape.kind == "decode":
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
             prepared = self.prepared()
-            reach = prepared.reach
             if shape.fused:
                 self.read_as_found(prepared)
             else:
                 scores = self.read_when_found(prepared)
         held = self.hold and shape.kind != "long"
-        return (
-            self.output,
-            self.lse,
-            self.norm,
-            scores if held else self.new(0),
-            reach if held else self.new(0),
-        )
+        return self.output, self.lse, self.norm, scores if held else self.new(0)
 
     def new(self, *sizes: int) -> Tensor:
         """Room for float32 numbers."""
         return self.query.new_empty(sizes, dtype=torch.float32)
 
-    def prepared(self) -> Prepared:
-        """Exponentials of the whole query and key."""
+    def prepared(self, turned: bool = True) -> Prepared:
+        """Exponentials of the whole query and key: tile by tile and turned, or row by row."""
         shape, launch = self.shape, self.launch
         sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
         tiles, key_tiles = shape.tiles
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
+        rows, key_rows = (sequences, shape.queries, shape.width), (key_sequences, shape.keys, shape.width)
         made = Prepared(
-            self.new(programs, shape.padded, launch.rows),
-            self.new(key_programs, shape.padded, launch.columns),
+            self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
+            self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], shape.padded),
             self.new(programs + key_programs),
         )
@@ -172,7 +166,7 @@ class Forward:
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=shape.padded, **self.sources,
             query_programs=programs, key_programs=key_programs, **self.tiles,
-            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64,
+            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, TURNED=turned,
             EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return made
