@@ -102,6 +102,7 @@ def now() -> str:
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
         ("evaluation", "`bleu` `chrf` `ter` `moses_bleu` `score_links` (alignment error rate)"),
         ("training", "`train_translation`: runs that resume exactly; `load` makes a translator of one"),
+        ("seeing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` tell whether it matters"),
     ]
     return _table(("place", "names"), rows)
 
