@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from rich.cells import cell_len
@@ -48,6 +49,16 @@ def test_before_and_after_are_drawn_side_by_side(command, trained):
     assert said.status == 0 and max(map(cell_len, said.lines)) <= 90
     assert said.lines[0].split() == ["before", "after"] and "said before" in said.out
     assert "nats" in said.lines[-1] and "-0.00" not in said.out
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trained, width):
+    said = command("intervene", trained, LINE, "--force", "2-0", width=width)
+    assert said.status == 0 and max(map(cell_len, said.lines)) <= width
+    scales = re.findall(r"░▒▓█ (\S+)", said.out)
+    assert len(scales) == 2 and scales[0] == scales[1]
+    heads = [line.split() for line in said.lines if "다" in line]
+    assert heads and all(words[: len(words) // 2] == words[len(words) // 2 :] for words in heads)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,8 +23,13 @@ from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_
 from regard.interventions import intervene as changing
 from regard.look import Look
 from regard.sites import record
+from regard.viewing import Entry, draw
+from regard.viewing.entry import ROWS
 
 __all__ = ["intervene"]
+
+NARROW = 36
+"""Translations are given so many letters to a line at least, however narrow their drawing is."""
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
@@ -189,12 +196,38 @@ def _written(before: Translation, after: Translation, kept: Scored) -> dict[str,
     }
 
 
+def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
+    """Two translations in two columns of one width, their weights in the same shades, row beside row."""
+    pair = (before, after)
+    weights = [entry.weights[:ROWS] for entry in pair]
+    most = max((float(each.max(initial=0.0)) for each in weights), default=0.0) or 1.0
+    drawn = [
+        draw(each, entry.target[: each.shape[0]], entry.source[: each.shape[1]], most=most)
+        for each, entry in zip(weights, pair, strict=True)
+    ]
+    side = max(cell_len(word) for each in drawn for word in ("", *each.rows))
+    drawn = [
+        replace(each, rows=tuple(" " * (side - cell_len(word)) + word for word in each.rows))
+        for each in drawn
+    ]
+    own = max(console.measure(each).maximum for each in drawn)
+    both = Table.grid(padding=(0, 4, 0, 0))
+    for _ in pair:
+        both.add_column(width=min(max(own, NARROW), (console.width - 8) // 2), overflow="fold")
+    both.add_row(Text("before", style="bold"), Text("after", style="bold"))
+    both.add_row(*(Text(printable(" ".join(entry.target))) for entry in pair))
+    both.add_row()
+    both.add_row(*drawn)
+    both.add_row()
+    both.add_row(*(Text(f"log-probability {entry.score:.2f}", style="dim") for entry in pair))
+    told = [(entry.drawn(*each.shape), *entry.notes) for each, entry in zip(weights, pair, strict=True)]
+    both.add_row(*(Text(printable("; ".join(filter(None, notes))), style="dim") for notes in told))
+    return both
+
+
 def _print(console: Console, before: Translation, after: Translation, kept: Scored) -> None:
     """Both translations with their alignments, and what each word of the first costs now."""
-    both = Table.grid(padding=(0, 4))
-    both.add_row(Text("before", style="bold"), Text("after", style="bold"))
-    both.add_row(before.entry(), after.entry())
-    console.print(both)
+    console.print(_side_by_side(console, before.entry(), after.entry()))
     console.print()
     table = Table(box=None, header_style="dim")
     table.add_column("said before", no_wrap=True)
