@@ -39,6 +39,14 @@ def test_the_best_is_kept_by_the_score_that_was_named(tmp_path: Path, name: str,
     assert (tmp_path / "best").read_text() == f"step-{best:06d}\n"
 
 
+def test_of_two_as_good_the_one_with_the_lower_loss_is_kept(tmp_path: Path):
+    scores = [{"loss": loss, "bleu": bleu} for loss, bleu in ((9.0, 0.0), (4.0, 0.0), (5.0, 0.0), (6.0, 0.1))]
+    at = trainer(tmp_path, Toy(scores=scores[:3]), steps=6, evaluate_every=2, best="bleu").run()
+    assert (at.best, at.best_loss, at.best_step, at.stale) == (0.0, 4.0, 4, 1)
+    other = tmp_path / "other"
+    assert trainer(other, Toy(scores=scores), steps=8, evaluate_every=2, best="bleu").run().best_step == 8
+
+
 def test_a_score_that_is_no_number_is_beaten_by_any(tmp_path: Path):
     at = trainer(
         tmp_path, Toy(scores=scored("loss", [float("nan"), 2.0, float("nan")])), evaluate_every=4

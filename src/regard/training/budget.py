@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.training.settings import Training
 
-__all__ = ["evaluation_interval", "fitted", "is_known", "total_steps"]
+__all__ = ["evaluation_interval", "fitted", "is_known", "little", "total_steps"]
 
 EPOCHS, LEAST, MOST = 30, 2_000, 100_000
 """How long is trained where nothing is said: so many epochs, in no fewer and no more steps than these."""
@@ -14,6 +14,9 @@ EVALUATIONS = 10
 
 SOON, EARLY = 20, 0.1
 """The speed is known after the warm-up and so many steps, or after such a part of a wall-clock budget."""
+
+LITTLE = 200
+"""Fewer steps than that teach a model hardly anything, nor does less than one epoch."""
 
 JUDGING, RESERVED = 0.2, 0.05
 """The part of a wall-clock budget that evaluations may take, and that which is kept for writing and error."""
@@ -62,6 +65,18 @@ def fitted(budget: float, seconds: float, step: int, evaluation: float, every: i
     count = max(min(int(JUDGING * left / max(evaluation, 1e-9)), EVALUATIONS), 1)
     total = step + int(max(left - count * evaluation, 0.0) / pace)
     return total, max(-(-total // count), 1)
+
+
+def little(steps: int, epoch: float) -> str:
+    """What is to be said of so few steps, where an epoch has so many; "" where they are enough to learn by.
+
+    >>> little(28, epoch=100), little(150, epoch=50), little(2000, epoch=100)
+    ('that is 0.28 of an epoch', 'that is 3 epochs, in 150 steps', '')
+    """
+    epochs = steps / max(epoch, 1.0)
+    if epochs < 1:
+        return f"that is {epochs:.2g} of an epoch"
+    return f"that is {epochs:.2g} epochs, in {steps} steps" if steps < LITTLE else ""
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import nn
 
 from regard.errors import DataError, UnknownName, message
-from regard.training.budget import evaluation_interval, fitted, is_known, total_steps
+from regard.training.budget import evaluation_interval, fitted, is_known, little, total_steps
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
@@ -170,7 +170,9 @@ class Trainer:
         plan = fitted(60 * minutes, spent, at.step, evaluation, self.settings.evaluate_every)
         at.total, at.every = self.processes.share(plan)
         self.log.total = at.total
-        self._event("budget", f"{minutes:g} minutes are {at.total:,} steps here", total=at.total)
+        text = f"{minutes:g} minutes are {at.total:,} steps here"
+        few = little(at.total, self.task.len_epoch(0) / self.settings.accumulate)
+        self._event("budget", f"{text}; {few}, and little is learned" if few else text, total=at.total)
         self.save()
 
     def _due(self) -> bool:
@@ -261,7 +263,8 @@ class Trainer:
             return
         if self.settings.best not in scores:
             raise UnknownName("score to be best by", self.settings.best, scores)
-        better = at.judged(scores[self.settings.best], lower_is_better=self.settings.best == "loss")
+        lower = self.settings.best == "loss"
+        better = at.judged(scores[self.settings.best], lower, scores.get("loss"))
         if found is not None:
             self.log.evaluation(at.step, scores, best=better, shown=found.shown)
         self.save()

@@ -17,9 +17,9 @@ class Progress:
 
     step: steps taken. epoch, batch: where the next batch is. total: how many steps there will be, None while
     that is not known. minutes: what total was made from, if from minutes; every: after how many steps it is
-    then judged. evaluated: the step last judged. best, best_step: the best value so far, and when. stale:
-    evaluations since then. seconds, tokens: spent and seen so far. ended: why the run is over, "" as long as
-    it is not.
+    then judged. evaluated: the step last judged. best, best_loss, best_step: the best value so far, the loss
+    then, and when. stale: evaluations since then. seconds, tokens: spent and seen so far. ended: why the
+    run is over, "" as long as it is not.
 
     >>> Progress.read(Progress(step=3).written()).step
     3
@@ -33,6 +33,7 @@ class Progress:
     every: int | None = None
     evaluated: int = 0
     best: float | None = None
+    best_loss: float | None = None
     best_step: int = 0
     stale: int = 0
     seconds: float = 0.0
@@ -47,8 +48,11 @@ class Progress:
         """What makes one checkpoint of a step differ from another."""
         return self.step, self.evaluated, self.total, self.ended
 
-    def judged(self, value: float, lower_is_better: bool) -> bool:
+    def judged(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
         """Take note of how good the model is by now; whether that is better than ever.
+
+        Of two that are as good, the one with the lower loss is better: BLEU is 0 for as long as no four words
+        are right, and the loss falls meanwhile.
 
         >>> at = Progress(step=5)
         >>> at.judged(2.0, lower_is_better=True), at.judged(2.5, lower_is_better=True), at.stale, at.best
@@ -57,8 +61,10 @@ class Progress:
         self.evaluated = self.step
         sign = -1 if lower_is_better else 1
         better = self.best is None or math.isnan(self.best) or sign * value > sign * self.best
+        if value == self.best and loss is not None and self.best_loss is not None:
+            better = loss < self.best_loss or math.isnan(self.best_loss)
         if better:
-            self.best, self.best_step, self.stale = value, self.step, 0
+            self.best, self.best_loss, self.best_step, self.stale = value, loss, self.step, 0
         else:
             self.stale += 1
         return better
