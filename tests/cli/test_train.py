@@ -78,6 +78,9 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
     assert config["model"]["name"] == "luong" and config["training"]["rate"] == 0.25
     assert config["training"]["epochs"] == 0.5 and "steps" not in config["training"]
     assert config["data"]["target"] == [str(here / "a.en")]
+    (here / "bad.toml").write_text("[trainig]\nsteps = 2\n")
+    said = command("train", *QUICK, "--recipe", "bad.toml", "--out", "runs/b")
+    assert said.status == 2 and "unknown setting of bad.toml: 'trainig'; did you mean 'training'?" in said.err
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,8 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--steps", "3", "--minutes", "1"), "--minutes and --steps"),
         (("--steps", "0"), "training.steps is 0"),
         (("--threads", "0"), "--threads"),
-        (("--recipe", "none.toml"), "none.toml: cannot be read"),
+        (("--recipe", "none.toml"), "none.toml: there is no such file"),
+        (("--columns", "2"), "--columns: '2'\nexpected: two different ones"),
         (("--init-from", "runs/none"), "this is no run folder"),
         (("--source", "b.ko"), "b.ko: there is no such file"),
         (("--source", "a.en"), "2 source files against 1 target files"),
@@ -121,8 +125,67 @@ def test_no_data_and_data_that_do_not_fit(command, here: Path):
     assert trained(command).status == 2
 
 
-def test_minutes_are_a_budget(command, here: Path):
-    assert trained(command, "--minutes", 0.02).status == 0
+def test_no_run_to_resume_and_a_run_whose_data_were_named_in_another_way(command, here: Path):
+    said = command("train", "--out", "runs/none", "--resume")
+    assert said.status == 2 and "runs/none: there is no run to resume" in said.err
+    assert "no run to resume" in command("train", "--out", "runs/none", "--resume", "--dry-run").err
+    assert trained(command, "--steps", 2).status == 0
+    said = command("train", "--tsv", "x.tsv", "--out", "runs/x", "--resume")
+    assert said.status == 2 and "it was begun with source and target, and tsv is given now" in said.err
+
+
+def test_a_folder_with_other_files_is_left_alone(command, here: Path):
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.txt").write_text("words")
+    said = trained(command, "--steps", 2, out="mine")
+    assert said.status == 2 and "no run, and holds other files: thesis.txt\nhint: another --out" in said.err
+    assert [path.name for path in (here / "mine").iterdir()] == ["thesis.txt"]
+    (here / "mine" / "thesis.txt").rename(
+        here / "mine" / "source.tokenizer"
+    )  # of a beginning that was killed
+    assert trained(command, "--steps", 2, out="mine").status == 0
+
+
+def test_what_counts_for_the_built_in_corpus_is_said_of_it_alone(command):
+    assert "pairs = " not in trained(command, "--steps", 2, "--dry-run").out
+    said = command("train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--out", "runs/k")
+    assert "pairs = 20000" in said.out
+
+
+def test_columns_and_fields_say_which_side_is_which(command, here: Path):
+    korean, english = ((here / name).read_text("utf-8").splitlines() for name in ("a.ko", "a.en"))
+    pairs = list(zip(korean, english, strict=True))
+    (here / "a.tsv").write_text("".join(f"{english}\t{korean}\n" for korean, english in pairs), "utf-8")
+    rows = (json.dumps({"en": english, "ko": korean}) for korean, english in pairs)
+    (here / "a.jsonl").write_text("".join(f"{row}\n" for row in rows), "utf-8")
+    assert trained(command, "--steps", 2).status == 0
+    for way, out in (
+        (("--tsv", "a.tsv", "--columns", "2,1"), "runs/t"),
+        (("--jsonl", "a.jsonl", "--fields", "ko,en"), "runs/j"),
+    ):
+        said = command("train", *way, *QUICK, "--steps", 2, "--out", out)
+        assert said.status == 0, said.err
+        for name in ("source.tokenizer", "target.tokenizer"):
+            assert (here / out / name).read_bytes() == (here / "runs/x" / name).read_bytes()
+    assert config_of(here / "runs/t")["data"]["columns"] == [2, 1]
+    said = command("train", "--tsv", "a.ko", *QUICK, "--out", "runs/one")
+    assert said.status == 2 and "check --columns;" in said.err
+    said = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--out", "runs/one")
+    assert said.status == 2 and "check --columns" in said.err
+
+
+def test_a_file_with_nothing_in_it_is_said_to_have_no_pairs(command, here: Path):
+    (here / "empty.tsv").write_bytes(b"")
+    said = command("train", "--tsv", "empty.tsv", *QUICK, "--out", "runs/e")
+    assert said.status == 2 and "empty.tsv: the file has no pairs" in said.err
+    (here / "empty.tsv").write_bytes(b"\t\n\n")
+    assert "none of its 2 pairs is kept" in command("train", "--tsv", "empty.tsv", "--out", "runs/e").err
+
+
+def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("regard.training.budget.LITTLE", 10**9)
+    said = trained(command, "--minutes", 0.02)
+    assert said.status == 0 and ": give it more minutes, or a smaller model: --set model.width=96" in said.err
     (budget,) = records(here / "runs/x", "budget")
     assert budget["text"].startswith("0.02 minutes are ") and budget["total"] > 0
 

@@ -65,10 +65,21 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
         ),
         (
             {"data": {"source": ["a"]}},
-            r"\[data\] says does not go together\nexpected: one of: source and target",
+            r"here: \[data\]: target is missing; --target names its files\nexpected: source and target",
         ),
+        (
+            {"data": {"source": ["a"], "target": ["b"], "tsv": ["c"]}},
+            r"named in 2 ways: source and target, and tsv\nexpected: one of: source and target, tsv, jsonl",
+        ),
+        ({"data": {"tsv": ["c"], "valid_target": ["b"]}}, "valid_source is missing; --valid-source names"),
+        ({"data": {"longest": 9}}, r"no data are named\nexpected: one of"),
         ({"data": {"built_in": "latin"}}, "'korean'"),
         ({"seed": -1}, "seed is -1"),
+        (
+            {"data": {"tsv": ["a"], "columns": "2,1"}},
+            r"here: data\.columns is '2,1'\nexpected: a list\nhint: data\.columns=\[2,1\]",
+        ),
+        ({"data": {"tsv": ["a"], "columns": "ko,en"}}, r'hint: data\.columns=\["ko","en"\]'),
     ],
 )
 def test_a_wrong_value_is_shown_with_what_was_expected(given: dict, says: str):
@@ -105,7 +116,7 @@ def test_differences_name_what_was_and_what_is():
 
 
 def test_files_that_are_no_toml(tmp_path: Path):
-    with pytest.raises(DataError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="there is no such file"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("rate 5\n")
     with pytest.raises(DataError, match=r"line 1.*\nhint: it is TOML"):

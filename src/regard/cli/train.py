@@ -28,12 +28,22 @@ Files = Annotated[list[str] | None, _several("File of source sentences; may be r
 Targets = Annotated[list[str] | None, _several("File of target sentences, line by line the same.")]
 Tabbed = Annotated[list[str] | None, _several("File of pairs between tabs, in place of the two.")]
 Lined = Annotated[list[str] | None, _several('File of JSON lines with "source" and "target".')]
+Columns = Annotated[str | None, _several("Of --tsv: two numbers from 1 on, or names in its first line.")]
+Fields = Annotated[
+    str | None,
+    typer.Option(
+        "--fields",
+        help="Of --jsonl: two names; a.b is b inside of a.",
+        rich_help_panel=DATA,
+        show_default=False,
+    ),
+]
 BuiltIn = Annotated[str | None, _several("A corpus made here: korean.")]
 Judged = Annotated[list[str] | None, _several("Source sentences to judge by; else some are held out.")]
 Wanted = Annotated[list[str] | None, _several("Their translations.")]
 Links = Annotated[list[str] | None, _several("Alignments of the pairs, in Pharaoh format.")]
 Guided = Annotated[float | None, _several("How much attention is told to follow them; 0 is not.", TRAINING)]
-Name = Annotated[str | None, _several("seq2seq, bahdanau, luong or transformer.", RUN)]
+Name = Annotated[str | None, _several("seq2seq, bahdanau (unless given), luong or transformer.", RUN)]
 Out = Annotated[Path, typer.Option(help="The run folder.", rich_help_panel=RUN)]
 Recipe = Annotated[Path | None, _several("Settings in a TOML file; options here go before it.", RUN)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c.", rich_help_panel=RUN)]
@@ -60,6 +70,8 @@ def train(
     target: Targets = None,
     tsv: Tabbed = None,
     jsonl: Lined = None,
+    columns: Columns = None,
+    names: Fields = None,
     built_in: BuiltIn = None,
     valid_source: Judged = None,
     valid_target: Wanted = None,
@@ -90,6 +102,8 @@ def train(
 
     * `regard train --tsv pairs.tsv --model transformer --minutes 30 --out runs/y`
 
+    * `regard train --tsv pairs.tsv --columns 2,1 --out runs/w`
+
     * `regard train --out runs/x --resume`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --set training.rate=0.001 --out runs/z`
@@ -98,15 +112,22 @@ def train(
     """
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
-    from regard.training.settings import merged, override, read_toml, without_length
+    from regard.training.settings import merged, override, without_length
 
-    data = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl, "built_in": built_in}
+    data: dict[str, Any] = {
+        "source": source,
+        "target": target,
+        "tsv": tsv,
+        "jsonl": jsonl,
+        "built_in": built_in,
+    }
     data |= {"valid_source": valid_source, "valid_target": valid_target, "alignments": alignments}
+    data |= {"columns": _columns(columns), "fields": _two("--fields", names)}
     training = {"minutes": minutes, "steps": steps, "epochs": epochs, "precision": precision}
     said = {"data": data, "training": {**training, "guided": guided}, "model": {"name": model}, "seed": seed}
     _one_length(minutes=minutes, steps=steps, epochs=epochs)
     said = merged({}, said, override(assign or []))
-    given = merged({} if recipe is None else without_length(read_toml(recipe), said), said)
+    given = merged({} if recipe is None else without_length(_read(recipe), said), said)
     if init_from is not None:
         given["init_from"] = str(init_from)
     if dry_run:
@@ -118,8 +139,37 @@ def train(
     if outcome.interrupted:
         console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
+    if outcome.little:
+        smaller = "--set model.width=96 --set training.tokens=1024"
+        console.print(Text(f"{outcome.little}: give it more minutes, or a smaller model: {smaller}"))
     console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
     return 0
+
+
+def _read(recipe: Path) -> dict[str, Any]:
+    from regard.tasks.translation.settings import TranslationSettings
+    from regard.training.settings import check_names, read_toml
+
+    found = read_toml(recipe)
+    check_names(TranslationSettings, found, str(recipe))
+    return found
+
+
+def _two(option: str, given: str | None) -> list[str] | None:
+    """Two names with a comma between."""
+    if given is None:
+        return None
+    parts = [part.strip() for part in given.split(",")]
+    if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
+        raise ArgumentError(message(option, f"{given!r}", expected="two different ones, a comma between"))
+    return parts
+
+
+def _columns(given: str | None) -> list[int] | list[str] | None:
+    """Two numbers, or two names."""
+    parts = _two("--columns", given)
+    numbers = parts is not None and all(part.isdecimal() for part in parts)
+    return [int(part) for part in parts or ()] if numbers else parts
 
 
 def _one_length(**given: float | None) -> None:

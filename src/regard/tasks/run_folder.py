@@ -11,7 +11,16 @@ from regard.errors import ArgumentError, DataError, message
 from regard.training.durable import failed, replace
 from regard.training.settings import differences, read_toml, to_toml
 
-__all__ = ["check_data", "check_settings", "config_of", "is_run", "made_folder", "write_config", "write_data"]
+__all__ = [
+    "DATA",
+    "check_data",
+    "check_settings",
+    "config_of",
+    "is_run",
+    "made_folder",
+    "write_config",
+    "write_data",
+]
 
 CONFIG, DATA = "config.toml", "data.json"
 

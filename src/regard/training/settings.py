@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from regard.errors import ArgumentError, DataError, UnknownName, message
 
 __all__ = [
+    "Clash",
     "Section",
     "Training",
     "build",
+    "check_names",
     "differences",
     "merged",
     "override",
@@ -31,6 +34,14 @@ LENGTHS = ("steps", "epochs", "minutes")
 """The ways to say how long is trained."""
 
 Made = TypeVar("Made", bound=BaseModel)
+
+
+class Clash(ValueError):
+    """Settings of one section that do not go together: the problem in words, and what was expected."""
+
+    def __init__(self, problem: str, expected: str):
+        super().__init__(problem)
+        self.expected = expected
 
 
 class Section(BaseModel):
@@ -87,6 +98,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """The content of a TOML file, or an error that says which line is wrong."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(message(str(path), "there is no such file")) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     except UnicodeDecodeError as error:
@@ -182,18 +195,47 @@ def build(kind: type[Made], content: Mapping[str, Any], place: str) -> Made:
         return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        keys = [str(key) for key in first["loc"]]
+        keys = [str(key) for key in first["loc"] if "[" not in str(key)]  # list[int], of several kinds
         if first["type"] == "extra_forbidden":
-            section = _section(kind, keys[:-1])
-            inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
-            raise UnknownName(f"setting{inside} of {place}:", keys[-1], section.model_fields) from None
+            raise _unknown(kind, keys, place) from None
         problem = f"{'.'.join(keys) or 'the whole'} is {_short(first.get('input'))}"
         if first["type"] == "missing":
             problem = f"{'.'.join(keys)} is not given"
         elif first["type"] == "value_error":
             problem = f"what [{'.'.join(keys)}] says does not go together"
         expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        raise ArgumentError(message(place, problem, expected=expected)) from None
+        if isinstance(clash := first.get("ctx", {}).get("error"), Clash):
+            problem, expected = f"[{'.'.join(keys)}]: {clash}", clash.expected
+        hint = ""
+        if first["type"] == "list_type":
+            expected, hint = "a list", f"{'.'.join(keys)}={_listed(first.get('input'))}"
+        raise ArgumentError(message(place, problem, expected=expected, hint=hint)) from None
+
+
+def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -> None:
+    """Refuse names that no setting of this kind has; the values, and what is missing, are let be.
+
+    place: where they come from, for the error.
+    """
+    try:
+        kind.model_validate(content)
+    except ValidationError as error:
+        for each in error.errors():
+            if each["type"] == "extra_forbidden":
+                raise _unknown(kind, [str(key) for key in each["loc"]], place) from None
+
+
+def _unknown(kind: type[BaseModel], keys: list[str], place: str) -> UnknownName:
+    inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
+    known = _section(kind, keys[:-1]).model_fields
+    return UnknownName(f"setting{inside} of {place}:", keys[-1], known)
+
+
+def _listed(value: Any) -> str:
+    """A value that should have been a list, as one."""
+    parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
+    return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"
 
 
 def _section(kind: type[BaseModel], keys: list[str]) -> type[BaseModel]:

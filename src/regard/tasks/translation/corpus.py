@@ -27,6 +27,7 @@ from regard.data.inspection import Report
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError, UnknownName, message
 from regard.evaluation import Links, read_links
+from regard.tasks.translation.defaults import PAIRS
 from regard.tasks.translation.settings import Data
 
 __all__ = ["Corpus", "Split", "load_tokenizers", "read_split"]
@@ -144,12 +145,15 @@ def read_split(data: Data) -> Split:
 
 def _accepted(pairs: Pairs) -> Report:
     """The report on pairs; where they are refused, the error says how settings would take them."""
-    report = pairs.inspect()
     try:
+        report = pairs.inspect()
         report.check()
     except DataError as error:
         text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
-        raise DataError(text) from None
+        raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
+    if report.kept == 0:
+        problem = f"none of its {report.read:,} pairs is kept" if report.read else "the file has no pairs"
+        raise DataError(message(pairs.name, problem))
     return report
 
 
@@ -184,7 +188,7 @@ def _links(paths: Sequence[str], pairs: int) -> list[Links]:
 
 
 def _built_in(data: Data) -> Split:
-    examples = list(korean_english("train", data.pairs))
+    examples = list(korean_english("train", data.pairs or PAIRS))
     valid = list(korean_english("valid", data.held_out or HELD_OUT))
     return Split(
         pairs_from_lists([each.source for each in examples], [each.target for each in examples]),

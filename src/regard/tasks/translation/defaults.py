@@ -7,10 +7,13 @@ from typing import Any
 
 from regard.training.settings import merged
 
-__all__ = ["filled"]
+__all__ = ["PAIRS", "filled"]
 
 FEW, SOME = 100_000, 1_000_000
 """Up to so many pairs, a model is kept small and regularised strongly, or somewhat."""
+
+PAIRS = 20_000
+"""Of a corpus that is made here."""
 
 RATES = {"transformer": 1e-3}
 RATE, TUNING = 2e-3, 3e-4
@@ -33,6 +36,8 @@ def filled(given: Mapping[str, Any], pairs: int) -> dict[str, Any]:
     rate = RATES.get(name, RATE) if given.get("init_from") is None else TUNING
     training = {"rate": rate, "warm_up": 400 if name == "transformer" else 100}
     said = given.get("data", {})
-    data = {"tokenizer": "word" if said.get("built_in") else "unigram"}
+    data: dict[str, Any] = {"tokenizer": "unigram"}
+    if said.get("built_in"):
+        data = {"tokenizer": "word", "pairs": PAIRS}
     evaluation = {"lowercase": bool(said.get("lowercase"))}
     return merged({"data": data, "model": model, "training": training, "evaluation": evaluation}, given)

@@ -47,7 +47,7 @@ def estimate(
 
     given, folder, resume, change: as train_translation() takes them; what it would refuse is refused.
     """
-    begun = ready_to_begin(Path(folder), resume)
+    begun = ready_to_begin(Path(folder), resume, given)
     settings, split = settled(given, Path(folder) if begun else None, change=change)
     if begun and not change:
         check_data(Path(folder), split.fingerprints)

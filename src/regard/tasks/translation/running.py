@@ -14,12 +14,21 @@ from rich.console import Console
 from regard.data import load_tokenizer
 from regard.errors import ArgumentError, DataError, message
 from regard.models import Model, build_model
-from regard.tasks.run_folder import check_data, config_of, is_run, made_folder, write_config, write_data
+from regard.tasks.run_folder import (
+    DATA,
+    check_data,
+    config_of,
+    is_run,
+    made_folder,
+    write_config,
+    write_data,
+)
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
+from regard.training.budget import little
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
@@ -42,11 +51,15 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How a training ended: where the run stands, and by what it was interrupted, if it was."""
+    """How a training ended: where the run stands, and by what it was interrupted, if it was.
+
+    little: a sentence on how little was trained, where minutes were too few; "" otherwise.
+    """
 
     folder: Path
     progress: Progress
     interrupted: str = ""
+    little: str = ""
 
 
 def train_translation(
@@ -71,7 +84,7 @@ def train_translation(
         given = {**given, "init_from": str(init_from)}
     device = choose_device(machine.device)
     with joined(device) as processes:
-        begun = processes.share(ready_to_begin(folder, resume) if processes.first else None)
+        begun = processes.share(ready_to_begin(folder, resume, given) if processes.first else None)
         settings, split = settled(given, folder if begun else None, change=change)
         if begun and not change:
             check_data(folder, split.fingerprints)
@@ -83,7 +96,7 @@ def train_translation(
             return _trained(settings, corpus, folder, device, processes, console)
 
 
-def ready_to_begin(folder: Path, resume: bool) -> bool:
+def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
     """Whether a run was begun in this folder; raises where it should not go on, or cannot."""
     begun = is_run(folder)
     if begun and not resume:
@@ -92,7 +105,20 @@ def ready_to_begin(folder: Path, resume: bool) -> bool:
     if not begun and Checkpoints(folder).all():
         problem = "there are checkpoints in this folder, and no config.toml"
         raise DataError(message(str(folder), problem, hint="bring it back, or give another --out"))
+    if not begun and resume and not given.get("data"):
+        hint = "give the folder of a run, or name the data to begin one"
+        raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
+    if not begun and (others := _others(folder)):
+        problem = f"this folder is no run, and holds other files: {others[0]}"
+        raise ArgumentError(message(str(folder), problem, hint="another --out begins in a folder of its own"))
     return begun
+
+
+def _others(folder: Path) -> list[str]:
+    """What lies in a folder and is not what a training leaves that was killed before it began."""
+    ours = (*TOKENIZERS, DATA, "cache")
+    found = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(name for name in found if not name.startswith(".") and name not in ours)
 
 
 def _in_turn(
@@ -168,7 +194,10 @@ def _trained(
             _introduce(log, settings, corpus, model)
         progress = trainer.run(asked)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
-    return Outcome(folder, progress, "" if progress.ended else asked.cause)
+    few = ""
+    if settings.training.minutes is not None:
+        few = little(progress.step, task.len_epoch(0) / settings.training.accumulate)
+    return Outcome(folder, progress, "" if progress.ended else asked.cause, few)
 
 
 def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model) -> None:

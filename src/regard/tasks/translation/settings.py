@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from regard.training.settings import Section, Training, Whole
+from regard.training.settings import Clash, Section, Training, Whole
 
-__all__ = ["Data", "Evaluating", "ModelSettings", "TranslationSettings"]
+__all__ = ["Data", "Evaluating", "ModelSettings", "TranslationSettings", "ways_named"]
+
+WAYS = {
+    "source and target": ("source", "target"),
+    "tsv": ("tsv",),
+    "jsonl": ("jsonl",),
+    "built_in": ("built_in",),
+}
+"""The ways to name the pairs of a run, and the settings of each."""
+
+
+def ways_named(data: Mapping[str, Any]) -> list[str]:
+    """The ways in which these settings name the pairs.
+
+    >>> ways_named({"source": ["a.ko"], "tsv": ["b.tsv"]})
+    ['source and target', 'tsv']
+    """
+    return [way for way, names in WAYS.items() if any(data.get(name) for name in names)]
 
 
 class Data(Section):
     """Where the pairs are, and how they become tokens.
 
     source, target: parallel files; or tsv, or jsonl, with columns or fields; or built_in = "korean", with so
-    many pairs. valid_...: pairs to judge by; without them, held_out pairs are kept apart. alignments: of the
-    training pairs, in Pharaoh format. odd: what is done with odd pairs, the fields of regard.data.Choices.
-    tokenizer: unigram, bpe, word or character; sizes as many as there should be tokens; joint is one
-    vocabulary for both sides; sampling draws subwords anew each time. longest: tokens of a side; longer pairs
-    are skipped, and counted.
+    many pairs, 20,000 unless given. valid_...: pairs to judge by; without them, held_out pairs are kept
+    apart. alignments: of the training pairs, in Pharaoh format. odd: what is done with odd pairs, the
+    fields of regard.data.Choices. tokenizer: unigram, bpe, word or character; sizes as many as there should
+    be tokens; joint is one vocabulary for both sides; sampling draws subwords anew each time. longest: tokens
+    of a side; longer pairs are skipped, and counted.
     """
 
     source: list[str] | None = None
@@ -29,7 +47,7 @@ class Data(Section):
     columns: list[int] | list[str] | None = None
     fields: list[str] | None = None
     built_in: Literal["korean"] | None = None
-    pairs: Whole = 20_000
+    pairs: Whole | None = None
     valid_source: list[str] | None = None
     valid_target: list[str] | None = None
     valid_tsv: list[str] | None = None
@@ -47,11 +65,17 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Data:
-        ways = (self.source is not None or self.target is not None, self.tsv, self.jsonl, self.built_in)
-        if sum(map(bool, ways)) != 1 or (self.source is None) != (self.target is None):
-            raise ValueError("one of: source and target, tsv, jsonl, built_in")
-        if (self.valid_source is None) != (self.valid_target is None):
-            raise ValueError("valid_source and valid_target together")
+        ways, expected = ways_named(dict(self)), f"one of: {', '.join(WAYS)}"
+        if not ways:
+            raise Clash("no data are named", expected)
+        if len(ways) > 1:
+            raise Clash(f"the data are named in {len(ways)} ways: {', and '.join(ways)}", expected)
+        for prefix in ("", "valid_"):
+            sides = [f"{prefix}source", f"{prefix}target"]
+            missing = [side for side in sides if getattr(self, side) is None]
+            if len(missing) == 1:
+                problem = f"{missing[0]} is missing; --{missing[0].replace('_', '-')} names its files"
+                raise Clash(problem, " and ".join(sides))
         if self.joint and self.source_size != self.target_size:
             raise ValueError("one size for both where joint is true")
         return self

@@ -13,7 +13,7 @@ from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of
 from regard.tasks.translation.corpus import Split, read_split
 from regard.tasks.translation.defaults import filled
-from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
 __all__ = ["settled"]
@@ -37,6 +37,7 @@ def settled(
     given = _absolute(given)
     if begun is not None:
         before = config_of(begun)
+        _same_way(begun, before, given)
         wanted = merged(without_length(before, given), given)
         settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
         check_settings(begun, wanted, FIXED if change else None)
@@ -52,6 +53,15 @@ def settled(
         build_model(first.model.name, 8, 8, **first.model.options)
     split = read_split(first.data)
     return build(TranslationSettings, filled(given, len(split.train)), place), split
+
+
+def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse data that are named in another way than those a run was begun with: both would be there."""
+    was, now = ways_named(before.get("data", {})), ways_named(given["data"])
+    if now and now != was:
+        problem = f"it was begun with {' and '.join(was)}, and {' and '.join(now)} is given now"
+        hint = "leave the data away to go on; another --out begins anew"
+        raise ArgumentError(message(f"{begun} cannot be resumed", problem, hint=hint))
 
 
 def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
