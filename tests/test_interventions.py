@@ -144,11 +144,11 @@ def test_scopes_nest_with_each_other_and_with_record():
         regard.record() as outer,
         regard.intervene(force=(1, 2)),
         regard.record(regard.Look(entropy=True)) as inner,
-        regard.intervene(cut=(0, 0), at="elsewhere") as unchanged,
+        regard.intervene(cut=(9, 0), at="he*") as unchanged,
         regard.intervene(uniform=1) as changed,
     ):
         attend(x, x)
-    assert unchanged == {"elsewhere": 0} and changed == {"*": 1}
+    assert unchanged == {"he*": 0} and changed == {"*": 1}
     # The link was forced by a mask before the row was made even: what it may see is one key.
     assert outer["here"][0].weights[0, 1].tolist() == [0, 0, 1, 0]
     assert inner["here"][0].entropy[0, 1] == 0 and inner["here"][0].entropy[0, 0] > 0
@@ -239,6 +239,11 @@ def test_they_are_data():
         ({"scale": float("nan")}, "factor is nan"),
         ({"head": 2, "uniform": True}, "there is no head 2"),
         ({"at": 3, "uniform": True}, "at is 3"),
+        ({"cut": 1}, "cut has 1"),
+        ({"force": "1-2"}, "force has '1-2'"),
+        ({"uniform": 1.5}, "row is 1.5"),
+        ({}, "nothing is to be changed"),
+        ({"cut": (1, 1), "at": "nope"}, "no site that was called matches 'nope'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
@@ -248,6 +253,15 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
     with pytest.raises(regard.ArgumentError, match="is no intervention"), regard.intervene("cut"):  # type: ignore[arg-type]
         attend(x, x)
     assert not sites._scopes
+
+
+def test_a_scope_in_which_nothing_is_called_says_nothing():
+    with regard.intervene(cut=(1, 1), at="nope") as changed:
+        pass
+    assert changed == {"nope": 0}
+    with pytest.raises(KeyError, match="mine"), regard.intervene(cut=(1, 1), at="nope"):
+        attend(randn(1, 4, 8), randn(1, 4, 8))
+        raise KeyError("mine")
 
 
 def test_beams_divide_the_queries():

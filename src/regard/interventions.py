@@ -182,8 +182,8 @@ def read_interventions(written: Iterable[Mapping[str, Any]]) -> list[Interventio
 @contextmanager
 def intervene(
     *given: Intervention,
-    cut: Link | Sequence[Link] = (),
-    force: Sequence[Any] = (),
+    cut: Link | Sequence[Link] | None = None,
+    force: Sequence[Any] | None = None,
     uniform: bool | Rows = False,
     scale: float | None = None,
     at: str = "*",
@@ -199,7 +199,7 @@ def intervene(
     Rows are counted by position, so that a model that decodes step by step, by beams too, is changed just as
     when it reads a whole target at once. All sentences of a batch are changed alike: to change one, give it
     alone. Scopes nest, with each other and with record(), and work from the outside in. Gives how many calls
-    were changed, by `at`.
+    were changed, by `at`; raises at the end where attention was called, and never at such a site.
 
     >>> import regard, torch
     >>> x, look = torch.eye(3), regard.Look(weights=True)
@@ -211,6 +211,9 @@ def intervene(
     >>> changed
     {'*': 1}
     """
+    hint = "cut=(row, key), force=(row, key), uniform=True, scale=0.0"
+    if not given and uniform is False and cut is None and force is None and scale is None:
+        raise ArgumentError(message("intervene()", "nothing is to be changed", hint=hint))
     where: dict[str, Any] = {"at": at, "head": head}
     wanted = [*given]
     wanted += [Cut(*_link("cut", each, 2), **where) for each in _several(cut)]
@@ -220,23 +223,30 @@ def intervene(
     wanted += [] if scale is None else [Scale(scale, **where)]
     for each in wanted:
         if not isinstance(each, Intervention):
-            hint = "cut=(row, key), force=(row, key), uniform=True, scale=0.0"
             raise ArgumentError(message("intervene()", f"{each!r} is no intervention", hint=hint))
     changed = {each.at: 0 for each in wanted}
+    edits = [_Edit(sites, wanted, changed) for sites in changed]
+    anywhere = _Edit("*", (), {})
     with ExitStack() as stack:
-        for sites in changed:
-            stack.enter_context(scope(edit=_Edit(sites, wanted, changed), at=sites))
+        for edit in (anywhere, *edits):
+            stack.enter_context(scope(edit=edit, at=edit.at))
         yield changed
+    missed = [edit.at for edit in edits if anywhere.met and not edit.met]
+    if missed:
+        problem = f"no site that was called matches {', '.join(map(repr, missed))}: nothing was changed there"
+        hint = "with regard.record() as seen: ..., then list(seen) has the sites"
+        raise ArgumentError(message("intervene()", problem, hint=hint))
 
 
 class _Edit:
-    """What a scope does to a call: the interventions at these sites."""
+    """What a scope does to a call: the interventions at these sites. met: how many calls there were."""
 
     def __init__(self, at: str, wanted: Iterable[Intervention], changed: dict[str, int]):
-        self.at, self.changed = at, changed
+        self.at, self.changed, self.met = at, changed, 0
         self.wanted = [each for each in wanted if each.at == at]
 
     def __call__(self, call: Call) -> Call:
+        self.met += 1
         here = [each for each in self.wanted if each.touches(call)]
         if not here:
             return call
@@ -319,7 +329,9 @@ def _change(call: Call, given: Uniform | Scale, columns_S: Tensor) -> Any:
 def _several(given: Any) -> Sequence[Any]:
     """Links, from one or several."""
     one = isinstance(given, tuple) and given and not isinstance(given[0], tuple | list)
-    return [given] if one else given
+    if one or not isinstance(given, Iterable | None) or isinstance(given, str):
+        return [given]
+    return list(given or ())
 
 
 def _link(name: str, given: Any, most: int) -> Sequence[Any]:
@@ -330,4 +342,4 @@ def _link(name: str, given: Any, most: int) -> Sequence[Any]:
 
 
 def _rows(given: Rows) -> Sequence[int]:
-    return [given] if isinstance(given, int) else given
+    return list(given) if isinstance(given, Iterable) else [given]

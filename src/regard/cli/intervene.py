@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from collections.abc import Sequence
@@ -110,13 +111,16 @@ def intervene(
     if not wanted:
         hint = "--cut, --force, --erase, --uniform, --drop or --data"
         raise ArgumentError(message("regard intervene", "nothing is to be changed", hint=hint))
+    for place in {each.at: None for each in wanted}:
+        if not fnmatch.filter(sites, place):
+            hint = f"the model attends at {', '.join(sites) or 'no site'}"
+            raise ArgumentError(message("regard intervene", f"nothing was changed at {place!r}", hint=hint))
     with changing(*wanted) as changed:
         after = translator.translate(sentence)
         kept = translator.score(sentence, before.text)
-    for place, count in changed.items():
-        if not count:
-            hint = f"the model attends at {', '.join(sites) or 'no site'}"
-            raise ArgumentError(message("regard intervene", f"nothing was changed at {place!r}", hint=hint))
+    for place in (place for place, count in changed.items() if not count):
+        problem = f"nothing was changed at {place!r}: no such word was said"
+        raise ArgumentError(message("regard intervene", problem))
     if as_json:
         written = _written(before, after, kept) | {"interventions": [each.written() for each in wanted]}
         typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
