@@ -68,7 +68,11 @@ def test_n_best_are_numbered_and_ranked(command, trained, korean):
     assert {row[0] for row in rows} == {str(number) for number in range(1, 13)}
     assert [row[1] for row in rows if row[0] == "4"] == ["1", "2", "3"]
     best = command("translate", trained, korean / "test.ko").lines
-    assert [row[3] for row in rows if row[1] == "1"] == best
+    assert [row[4] for row in rows if row[1] == "1"] == best
+    ranked = [float(row[2]) for row in rows if row[0] == "4"]
+    assert ranked == sorted(ranked, reverse=True) and any(row[2] != row[3] for row in rows)
+    scored = command("translate", trained, korean / "test.ko", "--scores").lines
+    assert [row[3] for row in rows if row[1] == "1"] == [line.split("\t")[0] for line in scored]
     drawn = command("translate", trained, korean / "test.ko", "--sample", "--best", 2, "--seed", 3)
     assert len(drawn.lines) == 24
 

@@ -91,8 +91,8 @@ def translate(
 
     Files are UTF-8, plain or gzip; bytes that are not are replaced, and counted on standard error, where it
     also says which lines were too long or did not end. With --best N, each translation is a line of its own:
-    the number of its source line from 1 on, its rank, its log-probability and its text, with tabs between; a
-    line that was translated in parts has one.
+    the number of its source line from 1 on, its rank, the score that it is ranked by, with its penalty for
+    length, its log-probability and its text, with tabs between; a line that was translated in parts has one.
 
     Examples:
 
@@ -160,7 +160,7 @@ class Asked:
             yield f"{found.entry()}\n"
         elif self.best > 1:
             for rank, each in enumerate((found, *found.others), 1):
-                yield f"{number}\t{rank}\t{each.score:.4f}\t{each.text}"
+                yield f"{number}\t{rank}\t{each.ranking:.4f}\t{each.score:.4f}\t{each.text}"
         else:
             yield f"{found.score:.4f}\t{found.text}" if self.scores else found.text
 
