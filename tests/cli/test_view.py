@@ -40,7 +40,9 @@ def test_the_terminal_shows_the_words_and_their_weights(command, trained):
     *drawn, told = said.out.strip().splitlines()
     assert "\n".join(drawn).replace("간다", "<unk>").split() == str(found.seen().words().picture()).split()
     assert re.fullmatch(
-        r"removing what it looked at costs -?[\d.]+ nats, random words -?[\d.]+", told.strip()
+        r"removing what it looked at costs -?[\d.]+ nats, random words -?[\d.]+ "
+        r"\(\d+ words?, hidden one at a time\)",
+        told.strip(),
     )
     given = command("view", trained, SENTENCE, "--target", "I go to school .", "--view", "shaded")
     assert given.status == 0 and given.lines[0] == "I go to school ."

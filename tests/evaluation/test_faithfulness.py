@@ -16,8 +16,9 @@ from regard.batch import Batch
 from regard.data import train_tokenizers
 from regard.decoding import Greedy, Translator
 from regard.decoding.observing import observe
-from regard.evaluation import agreement, faithfulness
+from regard.evaluation import Faithfulness, agreement, faithfulness
 from regard.evaluation.erasing import Pair, Trial, ended, saliencies, word_scores
+from regard.evaluation.faithfulness import WordTruth
 from regard.models import Encoded, Model, State, build_model
 from regard.models.base import attend
 from tests.models.variants import VARIANTS, make
@@ -94,6 +95,16 @@ def test_a_model_that_reads_what_it_looks_at():
         found.summary()
         == f"removing what it looked at costs {found.mean('hidden'):.1f} nats, random words 0.0"
     )
+
+
+def test_small_costs_are_told_with_two_digits():
+    def told(*costs: float) -> str:
+        word = WordTruth(0, 0, "cat", (1,), *costs, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Faithfulness((word,), 0.0, 1, 1).summary()
+
+    assert told(1.26, 0.06).endswith("costs 1.3 nats, random words 0.06")
+    assert told(0.96, -0.001).endswith("costs 1.0 nats, random words 0.0")
+    assert str(Faithfulness((), 0.0, 1, 1)) == Faithfulness((), 0.0, 1, 1).summary()
 
 
 def test_a_model_that_looks_and_does_not_use_it():

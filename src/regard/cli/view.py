@@ -76,6 +76,9 @@ def view(
     A file that ends in .html is one page with every view; .seen keeps the numbers, so that they can be
     viewed again later without the model. PNG, PDF and GIF need `pip install regard[view]`.
 
+    Under a picture stands what it costs the words said, in nats of log-probability, if the source word that
+    each looked at most is hidden from it, and what other words cost: docs/faithfulness.md says how.
+
     Examples:
 
     * `regard view runs/x "나는 고양이로소이다"`
@@ -131,7 +134,7 @@ def _measured(translator: Any, found: Any) -> Seen:
     seen = found.seen()
     if found.alignment is None or not found.text.strip() or len(found.source.split()) < 2:
         return seen
-    told = faithfulness(translator, found.source, found.text).summary()
+    told = str(faithfulness(translator, found.source, found.text))
     return replace(seen, notes=(*seen.notes, told))
 
 

@@ -71,7 +71,7 @@ class Faithfulness:
 
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
-    removing what it looked at costs 3.0 nats, random words 0.5 (1 word, hidden one at a time)
+    removing what it looked at costs 3.0 nats, random words 0.50 (1 word, hidden one at a time)
     """
 
     words: tuple[WordTruth, ...] = field(repr=False)
@@ -97,11 +97,12 @@ class Faithfulness:
         """One sentence, to stand under a picture."""
         if not self.words:
             return "too few source words to tell whether what it looked at matters"
-        means = (round(self.mean(name), 1) + 0.0 for name in ("hidden", "hidden_random"))  # no -0.0
-        looked, random = (f"{mean:.1f}" for mean in means)
+        looked, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
         return f"removing what it looked at costs {looked} nats, random words {random}"
 
     def __str__(self) -> str:
+        if not self.words:
+            return self.summary()
         many = f"{len(self.words):,} word{'s' * (len(self.words) != 1)}"
         together = "one at a time" if self.k == 1 else f"{self.k} at a time"
         return f"{self.summary()} ({many}, hidden {together})"
@@ -114,6 +115,12 @@ class Faithfulness:
         told = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
         told |= {"words": len(self.words), "skipped": self.skipped}
         return told | {name: None if math.isnan(number) else number for name, number in numbers.items()}
+
+
+def _in_nats(mean: float) -> str:
+    """With one digit after the point, and two where the first says little; never -0.0."""
+    digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
+    return f"{round(mean, digits) + 0.0:.{digits}f}"
 
 
 _NONE = WordTruth(0, 0, "", (), *[math.nan] * 8)
