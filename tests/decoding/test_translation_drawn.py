@@ -144,6 +144,8 @@ def test_saving_says_what_it_cannot_do(tmp_path: Path):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
     with pytest.raises(ArgumentError, match=r"does not end in \.html"):
+        example().save(tmp_path / "page.txt")
+    with pytest.raises(ArgumentError, match=r'\.seen\(\)\.picture\(\)\.save\("x\.png"\)'):
         example().save(tmp_path / "page.png")
     with pytest.raises(DataError, match="make the folder first"):
         example().save(tmp_path / "none" / "page.html")

@@ -253,6 +253,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: translator().translate(["a"], "a"), "a line alone was given with a list"),
         (lambda: translator().score("a", ["b"]), "expected: two lines, or two lists of them"),
         (lambda: translator().translate(["a", None]), "line 2 is of type NoneType"),
+        (lambda: translator().translate(5), "what was given is of type int"),
         (lambda: list(translator().stream(["a", 3])), "line 2 is of type int"),
         (lambda: translator().score(["a"], []), "1 sources and 0 targets"),
     ]:

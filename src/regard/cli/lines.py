@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
-from regard.data.reading import FOREIGN, LONGEST_LINE, checked_path, shown
+from regard.data.reading import FOREIGN, LONGEST_LINE, checked_path, printable, shown
 from regard.errors import ArgumentError, DataError, message
 
 __all__ = ["Lines", "Notes", "given_lines", "given_sides", "read_pairs", "say", "tell", "writing"]
@@ -244,6 +244,11 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
         raise ArgumentError(message("-", "standard input was named twice, and can be read once"))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text])
+    for each in files or ():
+        sentence = " " in each or not each.isascii() or not Path(each).suffix
+        if each != STANDARD and sentence and not os.path.exists(each):
+            hint = f'a sentence itself is given by --text "{printable(each[:60])}"'
+            raise DataError(message(shown(each), "there is no such file", hint=hint))
     lines = Lines(files or [STANDARD])
     if lines.keyboard:
         say("reading what you type; Ctrl-D ends it")

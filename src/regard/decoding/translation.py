@@ -19,6 +19,7 @@ from torch import Tensor
 
 from regard.data.tokenizers.text import clean
 from regard.decoding.alignment import Alignment, Choice, align
+from regard.errors import ArgumentError, message
 from regard.viewing import Entry, Seen, Site, fragment, save_page
 from regard.viewing.words import spelled
 
@@ -174,6 +175,12 @@ class Scored:
 
         It is one file that fetches nothing, and it opens on any machine.
         """
+        if (suffix := Path(path).suffix.lower()) in (".png", ".svg", ".pdf", ".gif"):
+            problem, hint = (
+                f"a {suffix} is a picture, and this is a page",
+                f'.seen().picture().save("x{suffix}")',
+            )
+            raise ArgumentError(message("save()", problem, expected=".html", hint=hint))
         save_page(path, [self.entry()], title)
 
     def __str__(self) -> str:

@@ -324,6 +324,9 @@ def _alone(call: str, first: object, second: object) -> bool:
 
 def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
     """Lines as a list of text that can be written: halves of characters are joined, or replaced."""
+    if not isinstance(lines, Iterable):
+        problem = f"what was given is of type {type(lines).__name__}"
+        raise ArgumentError(message(call, problem, expected="a line, or a list of lines"))
     checked = []
     for number, line in enumerate(lines, first + 1):
         if not isinstance(line, str):
