@@ -84,6 +84,7 @@ def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):
     said = command("evaluate", trained, *files(korean), "--greedy", "--page", korean / "x.html")
     text = (korean / "x.html").read_text(encoding="utf-8")
     assert said.status == 0 and text.count("<dt>reference</dt>") == 12 and "<table" in text
+    assert "the best token each time" in text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from regard.cli.align import seen_at
 from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, read_pairs, say, tell, writing
 from regard.cli.pages import Page
+from regard.cli.searching import described
 from regard.data import korean_english
 from regard.data.reading import shown
 from regard.decoding import Translator
@@ -160,7 +161,7 @@ def judge_run(translator: Any, given: Given, how: Judging, output: Path | None, 
             if write is not None:
                 write(each.text)
     seconds = time.monotonic() - began
-    page.save(f"Translations by {translator.folder.name}", given.name)
+    page.save(f"Translations by {translator.folder.name}", f"{given.name}; {described(translator.search)}")
     tell(notes)
     scores = how.scores(found, given.references)
     surprise, alignment = _judged_references(translator, given)

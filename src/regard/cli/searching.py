@@ -12,7 +12,7 @@ from regard.decoding import LENGTHS, OVERLONG, Beam, Greedy, Rules, Sample, Sear
 from regard.decoding.penalties import GNMT, Length
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["chosen_search", "opened"]
+__all__ = ["chosen_search", "described", "opened"]
 
 SEARCHING, MACHINE = "Searching", "Which weights, and where"
 
@@ -110,6 +110,17 @@ def chosen_search(
     if sample:
         return Sample(**drawn, count=best, rules=rules)  # type: ignore[arg-type]
     return Beam(max(BEAM, best) if beam is None else beam, best, _length(length_penalty), rules=rules)
+
+
+def described(search: Search) -> str:
+    """How was searched, in a few words, to stand on a page.
+
+    >>> described(Beam(size=5)), described(Greedy())
+    ('found by a beam of 5', 'the best token each time')
+    """
+    if isinstance(search, Beam):
+        return f"found by a beam of {search.size}"
+    return "the best token each time" if isinstance(search, Greedy) else "drawn at random"
 
 
 def _length(given: str | None) -> Length:

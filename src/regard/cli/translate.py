@@ -34,6 +34,7 @@ from regard.cli.searching import (
     TopP,
     Which,
     chosen_search,
+    described,
     opened,
 )
 from regard.decoding import Translation
@@ -135,7 +136,7 @@ def translate(
     )
     asked = Asked(output, alignments, best, scores, draw, probabilities)
     write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
-    shown.save(f"Translations by {run.name or run}")
+    shown.save(f"Translations by {run.name or run}", described(search))
     tell(notes, lines)
 
 

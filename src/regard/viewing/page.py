@@ -26,8 +26,8 @@ LONGEST = 100
 LEVELS = 16
 """How many depths of colour a weight may have; entry.css names each."""
 
-OPEN = 10
-"""In pages of more translations than this, tables are folded until they are asked for."""
+OPEN, FIRST = 10, 3
+"""In pages of more than OPEN translations, tables after the first few are folded until they are asked for."""
 
 WIDE = 90
 """Words above a table stand on end where side by side they would take more letters than this."""
@@ -63,7 +63,9 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
         *(
             line
             for number, entry in enumerate(listed, 1)
-            for line in _article(entry, number if len(listed) > 1 else None, len(listed) <= OPEN)
+            for line in _article(
+                entry, number if len(listed) > 1 else None, len(listed) <= OPEN or number <= FIRST
+            )
         ),
         "</main>",
     ]
