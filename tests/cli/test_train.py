@@ -182,6 +182,26 @@ def test_a_file_with_nothing_in_it_is_said_to_have_no_pairs(command, here: Path)
     assert "none of its 2 pairs is kept" in command("train", "--tsv", "empty.tsv", "--out", "runs/e").err
 
 
+def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
+    command, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    deep = here / "a-folder-with-a-rather-long-name" / "and-another-inside-of-it"
+    deep.mkdir(parents=True)
+    for name in ("a.ko", "a.en"):
+        text = (here / name).read_text("utf-8")
+        (deep / name).write_text(text + "\n" + text.splitlines()[0] + "\n", "utf-8")
+    monkeypatch.chdir(deep)
+    monkeypatch.setenv("COLUMNS", "80")
+    said = trained(command, "--steps", 2, "--set", "evaluation.samples=1")
+    assert said.status == 0, said.err
+    report = said.err[: said.err.index("to train on")].splitlines()[:-1]
+    assert "a-folder" not in said.err and max(map(len, report)) <= 80
+    assert "a.ko, line 121" in said.err and "kept here" in said.err
+    assert "reference  " in said.err and "log-probability" not in said.err and "░" not in said.err
+    told = trained(command, "--steps", 2, "--dry-run", out="runs/d").out
+    assert "a.ko, line 121" in told
+
+
 def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regard.training.budget.LITTLE", 10**9)
     said = trained(command, "--minutes", 0.02)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from regard.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
@@ -81,11 +84,27 @@ def test_judging_is_stopped_soon(data: dict[str, list[str]], tmp_path: Path):
     assert set(found.scores) == {"loss", "perplexity", "bleu", "chrf"}
 
 
-def test_samples_are_shown_and_the_first_with_its_alignment(data: dict[str, list[str]], tmp_path: Path):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_samples_are_shown_and_the_first_on_a_screen_with_its_alignment(
+    data: dict[str, list[str]], tmp_path: Path, terminal: bool
+):
     task = made(settings(data, evaluation={"samples": 2, "sentences": 3}), tmp_path)
     shown = task.evaluate(lambda: False).shown
     assert len(shown) == 2
-    assert "reference" in str(shown[1])
+    page = io.StringIO()
+    Console(file=page, force_terminal=terminal, width=200).print(*shown)
+    assert page.getvalue().count("reference") == 2 and ("log-probability" in page.getvalue()) == terminal
+
+
+def test_a_terminal_is_told_that_tokenizers_are_learned(
+    data: dict[str, list[str]], tmp_path: Path, monkeypatch
+):
+    told: list[str] = []
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr(Console, "status", lambda self, text: told.append(text) or nullcontext())
+    made(settings(data), tmp_path)
+    made(settings(data), tmp_path)  # they are there by now
+    assert told == ["learning tokenizers"]
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -166,7 +185,7 @@ def test_pairs_to_judge_by_are_given_or_held_out(data: dict[str, list[str]], tmp
     valid = written(tmp_path, 7, "valid", "v")
     split = read_split(Data(**data, valid_source=valid["source"], valid_target=valid["target"]))
     assert (len(split.train), len(split.valid), len(split.said)) == (120, 7, 2)
-    assert "7 pairs read" in split.said[1]
+    assert "7 pairs read" in str(split.said[1])
     held = read_split(Data(**data, held_out=11))
     assert len(held.valid) == 11 and len(held.train) <= 109
     assert not {pair.source for pair in held.valid} & {pair.source for pair in held.train}

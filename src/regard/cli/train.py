@@ -183,8 +183,8 @@ def _tell(found: Estimate) -> None:
     from regard.training.settings import to_toml
 
     console = Console(highlight=False)
-    for line in found.said:
-        console.print(Text(line), soft_wrap=True)
+    for said in found.said:
+        console.print(Text(said) if isinstance(said, str) else said, soft_wrap=isinstance(said, str))
     console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
     table = Table(box=None, show_header=False)
     steps = "as many as fit the minutes" if found.steps is None else f"{found.steps:,}"

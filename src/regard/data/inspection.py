@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy
 from numpy.typing import NDArray
@@ -100,7 +102,7 @@ class Report:
             table.add_column(name, justify="right" if right else "left", overflow="fold")
         for each in self.findings:
             if each.count:
-                first = each.examples[0].place if each.examples else ""
+                first = _near(each.examples[0].place) if each.examples else ""
                 cells = (each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first)
                 table.add_row(*map(Text, cells), style="red" if each.done == "refused" else "")
         if self.refused is not None and not any(
@@ -115,6 +117,11 @@ class Report:
         page = io.StringIO()
         Console(file=page, width=120, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _near(place: str) -> str:
+    """A place in a file, named from the working folder where the file is below that."""
+    return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
 def inspect_pairs(origin: Origin, choices: Choices) -> Report:
@@ -243,7 +250,7 @@ class _Tally:
             again = numpy.sort(order[1:][keys[order][1:] == keys[order][:-1]])[:EXAMPLES]
             positions = numpy.delete(numpy.arange(len(keys) + len(lost)), lost)[again]
             examples = [Example(int(p) + 1, self._place(int(p)), "") for p in positions]
-        return Finding("duplicate", "the same pair again", count, "kept", 0, tuple(examples))
+        return Finding("duplicate", "the same pair again", count, "kept here", 0, tuple(examples))
 
     def _place(self, position: int) -> str:
         start, name, first = next(each for each in reversed(self.places) if each[0] <= position)

@@ -131,9 +131,12 @@ class Log:
             self._board.add(step, {f"evaluation/{name}": value for name, value in found.scores.items()})
         self._mark = self.clock()  # the pace is that of training
 
-    def event(self, kind: str, text: str, **fields: object) -> None:
-        """Tell of something that happened: people read the text, programs the kind and the fields as well."""
-        self._display.say(text)
+    def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
+        """Tell of something that happened: people read the text, programs the kind and the fields as well.
+
+        shown: what people see in place of the text, drawn as wide as the console is.
+        """
+        self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
         self._mark = self.clock()
 

@@ -6,9 +6,12 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from regard.data import (
     Choices,
@@ -41,14 +44,15 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The pairs to train on and those to judge by; said: what was found and done, in sentences.
+    """The pairs to train on and those to judge by; said: what was found and done, in sentences
+    and reports.
 
     links: the alignment of each training pair, if there are any.
     """
 
     train: Pairs
     valid: Pairs
-    said: tuple[str, ...] = ()
+    said: tuple[str | Report, ...] = ()
     links: Sequence[Links] | None = None
 
     @property
@@ -84,12 +88,14 @@ class Corpus:
     def made(cls, split: Split, data: Data, folder: Path, cache: Path | None = None) -> Corpus:
         """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache."""
         if not (folder / TOKENIZERS[0]).exists():
-            learned = train_tokenizers(
-                _Lowered(split.train) if data.lowercase else split.train,
-                data.tokenizer or "unigram",
-                joint=data.joint,
-                sizes=(data.source_size, data.target_size),
-            )
+            console = Console(stderr=True)
+            with console.status("learning tokenizers") if console.is_terminal else nullcontext():
+                learned = train_tokenizers(
+                    _Lowered(split.train) if data.lowercase else split.train,
+                    data.tokenizer or "unigram",
+                    joint=data.joint,
+                    sizes=(data.source_size, data.target_size),
+                )
             for tokenizer, name in zip(learned, TOKENIZERS, strict=True):
                 tokenizer.save(folder / name)
         source, target = load_tokenizers(folder, data)
@@ -129,11 +135,11 @@ def read_split(data: Data) -> Split:
     choices = _choices(data)
     whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
-    said = [str(report)]
+    said: list[str | Report] = [report]
     links = None if data.alignments is None else _links(data.alignments, report.read)
     if data.valid_source or data.valid_tsv or data.valid_jsonl:
         train, valid = whole, read_pairs(**_places(data, "valid_", choices))
-        said.append(str(_accepted(valid)))
+        said.append(_accepted(valid))
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)

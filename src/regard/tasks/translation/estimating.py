@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.data import load_tokenizer
+from regard.data.inspection import Report
 from regard.tasks.run_folder import check_data
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus
 from regard.tasks.translation.running import build_from, ready_to_begin
@@ -32,7 +33,7 @@ class Estimate:
     """
 
     settings: TranslationSettings
-    said: tuple[str, ...]
+    said: tuple[str | Report, ...]
     parameters: int
     vocabulary: tuple[int, int]
     epoch: int

@@ -203,7 +203,7 @@ def _trained(
 def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model) -> None:
     """Say what a run begins with: the data and what was done to them, and the model."""
     for said in (*corpus.split.said, *corpus.said):
-        log.event("data", said)
+        log.event("data", str(said), shown=said)
     count = sum(each.numel() for each in model.parameters())
     sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"

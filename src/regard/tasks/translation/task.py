@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 from torch import Tensor
 
@@ -183,10 +183,31 @@ class TranslationTask(Task):
     def _shown(self, said: list[Translation]) -> list[RenderableType]:
         """Sample translations beside what they should be; of the first, where the model looked."""
         samples = list(zip(said, self._texts, strict=False))[: self.settings.evaluation.samples]
-        drawn: list[RenderableType] = [each.entry(wanted) for each, (_, wanted) in samples[:1]]
-        for each, (source, wanted) in samples[1:]:
-            drawn.append(Text(f"source     {source}\ntarget     {each.text}\nreference  {wanted}"))
-        return drawn
+        return [
+            _Sample(each, source, wanted, drawn=number == 0)
+            for number, (each, (source, wanted)) in enumerate(samples)
+        ]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A translation beside what it should be; with where the model looked, if so, on a screen.
+
+    In a file the drawings of all evaluations would come one below the other.
+    """
+
+    translation: Translation
+    source: str
+    wanted: str
+    drawn: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        screen = console.is_terminal or console.is_jupyter
+        if self.drawn and screen:
+            yield self.translation.entry(self.wanted)
+            return
+        said = f"source     {self.source}\ntarget     {self.translation.text}\nreference  {self.wanted}"
+        yield Text(said) if screen else Text(said, no_wrap=True, overflow="ignore")
 
 
 def _joined(calls: list[Attended]) -> Tensor:
