@@ -133,8 +133,8 @@ def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
         (("--site", "encoder.*"), "known: decoder.cross"),
         (("--head", "3"), "has no head 3"),
         (("--view", "word", "--word", "개"), "unknown word"),
-        (("--view", "self"), "looks at itself"),
-        (("--view", "rollout"), "no self-attention of the encoder"),
+        (("--view", "self"), "--view self: there is no self-attention here; what looks is decoder.cross"),
+        (("--view", "rollout"), "hint: a transformer has it"),
         (("--view", "steps", "--head", "1"), "has no head 1"),
         (("--head", "-1"), "--head"),
     ],
@@ -166,3 +166,8 @@ def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, 
     assert saved.status == 0
     tags = {each.tag.rpartition("}")[2] for each in ElementTree.parse(tmp_path / "x.svg").iter()}
     assert "script" not in tags
+
+
+def test_help_lists_the_views_of_a_run_and_names_what_is_no_word(command):
+    said = " ".join(command("view", "--help", width=300).out.split())
+    assert "such as </s>: show" in said and "rollout, player, steps; matrix unless given." in said

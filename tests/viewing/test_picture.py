@@ -294,3 +294,28 @@ def test_sites_are_averaged_and_heads_are_taken_alone():
 
 def cells(svg: str) -> list[str]:
     return [each.get("fill") for each in ElementTree.fromstring(svg).iter(f"{SVG}rect")]
+
+
+@pytest.mark.parametrize("view", ["matrix", "lines", "heads", "shaded", "word", "player"])
+def test_even_weights_are_told_to_be_even(view: str):
+    def told(weights: numpy.ndarray) -> str:
+        words = [f"w{number}" for number in range(8)]
+        seen = Seen([Site("decoder.cross", weights, words[:3], words)], words, words[:3], range(8), range(3))
+        return str(picture(seen, view))
+
+    even = numpy.full((3, 8), 1 / 8)
+    assert told(even).endswith("nearly even: no weight is far from 1/8 = 0.125")
+    assert "nearly even" not in told(weights(3, 8)) and "nearly even" not in told(even / 3)
+
+
+def test_heads_in_the_terminal_say_where_they_pool():
+    words = [f"w{number}" for number in range(14)]
+    site = Site("decoder.cross", weights(2, 14, 14), words, words)
+    seen = Seen([site], words, words, range(14), range(14))
+    assert "14 x 14 weights in 12 x 14 cells, each the largest of its block" in str(picture(seen, "heads"))
+    assert "cells" not in str(picture(transformer(), "heads"))
+
+
+def test_a_picture_says_what_it_is():
+    assert repr(picture(transformer(), "matrix", title="cats")).startswith("<Picture 'cats': 4 queries down")
+    assert "frames; " in repr(picture(transformer(), "player"))

@@ -44,12 +44,15 @@ Save = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view), or .seen (data)."),
 ]
-View = Annotated[str, _option(f"{', '.join((*VIEWS, STEPS))}; matrix unless given.")]
+LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
+View = Annotated[
+    str, _option(f"{LISTED}; matrix unless given. long draws long sequences, of files that hold some.")
+]
 Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
 Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
 Word = Annotated[str | None, _option("Of word, shaded and steps: one word, as text or by its number.")]
 Subwords = Annotated[bool, _option("Pieces of words, or words.", "--subwords/--words")]
-Specials = Annotated[str, _option(f"What is no word, such as </s>: {', '.join(SPECIALS)}.")]
+Specials = Annotated[str, _option(f"What is no word, such as `</s>`: {', '.join(SPECIALS)}.")]
 ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
 
 
@@ -113,6 +116,10 @@ def view(
             from regard.cli.stepping import with_values
 
             seen = with_values(translator, seen, str(sentence), text)
+    if view in ("self", "rollout") and not any(each.name.endswith("self") for each in seen.sites):
+        known = ", ".join(each.name for each in seen.sites) or "nothing"
+        problem = f"there is no self-attention here; what looks is {known}"
+        raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has it"))
     if save is not None and save.suffix.lower() in (KEPT, PAGE):
         _write(seen, save)
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from regard.viewing.pictures.word import over_time
 from regard.viewing.seen import BEGIN, Seen, Site
 
 __all__ = ["VIEWS", "Picture", "picture"]
+
+FEW, EVEN = 4, 1.5
+"""Of so many keys on, weights are told to be even where none is more than so many times its share."""
 
 BETWEEN = 36.0
 """Between matrices on one paper, in points."""
@@ -58,12 +62,25 @@ def picture(
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
     drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
-    notes = [label(note, 110) for note in seen.notes]
+    notes = [label(note, 110) for note in (*_evenness(seen, view, site, head), *seen.notes)]
     for paper in drawn.papers:
         paper.foot(*notes)
     if notes:
         drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in notes))
     return drawn
+
+
+def _evenness(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
+    """A note where all weights are about alike: shades end at the largest, and would have it look strong."""
+    if view in ("self", "rollout", "long"):
+        return
+    drawn: list[NDArray[Any]] = [each.weights for each in matching(seen, site)] if view == "heads" else []
+    for weights in drawn or [chosen(seen, site, head).weights]:
+        keys = weights.shape[-1]
+        whole = weights.size and weights.sum(-1).min() > 0.9
+        if keys < FEW or not whole or weights.max() > EVEN / keys:
+            return
+    yield f"nearly even: no weight is far from 1/{keys} = {1 / keys:.3g}"
 
 
 def _matrix(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:

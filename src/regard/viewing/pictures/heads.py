@@ -142,4 +142,8 @@ def _terminal(sites: Sequence[Site], most: float, title: str) -> RenderableType:
     for site in sites:
         small = tuple(pooled_down(weights, 12, 24) / most for weights in site.weights)
         drawn.append(Thumbnails(label(site.name), small))
+        size, cells = site.weights.shape[1:], small[0].shape if small else (0, 0)
+        if small and size != cells:
+            told = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
+            drawn.append(Text(f"{told}, each the largest of its block", "dim"))
     return Group(*drawn)
