@@ -315,3 +315,7 @@ def test_a_look_that_no_site_matches_is_told_of():
 def test_a_way_of_searching_must_be_one(wrong: object):
     with pytest.raises(ArgumentError, match="Beam"):
         translator(search=wrong)
+
+
+def test_it_says_what_it_is():
+    assert repr(translator()).startswith("Translator(") and "search=" in repr(translator())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy
 import pytest
 import safetensors.numpy
 import torch
+from rich.console import Console
 
 import regard
 from regard import ArgumentError, DataError, UnknownName
@@ -284,3 +286,13 @@ def test_strips_that_do_not_fit_are_refused():
     for rows, columns in (("ab", "abc"), ("abc", "ab")):
         with pytest.raises(ArgumentError, match=r"pooled_from_top\('a'\): top is of T=3"):
             pooled_from_top("a", top, rows, columns)
+
+
+def test_what_was_seen_is_drawn_where_rich_prints_it():
+    def printed(seen: Seen) -> str:
+        console = Console(file=io.StringIO(), width=100, color_system=None)
+        console.print(seen)
+        return console.file.getvalue()
+
+    assert printed(example()).split() == str(example().words().picture()).split()
+    assert printed(Seen((), (), (), (), ())).strip() == repr(Seen((), (), (), (), ()))

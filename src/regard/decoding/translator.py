@@ -112,6 +112,11 @@ class Translator:
         if look is not None and look != CROSS:
             check_look(model, look)
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({type(self.model).__name__}, search={self.search!r}, look={self.look!r})"
+        )
+
     @overload
     def translate(self, lines: str, prefixes: str | None = None) -> Translation: ...  # type: ignore[overload-overlap]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.viewing.array_file import load_arrays, save_arrays
@@ -73,6 +75,10 @@ class Seen:
         sites = [site.name for site in self.sites] + [site.name for site in self.long]
         pieces = f"{len(self.source)} source and {len(self.target)} target pieces"
         return f"Seen({cropped(self.title, 60)!r}, {pieces}; {', '.join(sites) or 'no sites'})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        crossing = any(site.kind == "cross" for site in self.sites)
+        yield self.words().picture() if crossing else Text(repr(self))
 
     def site(self, name: str) -> Site:
         """The site of this name.

@@ -97,6 +97,11 @@ class Picture(Shown):
 
         return hints(self.papers)
 
+    def __repr__(self) -> str:
+        first = self.papers[-1]
+        many = f"{len(self.papers)} frames" if self.moves else ""
+        return f"<Picture {first.title!r}: {'; '.join(filter(None, (many, first.about)))}>"
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield self.terminal
 
