@@ -57,7 +57,7 @@ def test_programs_read_json(command, trained):
     assert all(each["damage"] == "" and each["size"] > 0 for each in found["checkpoints"])
 
 
-def test_several_are_compared(command, trained, unseeing, tmp_path):
+def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch):
     said = command("show", trained, unseeing, tmp_path, width=160)
     assert said.status == 0 and "this is no run folder" in said.err
     assert [line.split()[1] for line in said.lines] == ["model", "bahdanau", "seq2seq"]
@@ -68,6 +68,11 @@ def test_several_are_compared(command, trained, unseeing, tmp_path):
         "seq2seq",
     ]
     said = command("show", tmp_path, tmp_path)
+    monkeypatch.chdir(trained.parent)
+    narrow = command("show", trained, unseeing, width=80)
+    assert max(map(len, narrow.lines)) <= 80 and narrow.lines[0].split()[2] == "weights"
+    told = [line.split()[:2] for line in narrow.lines if "bahdanau" in line or "seq2seq" in line]
+    assert told == [["tiny", "bahdanau"], [f"../{unseeing.parent.name}/tiny", "seq2seq"]]
     assert (said.status, said.out) == (2, "") and "none of these is a run" in said.err
 
 

@@ -27,7 +27,10 @@ def test_a_run_says_whether_its_attention_is_true(command, trained, korean):
     assert found["summary"] == expected.summary() and found["sentences"] == 12 and "sites" not in found
     assert found["agreement"] == agreement(translator, translator, *sides).written()
     assert found["agreement"]["same"] == 1
-    drawn = command("evaluate", trained, *files(korean), *options)
+    drawn = command("evaluate", trained, *files(korean), *options, width=80)
+    signatures = [line.split()[-1] for line in drawn.lines if "|" in line]
+    assert signatures and all(each.endswith("|") or ":" in each.split("|")[-1] for each in signatures)
+    assert "compr., suff.: comprehensiveness" in " ".join(drawn.out.split())
     assert expected.summary() in drawn.out and "*cross" in drawn.out
     assert "both look most at the same word for 100.0 %" in drawn.out
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -63,6 +67,25 @@ class Judging:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """What says how a score was made, a:1|b:2, broken between its parts and nowhere else."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = [""]
+        for part in re.findall(r"[^| ]+[| ]?", self.text):
+            if lines[-1] and len(lines[-1]) + len(part) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max(map(len, re.findall(r"[^| ]+[| ]?", self.text)), default=0)
+        return Measurement(min(longest, options.max_width), min(len(self.text), options.max_width))
+
+
+@dataclass(frozen=True)
 class Report:
     """How good translations are; run: what made them, where a run did."""
 
@@ -92,9 +115,9 @@ class Report:
         table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
         table.add_column("score", no_wrap=True)
         table.add_column("", justify="right", no_wrap=True)
-        table.add_column("signature", overflow="fold", style="dim")
+        table.add_column("signature", style="dim")
         for name, value, about in self._rows():
-            table.add_row(Text(name, style="cyan"), f"{value:.2f}", Text(about))
+            table.add_row(Text(name, style="cyan"), f"{value:.2f}", Signature(about))
         return table
 
     def _rows(self) -> list[tuple[str, float, str]]:

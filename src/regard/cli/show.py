@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,9 @@ __all__ = ["show", "sparkline"]
 
 ROWS = 12
 """How many evaluations are shown: the last ones, and the best."""
+
+WIDEST = 24
+"""How much of the table the names of runs may take from the rest of it."""
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
@@ -202,21 +206,35 @@ def _checkpoints(facts: RunFacts) -> Table:
     return table
 
 
+def _briefly(count: int) -> str:
+    """A number that fits into a narrow column.
+
+    >>> _briefly(950), _briefly(61_234), _briefly(3_450_000)
+    ('950', '61k', '3.5M')
+    """
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k" if count >= 1e3 else str(count)
+
+
 def compared(found: list[RunFacts]) -> Table:
     """Several runs in a table, a row each."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("run", "model", "parameters", "step", "loss", "BLEU", "chrF", "time", "training"):
-        table.add_column(
-            name, justify="left" if name in ("run", "model", "training") else "right", overflow="fold"
-        )
-    for each in found:
+    names = [shown(os.path.relpath(each.folder)) for each in found]
+    names = [min(name, shown(each.folder), key=len) for name, each in zip(names, found, strict=True)]
+    widest = min(max(map(len, names), default=0), WIDEST)
+    table.add_column("run", min_width=widest, overflow="fold")
+    table.add_column("model", no_wrap=True)
+    for name in ("weights", "step", "loss", "BLEU", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("training", overflow="fold")
+    for place, each in zip(names, found, strict=True):
         best, at = each.best or {}, each.progress
-        scores = [in_words(name, best[name]) if name in best else "" for name in ("loss", "bleu", "chrf")]
-        step = "" if at is None else f"{at.step:,}" + (f"/{at.total:,}" if at.total is not None else "")
+        scores = [in_words(name, best[name]) if name in best else "" for name in ("loss", "bleu")]
+        step = "" if at is None else f"{at.step:,}"
+        step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
         table.add_row(
-            Text(shown(each.folder)),
+            Text(place),
             Text(str(each.model["name"])),
-            "" if each.parameters is None else f"{each.parameters:,}",
+            "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
             "" if at is None else in_time(at.seconds),

@@ -18,6 +18,13 @@ from regard.evaluation.erasing import CROSS
 
 __all__ = ["Truth", "measure_truth"]
 
+LEGEND = (
+    "hidden, unknown: the word looked at most is hidden, or made unknown; random beside each: other words. "
+    "compr., suff.: comprehensiveness and sufficiency, in probability. tau: Kendall's, of weights and "
+    "gradients. even: the attention is made even. docs/faithfulness.md says more."
+)
+"""What the columns are."""
+
 MOST = 100
 """Of how many sentences the attention is tried: each word of each is said some fifteen times."""
 
@@ -39,6 +46,7 @@ class Truth:
         """As people read it."""
         first = self.found[0]
         lines: list[RenderableType] = [Text(""), self.table()]
+        lines.append(Text(LEGEND, style="dim"))
         lines.append(Text(f"{first.summary()}."))
         lines.append(Text(f"Even attention instead costs {first.uniform:.2f} nats a word."))
         if self.agreed is not None:

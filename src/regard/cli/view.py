@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -223,7 +224,9 @@ def _show(drawn: Picture, seen: Seen, save: Path | None) -> None:
         Console(highlight=False).print(drawn)
         return
     several = drawn.moves and save.suffix.lower() != ".gif"
-    for hint in drawn.save(save):
+    with Console(stderr=True).status(f"drawing {len(drawn.papers)} frames") if drawn.moves else nullcontext():
+        hints = drawn.save(save)
+    for hint in hints:
         say(hint)
     what = f"{len(drawn.papers)} files beside {shown(save)} are" if several else f"{shown(save)} is"
     say(f"{what} there to be opened")
