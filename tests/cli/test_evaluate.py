@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 from rich.cells import cell_len
@@ -78,6 +79,12 @@ def test_translations_that_are_there_need_no_run(command, korean):
         "evaluate", "--translations", "-", *two, "--json", stdin=(korean / "test.en").read_bytes()
     )
     assert json.loads(named.out)["scores"] == json.loads(said.out)["scores"]
+
+
+def test_whoever_waits_at_a_terminal_is_told_what_is_done(command, trained, korean, monkeypatch):
+    assert "translating" not in command("evaluate", trained, *files(korean), "--greedy").err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "translating 12 sentences" in command("evaluate", trained, *files(korean), "--greedy").err
 
 
 def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -174,6 +175,8 @@ def judge_file(place: str, given: Given, how: Judging) -> Report:
 
 def judge_run(translator: Any, given: Given, how: Judging, output: Path | None, page: Page) -> Report:
     """How good a run translates and aligns; its translations are written where they are wanted."""
+    if sys.stderr.isatty():  # a bar moves once a batch is done, and the first may take seconds
+        say(f"translating {len(given.sources):,} sentences")
     began, found, notes = time.monotonic(), list[str](), Notes()
     with nullcontext() if output is None else writing(output) as write:
         translations = _looking(translator, page.wanted).stream(given.sources)
