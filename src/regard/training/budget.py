@@ -12,7 +12,7 @@ EPOCHS, LEAST, MOST = 30, 2_000, 100_000
 EVALUATIONS = 10
 """How often a run is judged where nothing is said."""
 
-SOON, EARLY = 20, 0.1
+SOON, EARLY = 20, 0.25
 """The speed is known after the warm-up and so many steps, or after such a part of a wall-clock budget."""
 
 LITTLE = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from regard.tasks.run_folder import (
     write_data,
 )
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
-from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.devices import choose_device, free_cores
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
@@ -92,7 +93,7 @@ def train_translation(
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
             corpus = _in_turn(processes, split, settings, folder, fresh=not begun)
-            _set_threads(machine, folder, device)
+            _set_threads(machine, folder, device, processes)
             return _trained(settings, corpus, folder, device, processes, console)
 
 
@@ -136,8 +137,11 @@ def _in_turn(
     return corpus or Corpus.made(split, settings.data, folder)
 
 
-def _set_threads(machine: Machine, folder: Path, device: str) -> None:
-    """As many threads as asked for, or as the run had: other sums are rounded in another order."""
+def _set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
+    """As many threads as asked for, or as the run had, or as cores are free.
+
+    A run keeps its number: with another, sums are rounded in another order.
+    """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
     elif device == "cpu":
@@ -147,6 +151,8 @@ def _set_threads(machine: Machine, folder: Path, device: str) -> None:
             before = None
         if before is not None:
             torch.set_num_threads(int(before.state["threads"]))
+        elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(min(torch.get_num_threads(), free_cores()))
 
 
 def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
