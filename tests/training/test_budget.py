@@ -84,10 +84,10 @@ def test_time_that_runs_out_ends_a_run_and_it_stays_ended(tmp_path: Path):
     assert again.run().step == at.step
 
 
-def test_the_speed_is_known_after_the_warm_up_or_a_tenth_of_the_time():
+def test_the_speed_is_known_after_the_warm_up_or_a_quarter_of_the_time():
     settings = Training(warm_up=100)
     assert [is_known(600, 10, step, settings) for step in (20, 99, 100)] == [False, False, True]
-    assert is_known(600, 60, 3, settings) and not is_known(600, 59, 3, settings)
+    assert is_known(600, 150, 3, settings) and not is_known(600, 149, 3, settings)
     assert not is_known(600, 1, 19, Training(warm_up=0))
 
 
