@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli.columns import two_columns, two_names
 from regard.data import Choices, korean_english, read_pairs
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, Example
@@ -111,8 +112,8 @@ def check(
         target or None,
         tsv=tsv or None,
         jsonl=jsonl or None,
-        columns=_columns(columns),
-        fields=_two("--fields", names),
+        columns=two_columns(columns),
+        fields=two_names("--fields", names),
         choices=read_choices(choose or []),
     )
     report = pairs.inspect()
@@ -276,19 +277,6 @@ def read_choices(given: list[str]) -> Choices:
                 expected = "a number, or none"
                 raise ArgumentError(message("--choose", f"{each!r}", expected=expected)) from None
     return Choices(**chosen)
-
-
-def _two(option: str, given: str) -> tuple[str, str]:
-    parts = [part.strip() for part in given.split(",")]
-    if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
-        raise ArgumentError(message(option, f"{given!r}", expected="two different ones, a comma between"))
-    return parts[0], parts[1]
-
-
-def _columns(given: str) -> tuple[int, int] | tuple[str, str]:
-    first, second = _two("--columns", given)
-    numbers = first.isdecimal() and second.isdecimal()
-    return (int(first), int(second)) if numbers else (first, second)
 
 
 def _described(name: str) -> Table:

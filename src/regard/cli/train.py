@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli.columns import two_columns, two_names
 from regard.errors import ArgumentError, message
 
 if TYPE_CHECKING:
@@ -114,15 +115,11 @@ def train(
     from regard.tasks.translation.running import Machine, train_translation
     from regard.training.settings import merged, override, without_length
 
-    data: dict[str, Any] = {
-        "source": source,
-        "target": target,
-        "tsv": tsv,
-        "jsonl": jsonl,
-        "built_in": built_in,
-    }
+    data: dict[str, Any] = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}
+    data |= {"built_in": built_in}
     data |= {"valid_source": valid_source, "valid_target": valid_target, "alignments": alignments}
-    data |= {"columns": _columns(columns), "fields": _two("--fields", names)}
+    fields = names and [*two_names("--fields", names)]
+    data |= {"columns": columns and [*two_columns(columns)], "fields": fields}
     training = {"minutes": minutes, "steps": steps, "epochs": epochs, "precision": precision}
     said = {"data": data, "training": {**training, "guided": guided}, "model": {"name": model}, "seed": seed}
     _one_length(minutes=minutes, steps=steps, epochs=epochs)
@@ -153,23 +150,6 @@ def _read(recipe: Path) -> dict[str, Any]:
     found = read_toml(recipe)
     check_names(TranslationSettings, found, str(recipe))
     return found
-
-
-def _two(option: str, given: str | None) -> list[str] | None:
-    """Two names with a comma between."""
-    if given is None:
-        return None
-    parts = [part.strip() for part in given.split(",")]
-    if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
-        raise ArgumentError(message(option, f"{given!r}", expected="two different ones, a comma between"))
-    return parts
-
-
-def _columns(given: str | None) -> list[int] | list[str] | None:
-    """Two numbers, or two names."""
-    parts = _two("--columns", given)
-    numbers = parts is not None and all(part.isdecimal() for part in parts)
-    return [int(part) for part in parts or ()] if numbers else parts
 
 
 def _one_length(**given: float | None) -> None:

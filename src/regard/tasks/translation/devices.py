@@ -49,8 +49,8 @@ def busy_cores(before: str, after: str, cores: int) -> float:
 def free_cores(seconds: float = 0.3) -> int:
     """How many of the cores this process may use nobody else uses just now; all, where that is not known.
 
-    Threads that share a core with others wait for each other at every sum: two threads on one free core train
-    ten times slower than one.
+    Threads that share a core with others wait for each other at every sum, so that two of them on one free
+    core are slower than one.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
