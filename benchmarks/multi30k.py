@@ -155,15 +155,21 @@ def table(found: list[Measured], alphas: Sequence[float], notes: str = "") -> st
         rows.append(f"| {' | '.join([*cells, *(f'{score:.1f}' for score in scores)])} |")
     signatures = sorted({each.signature for each in found} | {each.signature_moses for each in found})
     places = sorted({", ".join(f"{name} {value}" for name, value in each.machine.items()) for each in found})
-    shared = sorted({each.at_once for each in found})
+    shared: dict[int, dict[str, None]] = {}
+    for each in sorted(found, key=lambda each: each.recipe):
+        shared.setdefault(each.at_once, {})["-".join(each.recipe.split("-")[1:3])] = None
     rows += [
         "",
         PEERS,
         *(["", notes.strip(), ""] if notes else []),
         "Signatures: " + "; ".join(signatures) + ".",
     ]
-    together = "each alone on its GPU" if shared == [1] else f"up to {shared[-1]} at once on one GPU"
-    return "\n".join([*rows, "", f"Measured on: {'; '.join(places)}; {together}.", ""])
+    together = [
+        ("each alone on its GPU" if count == 1 else f"up to {count} at once on one GPU")
+        + (f" ({', '.join(directions)})" if len(shared) > 1 else "")
+        for count, directions in shared.items()
+    ]
+    return "\n".join([*rows, "", f"Measured on: {'; '.join([*places, *together])}.", ""])
 
 
 def main() -> None:
@@ -195,6 +201,7 @@ def main() -> None:
         for each in as_completed([pool.submit(measured, *job, *rest) for job in jobs]):
             found.append(each.result())
             print(json.dumps(asdict(found[-1])), flush=True)
+    found.sort(key=lambda each: (each.recipe, each.seed))
     text = table(found, asked.alphas, asked.notes)
     print("\n" + text)
     if not asked.no_write:

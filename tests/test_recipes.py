@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,5 @@ def test_the_table_has_a_row_for_each_run():
     assert text.index("| luong | 1 |") < text.index("| luong | 2 |") < text.index("said")
     assert "of 0.8, 1 the one that was best on val" in text
     assert "torch 2.0, gpu one; up to 2 at once on one GPU." in text
+    apart = table([runs[0], replace(runs[1], recipe="multi30k-en-de-transformer", at_once=1)], alphas=[1.0])
+    assert "; up to 2 at once on one GPU (de-en); each alone on its GPU (en-de)." in apart
