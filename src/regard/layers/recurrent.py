@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import UnknownName, positive
 
-__all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent"]
+__all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
 """The state of a stack of cells, each (rows, depth, width): h, and for an LSTM h and c."""
@@ -35,12 +36,17 @@ def _lstm_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
     return torch.sigmoid(show) * torch.tanh(cell), cell
 
 
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Callable[[Tensor, Tensor, Hidden], Hidden]]] = {
-    "rnn": (nn.RNN, _tanh_cell),
-    "gru": (nn.GRU, _gru_cell),
-    "lstm": (nn.LSTM, _lstm_cell),
+Step = Callable[[Tensor, Tensor, Hidden], Hidden]
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tensor, ...]]]] = {
+    "rnn": (nn.RNN, _tanh_cell, torch.rnn_tanh),
+    "gru": (nn.GRU, _gru_cell, torch.gru),
+    "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""Each cell twice: torch's module, which runs a whole sequence, and one step, from W x + b and U h + b."""
+"""Each cell three times: torch's module, which runs a whole sequence; one step, from W x + b and U h + b; and
+the function the module calls, for one layer in one direction."""
+
+SHUT = -1e4
+"""What shuts a gate whatever else it is given: the sigmoid of it is 0, that of its opposite 1."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Recurrent(nn.Module):
         self, recurrence: Recurrence, input_size: int, feed_size: int = 0, *, both_ways: bool = False
     ):
         super().__init__()
-        kind, self.cell = CELLS[recurrence.cell]
+        kind, self.cell, self._over = CELLS[recurrence.cell]
         self.input_size, self.depth = input_size, recurrence.depth
         self.dropout = recurrence.dropout if recurrence.depth > 1 else 0.0
         self.layers = kind(
@@ -110,18 +116,73 @@ class Recurrent(nn.Module):
     def zeros(self, like: Tensor) -> Hidden:
         """The state before anything was read, for a sequence (B, T, ...)."""
         ways = 2 if self.layers.bidirectional else 1
-        zero = like.new_zeros(len(like), ways * self.depth, self.layers.hidden_size)
+        return self._zero(like, ways * self.depth)
+
+    def _zero(self, like: Tensor, *sizes: int) -> Hidden:
+        zero = like.new_zeros(len(like), *sizes, self.layers.hidden_size)
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
         """Read sequences (B, S, I) of these lengths: states (B, S, E), 0 past the end, and the last state."""
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        if x.device.type != "cpu":  # to pack them, the device would have to be waited for
+            return self.read_on(x, lengths)
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         return states_BSE, self._ours(last)
 
+    def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
+        """encode() that never asks how long a sequence is: it reads on to the end of the padding, and what
+        is found there is dropped. Backwards it reads each sequence turned round, so that padding is last."""
+        inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+        ways = 2 if self.layers.bidirectional else 1
+        states, last = x, list[Hidden]()
+        for layer in range(self.depth):
+            if layer:
+                states = functional.dropout(states, self.dropout, self.training)
+            both = []
+            for way in range(ways):
+                weights = self.layers.all_weights[layer * ways + way]
+                read = flip(states, lengths) if way else states
+                found, ended = self._one_way(read, inside_BS1, weights)
+                final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, found.shape[2])
+                last.append((found.gather(1, final_B1M).squeeze(1), *ended[1:]))
+                both.append(flip(found, lengths) if way else found)
+            states = torch.where(inside_BS1, torch.cat(both, -1) if ways > 1 else both[0], 0.0)
+        return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
+
+    def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: list[Tensor]) -> tuple[Tensor, Hidden]:
+        """One layer in one direction, from 0: its outputs, and its state behind the padding."""
+        width = self.layers.hidden_size
+        if isinstance(self.layers, nn.LSTM):
+            # A column that is 1 on padding shuts the gate that takes and opens the one that keeps, exactly, a
+            # sigmoid of so much being 0 or 1: the cells come through the padding as they were.
+            shut, still = x.new_full((width, 1), SHUT), x.new_zeros(2 * width, 1)
+            x = torch.cat((x, (~inside_BS1).to(x.dtype)), -1)
+            wider = torch.cat((weights[0], torch.cat((shut, -shut, still)).to(weights[0].dtype)), 1)
+            weights = [wider, *weights[1:]]
+        return self._whole(x, self._zero(x), weights)
+
+    def _whole(self, x: Tensor, hidden: Hidden, weights: list[Tensor]) -> tuple[Tensor, Hidden]:
+        """One layer in one direction over a whole sequence, from a state."""
+        given = tuple(each[None] for each in hidden)
+        options = (weights, True, 1, 0.0, self.training, False, True)
+        with warnings.catch_warnings():  # of weights that do not lie together: those of one direction do not
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+            found = self._over(x, given if len(given) > 1 else given[0], *options)
+        return found[0], tuple(each.squeeze(0) for each in found[1:])
+
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps at once, from a state: x (B, T, I) -> outputs (B, T, width) and the state after them."""
+        if x.device.type != "cpu" and self.training and self.dropout:
+            # Layer by layer: what cuDNN drops between them does not follow torch.manual_seed.
+            after = []
+            for layer in range(self.depth):
+                x = functional.dropout(x, self.dropout) if layer else x
+                own = tuple(each[:, layer].contiguous() for each in hidden)
+                x, last = self._whole(x, own, self.layers.all_weights[layer])
+                after.append(last)
+            return x, tuple(torch.stack(each, 1) for each in zip(*after, strict=True))
         given = tuple(each.transpose(0, 1).contiguous() for each in hidden)
         outputs, last = self.layers(x, given if len(given) > 1 else given[0])
         return outputs, self._ours(last)
@@ -148,3 +209,16 @@ class Recurrent(nn.Module):
 
     def _ours(self, last: Tensor | tuple[Tensor, Tensor]) -> Hidden:
         return tuple(each.transpose(0, 1) for each in (last if isinstance(last, tuple) else (last,)))
+
+
+def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
+    """Sequences (B, S, ...) with the first `lengths` of each in reverse order, the padding left in place.
+
+    >>> flip(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2]))
+    tensor([[3, 2, 1],
+            [5, 4, 0]])
+    """
+    position = torch.arange(sequences.shape[1], device=sequences.device)
+    turned_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
+    turned = turned_BS.reshape(*turned_BS.shape, *(1 for _ in sequences.shape[2:]))
+    return sequences.gather(1, turned.expand_as(sequences))

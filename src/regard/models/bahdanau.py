@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
 from regard.layers.gated_cell import GatedCell
-from regard.layers.recurrent import Recurrence, Recurrent
+from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks import padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, flip, words
+from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.scores import Additive
 
 __all__ = ["Bahdanau", "Maxout"]

@@ -24,7 +24,7 @@ from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "flip", "words"]
+__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,13 +140,6 @@ def at_least_one(tokens: Tensor) -> Tensor:
         hint = "Batch.collate(sources, targets); to translate without them, regard.decoding.search()"
         raise ArgumentError(message("step()", problem, hint=hint))
     return tokens
-
-
-def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
-    """Sequences (B, S, ...) with the first `lengths` of each in reverse order, the padding left in place."""
-    position = torch.arange(sequences.shape[1], device=sequences.device)
-    turned_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
-    return sequences[torch.arange(len(sequences), device=sequences.device)[:, None], turned_BS]
 
 
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
-from regard.layers.recurrent import Recurrence, Recurrent
-from regard.models.base import Encoded, Model, State, at_least_one, flip, words
+from regard.layers.recurrent import Recurrence, Recurrent, flip
+from regard.models.base import Encoded, Model, State, at_least_one, words
 
 __all__ = ["Seq2Seq"]
 
