@@ -3,7 +3,7 @@
 python -m benchmarks.multi30k --data data                        every recipe once, one after another
 python -m benchmarks.multi30k --data data --seeds 3 --only multi30k-en-de-transformer --at-once 3
 
-`regard data fetch multi30k-en-de --into data` brings the data. A run that has been measured, as a file in its
+`regard data fetch multi30k-en-de --out data` brings the data. A run that has been measured, as a file in its
 folder says, is not measured again; one that was broken off goes on. --measured tells of those alone.
 """
 

@@ -58,18 +58,19 @@ def test_links_are_those_of_the_library(command, trained, korean):
 
 def test_links_are_judged_by_those_that_people_drew(command, trained, korean):
     said = command(
-        "align", trained, *given(korean), "--gold", korean / "test.links", "--output", korean / "out"
+        "align", trained, *given(korean), "--alignment", korean / "test.links", "--out", korean / "out"
     )
     expected = score_links(read_links(korean / "out"), read_links(korean / "test.links"))
     assert (said.status, said.out, said.err) == (0, "", f"{expected}\n")
-    itself = command("align", trained, *given(korean), "--gold", korean / "out")
+    itself = command("align", trained, *given(korean), "--alignment", korean / "out")
     assert itself.err.startswith("AER 0.00  precision 100.00  recall 100.00")
     lines = [links.written(base=1) for links in read_links(korean / "out")]
     (korean / "from-1").write_text("".join(f"{line}\n" for line in lines))
     assert (
-        command("align", trained, *given(korean), "--gold", korean / "from-1", "--base", 1).err == itself.err
+        command("align", trained, *given(korean), "--alignment", korean / "from-1", "--base", 1).err
+        == itself.err
     )
-    wrong = command("align", trained, *given(korean), "--gold", korean / "from-1")
+    wrong = command("align", trained, *given(korean), "--alignment", korean / "from-1")
     assert wrong.status == 2 and "--base 1 where words are counted from 1" in wrong.err
 
 
@@ -80,7 +81,7 @@ def test_a_slip_of_whoever_drew_the_links_is_said_and_counted(command, trained, 
         lines = (korean / name).read_text(encoding="utf-8").split("\n")[:-1] * 2
         lines[23] += " 2-99" if name.endswith("links") else ""
         (many / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    said = command("align", trained, *given(many), "--gold", many / "test.links", "--output", many / "out")
+    said = command("align", trained, *given(many), "--alignment", many / "test.links", "--out", many / "out")
     expected = score_links(read_links(many / "out"), read_links(many / "test.links"))
     assert said.status == 0 and said.err.endswith(f"it counts as one that was not found\n{expected}\n")
     assert "line 24: a link 2-99, with" in said.err and expected.sure > 2 * 23
@@ -110,16 +111,16 @@ def test_what_cannot_be_aligned_is_refused(command, trained, unseeing, korean):
     said = command("align", unseeing, *given(korean))
     assert (said.status, said.out) == (2, "") and "does not look at its source" in said.err
     (korean / "few").write_text("0-0\n")
-    said = command("align", trained, *given(korean), "--gold", korean / "few", "--output", korean / "out")
+    said = command("align", trained, *given(korean), "--alignment", korean / "few", "--out", korean / "out")
     assert said.status == 2 and "1 lines of links for 12 pairs" in said.err
     (korean / "strange").write_text("0=0\n" * 12)
-    said = command("align", trained, *given(korean), "--gold", korean / "strange")
+    said = command("align", trained, *given(korean), "--alignment", korean / "strange")
     assert (said.status, said.out) == (2, "") and "'0=0' is no link" in said.err
 
 
 @pytest.mark.parametrize("base", ["2", "-1"])
 def test_words_are_counted_from_0_or_1(command, trained, korean, base):
-    said = command("align", trained, *given(korean), "--gold", korean / "test.links", "--base", base)
+    said = command("align", trained, *given(korean), "--alignment", korean / "test.links", "--base", base)
     assert said.status == 2 and "--base" in said.err
 
 
@@ -149,11 +150,11 @@ def test_translations_are_written_with_weights_too(command, trained, korean):
 
 
 def test_two_directions_are_joined_as_the_library_does(command, trained, backward, korean):
-    there = command("align", trained, *given(korean), "--output", korean / "there")
+    there = command("align", trained, *given(korean), "--out", korean / "there")
     back = command(
         "align",
         backward,
-        *("--source", korean / "test.en", "--target", korean / "test.ko", "--output", korean / "back"),
+        *("--source", korean / "test.en", "--target", korean / "test.ko", "--out", korean / "back"),
     )
     assert there.status == back.status == 0
     both = list(zip(read_links(korean / "there"), read_links(korean / "back"), strict=True))
@@ -164,7 +165,7 @@ def test_two_directions_are_joined_as_the_library_does(command, trained, backwar
         assert said.status == 0
         assert [set(line.split()) for line in said.lines] == [set(str(each).split()) for each in expected]
     judged = command(
-        "align", trained, *given(korean), "--backward", backward, "--gold", korean / "test.links"
+        "align", trained, *given(korean), "--backward", backward, "--alignment", korean / "test.links"
     )
     assert judged.err == f"{score_links(expected, read_links(korean / 'test.links'))}\n"
 
@@ -179,7 +180,7 @@ def test_one_step_later_is_read_where_that_is_asked(command, trained, korean):
 
 def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
     """The links to choose by are those of the later step, so that is what must be found."""
-    later = command("align", ours, *given(korean), "--shifted", "--output", korean / "later")
+    later = command("align", ours, *given(korean), "--shifted", "--out", korean / "later")
     assert later.status == 0
     said = command("align", ours, *given(korean), "--choose", korean / "later")
     assert said.status == 0 and "AER 0.00" in said.lines[0] and "one step later" in said.lines[0]

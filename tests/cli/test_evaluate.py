@@ -22,7 +22,7 @@ def files(folder):
 def test_a_run_is_judged_by_files(command, trained, korean):
     output = korean / "out"
     said = command(
-        "evaluate", trained, *files(korean), "--gold", korean / "test.links", "--json", "--output", output
+        "evaluate", trained, *files(korean), "--alignment", korean / "test.links", "--json", "--out", output
     )
     assert said.status == 0
     found = json.loads(said.out)
@@ -37,7 +37,7 @@ def test_a_run_is_judged_by_files(command, trained, korean):
     assert translations == command("translate", trained, korean / "test.ko").lines
     scored = command("score", trained, *files(korean))
     assert scored.err.startswith(f"perplexity {found['perplexity']:.2f}:")
-    aligned = command("align", trained, *files(korean), "--gold", korean / "test.links")
+    aligned = command("align", trained, *files(korean), "--alignment", korean / "test.links")
     assert aligned.err.startswith(f"AER {100 * found['alignment']['error_rate']:.2f} ")
     assert found["sentences"] == 12 and found["run"]["step"] in (20, 40)
 
@@ -108,8 +108,8 @@ def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "unknown tokenizer"),
         (("--translations", "short", "--target", "test.en"), "1 translations against 12 references"),
         (("--translations", "empty", "--target", "empty"), "nothing to score"),
-        (("--translations", "test.en", "--target", "test.en", "--gold", "test.links"), "--gold"),
-        (("--translations", "test.en", "--target", "test.en", "--output", "x"), "for what a run translates"),
+        (("--translations", "test.en", "--target", "test.en", "--alignment", "test.links"), "--alignment"),
+        (("--translations", "test.en", "--target", "test.en", "--out", "x"), "for what a run translates"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(command, trained, korean, monkeypatch, arguments, told):

@@ -24,7 +24,7 @@ def test_scores_are_those_of_the_library(command, trained, korean):
 
 
 def test_tokens_are_lines_of_json(command, trained, korean, tmp_path):
-    arguments = "--source", korean / "test.ko", "--target", korean / "test.en", "--output", tmp_path / "out"
+    arguments = "--source", korean / "test.ko", "--target", korean / "test.en", "--out", tmp_path / "out"
     said = command("score", trained, *arguments, "--tokens")
     assert (said.status, said.out) == (0, "")
     for line, target in zip((tmp_path / "out").read_text().splitlines(), sides(korean)[1], strict=True):

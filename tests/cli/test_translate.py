@@ -31,7 +31,7 @@ def test_translations_are_those_of_the_library(command, trained, korean):
 @pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--best", "3")])
 def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path, options):
     links, page, out = tmp_path / "links", tmp_path / "page.html", tmp_path / "out"
-    beside = "--alignments", links, "--page", page, "--output", out
+    beside = "--alignments", links, "--page", page, "--out", out
     quick = "--longest", 60, "--max-length", 12, *options
     said = command("translate", trained, hostile, *beside, *quick)
     count = len(hostile.read_bytes().split(b"\n"))
@@ -105,7 +105,7 @@ def test_alignments_are_those_of_the_translations(command, trained, korean, tmp_
 def test_drawings_show_where_it_looked(command, trained, tmp_path):
     said = command("translate", trained, "--text", "나는 학교에 간다 .", "--draw")
     assert said.status == 0 and "source     나는 학교에 간다 ." in said.out and "█" in said.out
-    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--output", tmp_path / "drawn")
+    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--out", tmp_path / "drawn")
     drawn = [line.rstrip() for line in said.out.rstrip().split("\n")]
     assert (tmp_path / "drawn").read_text(encoding="utf-8").rstrip().split("\n") == drawn
 
@@ -131,12 +131,12 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
     output = korean / "out"
     output.write_text("what was there before")
     monkeypatch.setattr(Translator, "stream", broken)
-    said = command("translate", trained, korean / "test.ko", "--output", output)
+    said = command("translate", trained, korean / "test.ko", "--out", output)
     assert said.status == 130 and "what was written until then is in out.part" in said.err
     assert output.read_text() == "what was there before"
     assert len((korean / "out.part").read_text().split("\n")) == 4
     monkeypatch.undo()
-    assert command("translate", trained, korean / "test.ko", "--output", output).status == 0
+    assert command("translate", trained, korean / "test.ko", "--out", output).status == 0
     assert len(output.read_text().split("\n")) == 13 and not (korean / "out.part").exists()
 
 
@@ -162,7 +162,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "there is no such folder"),
-        (("--text", "a", "--output", "nowhere/x"), "make the folder first"),
+        (("--text", "a", "--out", "nowhere/x"), "make the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
     ],
 )

@@ -29,12 +29,18 @@ from regard.errors import RegardError
 
 __all__ = ["app", "main"]
 
+TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
+"""Options that were called otherwise before, and are still taken by that name."""
+
 app = typer.Typer(
     name="regard",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: TODAY.get(name, name),
+    },
 )
 for command in (
     demo.demo,

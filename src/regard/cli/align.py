@@ -16,7 +16,7 @@ from regard.cli.searching import (
     BatchTokens,
     Device,
     Longest,
-    OutputFile,
+    OutFile,
     PageFile,
     RunFolder,
     SourceFile,
@@ -40,10 +40,10 @@ AGREEMENT = "agreement"
 
 Gold = Annotated[
     Path | None,
-    typer.Option("--gold", "--alignment", metavar="FILE", help="Links that people drew, to compare with."),
+    typer.Option("--alignment", metavar="FILE", help="Links that people drew, to compare with."),
 ]
 Base = Annotated[
-    int, typer.Option(help="Of --gold and --choose: the number of a first word, 0 or 1.", min=0, max=1)
+    int, typer.Option(help="Of --alignment and --choose: the number of a first word, 0 or 1.", min=0, max=1)
 ]
 Site = Annotated[
     str | None,
@@ -87,8 +87,8 @@ def align(
     run: RunFolder,
     source: SourceFile,
     target: TargetFile,
-    output: OutputFile = None,
-    gold: Gold = None,
+    out: OutFile = None,
+    alignment: Gold = None,
     base: Base = 0,
     site: Site = None,
     head: Head = None,
@@ -107,15 +107,15 @@ def align(
 ) -> None:
     """Print which source word each target word looked at most, in Pharaoh format: 0-0 2-1, a line a pair.
 
-    With --gold, precision, recall and the alignment error rate go to standard error; there, 0p2 and 0?2 are
-    possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the best first;
-    that one is kept in alignment.json of the run, for all alignments from then on.
+    With --alignment, precision, recall and the alignment error rate go to standard error; in its file, 0p2
+    and 0?2 are possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the
+    best first; that one is kept in alignment.json of the run, for all alignments from then on.
 
     Examples:
 
     * `regard align runs/x --source test.ko --target test.en > test.links`
 
-    * `regard align runs/x --source test.ko --target test.en --gold test.links --output found.links`
+    * `regard align runs/x --source test.ko --target test.en --alignment test.links --out found.links`
 
     * `regard align runs/x --source a.ko --target a.en --site "decoder.5.cross" --head 3 --page a.html`
 
@@ -128,7 +128,7 @@ def align(
     asked = Asked(site, head, shifted, symmetrise, probabilities, threshold)
     asked.check(choose, backward)
     (sources, targets), shown = given_sides(source, target), Page(page)
-    drawn = None if gold is None else read_links(gold, base)
+    drawn = None if alignment is None else read_links(alignment, base)
 
     def ready(folder: Path) -> Any:
         options = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
@@ -139,10 +139,10 @@ def align(
         links = None if choose == AGREEMENT else read_links(choose, base)
         choose_and_keep(translator, other, links, choose, sources, targets)
         return
-    found = write_links(translator, other, asked, (sources, targets), output, shown)
+    found = write_links(translator, other, asked, (sources, targets), out, shown)
     shown.save(f"Alignments by {run.name or run}")
     if drawn is not None:
-        say(str(judged(found.links, drawn, found.words, str(gold))))
+        say(str(judged(found.links, drawn, found.words, str(alignment))))
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ def write_links(
     other: Translator | None,
     asked: Asked,
     sides: tuple[Lines, Lines],
-    output: Path | None,
+    out: Path | None,
     page: Page,
 ) -> Found:
     """Align pairs as they come, and write a line for each; other: the model of the other direction."""
     notes, found, number = Notes(), Found(), 0
-    with writing(output) as write:
+    with writing(out) as write:
         for pairs in read_pairs(*sides, AT_ONCE):
             before, after = map(list, zip(*pairs, strict=True))
             turned = [None] * len(pairs) if other is None else map(seen_at, other.score(after, before))

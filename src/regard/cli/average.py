@@ -26,10 +26,10 @@ LEFT = ("log.jsonl", *POINTERS)
 
 Last = Annotated[int | None, typer.Option(help="The last so many checkpoints that are there.", min=1)]
 Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="The checkpoints of these steps.")]
-Output = Annotated[Path, typer.Option(metavar="NEWRUN", help="The folder of the new run.")]
+Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="The folder of the new run.")]
 
 
-def average(run: RunFolder, output: Output, last: Last = None, steps: Steps = None) -> None:
+def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) -> None:
     """Make a run whose weights are the mean of several checkpoints of another; it translates as any run does.
 
     It cannot be trained further, but another can start from it: regard train --init-from. How many
@@ -37,43 +37,43 @@ def average(run: RunFolder, output: Output, last: Last = None, steps: Steps = No
 
     Examples:
 
-    * `regard average runs/x --last 5 --output runs/x-mean`
+    * `regard average runs/x --last 5 --out runs/x-mean`
 
-    * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
+    * `regard average runs/x --steps 8000,9000,10000 --out runs/x-mean`
     """
     config_of(run)
     if (last is None) == (steps is None):
         raise ArgumentError(message("regard average", "which checkpoints?", expected="--last or --steps"))
     chosen = last_whole(run, last) if last is not None else of_steps(run, steps or "")
-    made = average_run(run, chosen, output)
+    made = average_run(run, chosen, out)
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{shown(output)}: the mean of {len(chosen)} checkpoints, of steps {named}"))
+    console.print(Text(f"{shown(out)}: the mean of {len(chosen)} checkpoints, of steps {named}"))
     console.print(Text(f"try: regard evaluate {shown(made.path.parent)} --source FILE --target FILE", "dim"))
 
 
-def average_run(run: Path, chosen: list[Checkpoint], output: Path) -> Checkpoint:
+def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     """Write a run folder with the mean of checkpoints, and whatever the run has beside its checkpoints."""
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         hint = "name a folder that is not there yet"
-        raise ArgumentError(message(f"--output {shown(output)}", "there is something already", hint=hint))
+        raise ArgumentError(message(f"--out {shown(out)}", "there is something already", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
     kept = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
     state = {**kept, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
-    made_folder(output)
-    made = Checkpoints(output).save(chosen[-1].step, {"weights": weights}, state)
+    made_folder(out)
+    made = Checkpoints(out).save(chosen[-1].step, {"weights": weights}, state)
     files = [path for path in sorted(run.iterdir()) if path.is_file() and path.name not in LEFT]
     # The settings come last: with them, the folder is a run, and it is whole.
     files.sort(key=lambda path: path.name == CONFIG)
     try:
         for path in files:
             if leftover(path.name) is None:
-                shutil.copyfile(path, output / path.name)
-        flush_folder(output)
+                shutil.copyfile(path, out / path.name)
+        flush_folder(out)
     except OSError as error:
-        raise failed(str(output), "the new run could not be written", error) from None
+        raise failed(str(out), "the new run could not be written", error) from None
     return made
 
 

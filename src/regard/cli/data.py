@@ -1,14 +1,9 @@
-"""regard data: check pairs before training on them, fetch public ones, write and show the built-in ones."""
+"""regard data: check and split pairs before training on them, fetch public ones, show the built-in ones."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,14 +11,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.columns import two_columns, two_names
-from regard.data import Choices, korean_english, read_pairs
+from regard.cli.pair_options import (
+    Chosen,
+    Columns,
+    Fields,
+    JsonFiles,
+    SourceFiles,
+    TabbedFiles,
+    TargetFiles,
+    as_options,
+    given_pairs,
+)
+from regard.cli.splitting import split as split_pairs
+from regard.cli.whole_files import check_free, written_together
+from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress import advancing
 from regard.data.reading import shown
 from regard.data.sets import SETS
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.errors import DataError, message
 from regard.evaluation import Links
 from regard.viewing import draw
 
@@ -35,25 +42,20 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 FILES = ("ko", "en", "links")
 """What the names of the built-in pairs end in: each side, and which word of one says which of the other."""
 
-OPTIONS = {
-    r'choose Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'fetch\(".*?", \.\.\., edition="any"\)': "--any-edition",
-}
-"""What errors tell people who write Python, and what it is on the command line."""
-
 
 @data.callback()
 def about() -> None:
-    """Check pairs before training on them, fetch public ones, write and show those that are built in.
+    """Check and split pairs before training, fetch public ones, write and show those that are built in.
 
     Examples:
 
     * `regard data check --source train.de --target train.en`
 
-    * `regard data fetch multi30k-en-de --into data`
+    * `regard data split --source all.de --target all.en --out data/split`
 
-    * `regard data korean --pairs 10000 --into data/korean`
+    * `regard data fetch multi30k-en-de --out data`
+
+    * `regard data korean --pairs 10000 --out data/korean`
 
     * `regard data sample`
     """
@@ -61,32 +63,13 @@ def about() -> None:
 
 @data.command()
 def check(
-    source: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A file of sentences, one a line; may be given again."),
-    ] = None,
-    target: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Their translations, in the same order.")
-    ] = None,
-    tsv: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Or one file with both, between tabs.")
-    ] = None,
-    jsonl: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Or one file of JSON objects, one a line.")
-    ] = None,
-    columns: Annotated[
-        str, typer.Option(help="Of --tsv: two numbers from 1 on, or names in its first line.")
-    ] = "1,2",
-    names: Annotated[
-        str, typer.Option("--fields", help="Of --jsonl: two names; a.b is b inside of a.")
-    ] = "source,target",
-    choose: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="What is done with odd pairs: invalid=replace, uneven=skip, longest=200, ...",
-        ),
-    ] = None,
+    source: SourceFiles = None,
+    target: TargetFiles = None,
+    tsv: TabbedFiles = None,
+    jsonl: JsonFiles = None,
+    columns: Columns = "1,2",
+    fields: Fields = "source,target",
+    choose: Chosen = None,
 ) -> None:
     """Read pairs once, print a table of what is odd about them, and say whether they can be trained on.
 
@@ -102,20 +85,7 @@ def check(
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    ways = (source or target, tsv, jsonl)
-    if sum(map(bool, ways)) != 1 or bool(source) != bool(target):
-        problem = "this does not say where both sides are"
-        expected = "--source and --target, or --tsv, or --jsonl"
-        raise ArgumentError(message("regard data check", problem, expected=expected))
-    pairs = read_pairs(
-        source or None,
-        target or None,
-        tsv=tsv or None,
-        jsonl=jsonl or None,
-        columns=two_columns(columns),
-        fields=two_names("--fields", names),
-        choices=read_choices(choose or []),
-    )
+    pairs = given_pairs("regard data check", source, target, tsv, jsonl, columns, fields, choose)
     report = pairs.inspect()
     Console(highlight=False).print(report)
     if report.refused is not None:
@@ -124,10 +94,13 @@ def check(
         raise DataError(message(pairs.name, "no pair is left to train on"))
 
 
+data.command()(split_pairs)
+
+
 @data.command("fetch")
 def fetch(
     name: Annotated[str, typer.Argument(help="Which set; without it, all are listed.")] = "",
-    into: Annotated[Path, typer.Option(help="The folder to put it in.")] = Path("data"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to put it in.")] = Path("data"),
     source: Annotated[
         Path | None, typer.Option("--from", help="A folder that has the files, instead of the network.")
     ] = None,
@@ -141,7 +114,7 @@ def fetch(
 
     * `regard data fetch`
 
-    * `regard data fetch multi30k-en-de --into data`
+    * `regard data fetch multi30k-en-de --out data`
 
     * `regard data fetch tatoeba-en-ko --from downloads`
     """
@@ -149,10 +122,10 @@ def fetch(
     if not name:
         for each in SETS:
             console.print(_described(each), "")
-        console.print(Text("regard data fetch NAME --into FOLDER brings one of them"))
+        console.print(Text("regard data fetch NAME --out FOLDER brings one of them"))
         return
     try:
-        fetched = fetch_set(name, into, source=source, edition="any" if any_edition else "known")
+        fetched = fetch_set(name, out, source=source, edition="any" if any_edition else "known")
     except DataError as error:
         raise as_options(error) from None
     for part, how in fetched.about.parts.items():
@@ -171,8 +144,9 @@ def korean(
         str, typer.Option(help=f"One of {', '.join(SPLITS)}; they share no sentence.")
     ] = "train",
     seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
-    into: Annotated[
-        Path, typer.Option(help="The folder to put them in; - prints them, between tabs.")
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="The folder to put them in; - prints them, between tabs."),
     ] = Path("data/korean"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
 ) -> None:
@@ -183,24 +157,21 @@ def korean(
 
     Examples:
 
-    * `regard data korean --pairs 10000 --into data/korean`
+    * `regard data korean --pairs 10000 --out data/korean`
 
-    * `regard data korean --pairs 1000 --split test --into data/korean`
+    * `regard data korean --pairs 1000 --split test --out data/korean`
 
-    * `regard data korean --pairs 5 --into -`
+    * `regard data korean --pairs 5 --out -`
     """
     corpus = korean_english(split, pairs, seed)
-    if str(into) == "-":
+    if str(out) == "-":
         page = typer.get_binary_stream("stdout")  # UTF-8 wherever it goes
         for example in corpus:
             page.write(("\t".join(_lines(example)) + "\n").encode())
         return
-    paths = [into / f"{split}.{end}" for end in FILES]
-    there = [shown(path) for path in paths if path.exists()]
-    if there and not overwrite:
-        hint = "--overwrite replaces it, --into names another folder"
-        raise DataError(message(there[0], "is there already", hint=hint))
-    with _writing(paths) as files, advancing("writing pairs", pairs) as reached:
+    paths = [out / f"{split}.{end}" for end in FILES]
+    check_free(paths, overwrite)
+    with written_together(paths) as files, advancing("writing pairs", pairs) as reached:
         for number, example in enumerate(corpus, 1):
             for file, line in zip(files, _lines(example), strict=True):
                 file.write(f"{line}\n")
@@ -241,44 +212,6 @@ def drawn(example: Example) -> Any:
     return draw(weights, english_words, korean_words, title, legend=False, most=1)
 
 
-def as_options(error: DataError) -> DataError:
-    """The same error, with options in the place of what is to be written in Python.
-
-    >>> print(as_options(DataError('mend the data, or choose Choices(invalid="replace")')))
-    mend the data, or --choose invalid=replace
-    """
-    text = str(error)
-    for pattern, option in OPTIONS.items():
-        text = re.sub(pattern, option, text)
-    return DataError(text)
-
-
-def read_choices(given: list[str]) -> Choices:
-    """Choices from what was said on the command line.
-
-    >>> read_choices(["invalid=replace", "longest=200"])
-    Choices(invalid='replace', longest=200)
-    """
-    known = [field.name for field in fields(Choices)]
-    chosen: dict[str, Any] = {}
-    for each in given:
-        name, said, value = each.partition("=")
-        if not said:
-            raise ArgumentError(
-                message("--choose", f"{each!r}", expected="NAME=VALUE, as in invalid=replace")
-            )
-        if name not in known:
-            raise UnknownName("choice", name, known)
-        chosen[name] = value
-        if name in ("longest", "ratio"):
-            try:
-                chosen[name] = None if value == "none" else (int if name == "longest" else float)(value)
-            except ValueError:
-                expected = "a number, or none"
-                raise ArgumentError(message("--choose", f"{each!r}", expected=expected)) from None
-    return Choices(**chosen)
-
-
 def _described(name: str) -> Table:
     known = SETS[name]
     table = Table(box=None, show_header=False, title=name, title_justify="left", title_style="bold")
@@ -293,23 +226,3 @@ def _described(name: str) -> Table:
 
 def _lines(example: Example) -> tuple[str, str, str]:
     return example.source, example.target, Links(example.sure, example.possible).written()
-
-
-@contextlib.contextmanager
-def _writing(paths: list[Path]) -> Iterator[list[TextIO]]:
-    """Files that take their names when all of them are whole; what is broken off leaves nothing behind."""
-    parts = [path.with_name(f"{path.name}.part") for path in paths]
-    try:
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(open(part, "w", encoding="utf-8", newline="\n")) for part in parts]
-        for part, path in zip(parts, paths, strict=True):
-            os.replace(part, path)
-    except OSError as error:
-        place = shown(error.filename or paths[0].parent)
-        raise DataError(message(place, f"cannot be written ({error.strerror or error})")) from None
-    finally:
-        for part in parts:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)

@@ -45,15 +45,15 @@ Split = Annotated[
 Sentences = Annotated[int, typer.Option(help="Of --split: how many.", min=1)]
 Gold = Annotated[
     Path | None,
-    typer.Option("--gold", "--alignment", metavar="FILE", help="Links that people drew, in Pharaoh format."),
+    typer.Option("--alignment", metavar="FILE", help="Links that people drew, in Pharaoh format."),
 ]
-Base = Annotated[int, typer.Option(help="Of --gold: the number of a first word, 0 or 1.", min=0, max=1)]
+Base = Annotated[int, typer.Option(help="Of --alignment: the number of a first word, 0 or 1.", min=0, max=1)]
 Lowercase = Annotated[
     bool | None, typer.Option("--lowercase/--cased", help="Whether capital letters count; as the run has it.")
 ]
 Tokenize = Annotated[str | None, typer.Option(help="How BLEU finds words; as the run has it, or 13a.")]
 Moses = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="BLEU as papers have it too, say of en.")]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to write the translations to.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to write the translations to.")]
 PagePath = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of translations.")
 ]
@@ -73,12 +73,12 @@ def evaluate(
     translations: Translations = None,
     split: Split = None,
     sentences: Sentences = SENTENCES,
-    gold: Gold = None,
+    alignment: Gold = None,
     base: Base = 0,
     lowercase: Lowercase = None,
     tokenize: Tokenize = None,
     moses: Moses = None,
-    output: Output = None,
+    out: Out = None,
     page: PagePath = None,
     faithfulness: Faithful = False,
     other: Other = None,
@@ -109,15 +109,15 @@ def evaluate(
     truth = None
     if other is not None and not faithfulness:
         raise ArgumentError(message("--other", "this is an option of --faithfulness"))
-    given = _given(source, target, split, sentences, gold, base, translations)
+    given = _given(source, target, split, sentences, alignment, base, translations)
     search, shown_page = chosen_search(beam, length_penalty, greedy=greedy), Page(page)
     if run is None:
         if translations is None:
             expected = "the folder of a run, or --translations"
             raise ArgumentError(message("regard evaluate", "what made the translations?", expected=expected))
-        if output is not None or page is not None or faithfulness:
+        if out is not None or page is not None or faithfulness:
             raise ArgumentError(
-                message("--translations", "--output, --page and --faithfulness are for what a run translates")
+                message("--translations", "--out, --page and --faithfulness are for what a run translates")
             )
         how = Judging(tokenize or "13a", bool(lowercase), moses)
         report = judge_file(translations, given, how)
@@ -136,7 +136,7 @@ def evaluate(
             raise ArgumentError(message(f"--split {split}", problem, hint=hint))
         lower = usual.lowercase if lowercase is None else lowercase
         how = Judging(tokenize or usual.tokenize, lower, moses)
-        report = judge_run(translator, given, how, output, shown_page)
+        report = judge_run(translator, given, how, out, shown_page)
         truth = measure_truth(translator, given, other, device) if faithfulness else None
     if as_json:
         written = report.written() | ({} if truth is None else {"faithfulness": truth.written()})
@@ -152,13 +152,13 @@ def _given(
     target: list[str] | None,
     split: str | None,
     sentences: int,
-    gold: Path | None,
+    alignment: Path | None,
     base: int,
     translations: str | None,
 ) -> Given:
     """What is judged by, read from files or made here; what does not go together is refused."""
     if split is not None:
-        if source is not None or target or gold is not None:
+        if source is not None or target or alignment is not None:
             problem = "the built-in corpus has its own source, target and links"
             raise ArgumentError(message(f"--split {split}", problem, hint="leave the files out"))
         return built_in(split, sentences)
@@ -167,7 +167,7 @@ def _given(
         raise ArgumentError(
             message("regard evaluate", "this does not say what to compare", expected=expected)
         )
-    if gold is not None and source is None:
+    if alignment is not None and source is None:
         problem = "a run tells which word looked at which, and a file of translations does not"
-        raise ArgumentError(message("--gold", problem))
-    return read_given(source, target, gold, base)
+        raise ArgumentError(message("--alignment", problem))
+    return read_given(source, target, alignment, base)

@@ -147,17 +147,17 @@ def built_in(split: str, sentences: int) -> Given:
     )
 
 
-def read_given(source: str | None, target: list[str], gold: Path | None, base: int) -> Given:
+def read_given(source: str | None, target: list[str], alignment: Path | None, base: int) -> Given:
     """Sentences, references and links from files; as many of each."""
     references = [_whole(each) for each in target]
     sources = None if source is None else _whole(source)
-    links = None if gold is None else read_links(gold, base)
-    counts = {"--source": sources, **dict(zip(target, references, strict=True)), "--gold": links}
+    links = None if alignment is None else read_links(alignment, base)
+    counts = {"--source": sources, **dict(zip(target, references, strict=True)), "--alignment": links}
     given = {shown(name): len(lines) for name, lines in counts.items() if lines is not None}
     if len(set(given.values())) > 1:
         problem = ", ".join(f"{name} has {count:,} lines" for name, count in given.items())
         raise DataError(message("regard evaluate", problem, expected="as many of each"))
-    return Given(sources or [], references, ", ".join(map(shown, target)), links, shown(gold or ""))
+    return Given(sources or [], references, ", ".join(map(shown, target)), links, shown(alignment or ""))
 
 
 def _whole(place: str) -> list[str]:
@@ -173,12 +173,12 @@ def judge_file(place: str, given: Given, how: Judging) -> Report:
     return Report(f"{shown(place)} against {given.name}", len(found), how.scores(found, given.references))
 
 
-def judge_run(translator: Any, given: Given, how: Judging, output: Path | None, page: Page) -> Report:
+def judge_run(translator: Any, given: Given, how: Judging, out: Path | None, page: Page) -> Report:
     """How good a run translates and aligns; its translations are written where they are wanted."""
     if sys.stderr.isatty():  # a bar moves once a batch is done, and the first may take seconds
         say(f"translating {len(given.sources):,} sentences")
     began, found, notes = time.monotonic(), list[str](), Notes()
-    with nullcontext() if output is None else writing(output) as write:
+    with nullcontext() if out is None else writing(out) as write:
         translations = _looking(translator, page.wanted).stream(given.sources)
         for number, (each, reference) in enumerate(zip(translations, given.references[0], strict=True), 1):
             notes.add(number, each.notes)

@@ -12,7 +12,7 @@ from regard.cli.searching import (
     BatchTokens,
     Device,
     Longest,
-    OutputFile,
+    OutFile,
     RunFolder,
     SourceFile,
     TargetFile,
@@ -35,7 +35,7 @@ def score(
     run: RunFolder,
     source: SourceFile,
     target: TargetFile,
-    output: OutputFile = None,
+    out: OutFile = None,
     tokens: Tokens = False,
     longest: Longest = 512,
     batch: BatchTokens = 4096,
@@ -58,7 +58,7 @@ def score(
     sources, targets = given_sides(source, target)
     translator = opened(run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look=None)
     notes, total, count = Notes(), 0.0, 0
-    with writing(output) as write:
+    with writing(out) as write:
         number = 0
         for pairs in read_pairs(sources, targets, AT_ONCE):
             for found in translator.score(*map(list, zip(*pairs, strict=True))):

@@ -26,8 +26,8 @@ def _option(text: str, panel: str = SEARCHING, **limits: Any) -> Any:
 
 SourceFile = Annotated[str, typer.Option(metavar="FILE", help="Sentences, one a line; - is standard input.")]
 TargetFile = Annotated[str, typer.Option(metavar="FILE", help="Their translations, in the same order.")]
-OutputFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The file to write to, not standard output.")
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="The file to write to, not standard output.")
 ]
 PageFile = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of alignments.")

@@ -21,7 +21,7 @@ from regard.cli.searching import (
     Greedily,
     Longest,
     MaxLength,
-    OutputFile,
+    OutFile,
     Overlong,
     PageFile,
     Penalty,
@@ -64,7 +64,7 @@ def translate(
     run: RunFolder,
     files: Files = None,
     text: Given = None,
-    output: OutputFile = None,
+    out: OutFile = None,
     scores: Scores = False,
     draw: Draw = False,
     page: PageFile = None,
@@ -101,7 +101,7 @@ def translate(
 
     * `regard translate runs/x < news.ko > news.en`
 
-    * `regard translate runs/x news.ko --output news.en --alignments news.links --page news.html`
+    * `regard translate runs/x news.ko --out news.en --alignments news.links --page news.html`
 
     * `regard translate runs/x news.ko --beam 10 --best 10 > news.10-best`
 
@@ -134,7 +134,7 @@ def translate(
         overlong=overlong,
         look="*cross" if looking else None,
     )
-    asked = Asked(output, alignments, best, scores, draw, probabilities)
+    asked = Asked(out, alignments, best, scores, draw, probabilities)
     write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
     shown.save(f"Translations by {run.name or run}", described(search))
     tell(notes, lines)
@@ -144,7 +144,7 @@ def translate(
 class Asked:
     """Where translations and their alignments go, and how they are printed."""
 
-    output: Path | None = None
+    out: Path | None = None
     alignments: Path | None = None
     best: int = 1
     scores: bool = False
@@ -169,14 +169,14 @@ class Asked:
 def write_all(translations: Iterator[Translation], asked: Asked, page: Page, notes: Notes) -> None:
     """Write translations as they come, and what goes beside them."""
     with ExitStack() as stack:
-        write = stack.enter_context(writing(asked.output))
+        write = stack.enter_context(writing(asked.out))
         link = None if asked.alignments is None else stack.enter_context(writing(asked.alignments))
         for number, found in enumerate(translations, 1):
             notes.add(number, found.notes)
             page.add(found)
             if link is not None:
                 link(aligned(found, asked.probabilities))
-            if asked.draw and asked.output is None:
+            if asked.draw and asked.out is None:
                 Console(highlight=False).print(found, "")
             else:
                 for line in asked.printed(found, number):

@@ -1,0 +1,114 @@
+"""Pairs on the command line: in which files they are, and what is done with odd ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli.columns import two_columns, two_names
+from regard.data import Choices, Pairs, read_pairs
+from regard.errors import ArgumentError, DataError, UnknownName, message
+
+__all__ = ["as_options", "given_pairs", "read_choices"]
+
+SourceFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--source", metavar="FILE", help="A file of sentences, one a line; may be given again."),
+]
+TargetFiles = Annotated[
+    list[Path] | None, typer.Option("--target", metavar="FILE", help="Their translations, in the same order.")
+]
+TabbedFiles = Annotated[
+    list[Path] | None, typer.Option("--tsv", metavar="FILE", help="Or one file with both, between tabs.")
+]
+JsonFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--jsonl", metavar="FILE", help="Or one file of JSON objects, one a line."),
+]
+Columns = Annotated[str, typer.Option(help="Of --tsv: two numbers from 1 on, or names in its first line.")]
+Fields = Annotated[str, typer.Option("--fields", help="Of --jsonl: two names; a.b is b inside of a.")]
+Chosen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--choose",
+        metavar="NAME=VALUE",
+        help="What is done with odd pairs: invalid=replace, uneven=skip, longest=200, ...",
+    ),
+]
+
+OPTIONS = {
+    r'choose Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
+    r'Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
+    r'fetch\(".*?", \.\.\., edition="any"\)': "--any-edition",
+    r"hold_out\(\) of ": "",
+}
+"""What errors tell people who write Python, and what it is on the command line."""
+
+
+def given_pairs(
+    command: str,
+    source: list[Path] | None,
+    target: list[Path] | None,
+    tsv: list[Path] | None,
+    jsonl: list[Path] | None,
+    columns: str,
+    names: str,
+    choose: list[str] | None,
+) -> Pairs:
+    """The pairs that options name; raises where they do not name both sides once."""
+    ways = (source or target, tsv, jsonl)
+    if sum(map(bool, ways)) != 1 or bool(source) != bool(target):
+        problem = "this does not say where both sides are"
+        expected = "--source and --target, or --tsv, or --jsonl"
+        raise ArgumentError(message(command, problem, expected=expected))
+    return read_pairs(
+        source or None,
+        target or None,
+        tsv=tsv or None,
+        jsonl=jsonl or None,
+        columns=two_columns(columns),
+        fields=two_names("--fields", names),
+        choices=read_choices(choose or []),
+    )
+
+
+def as_options(error: DataError) -> DataError:
+    """The same error, with options in the place of what is to be written in Python.
+
+    >>> print(as_options(DataError('mend the data, or choose Choices(invalid="replace")')))
+    mend the data, or --choose invalid=replace
+    """
+    text = str(error)
+    for pattern, option in OPTIONS.items():
+        text = re.sub(pattern, option, text)
+    return DataError(text)
+
+
+def read_choices(given: list[str]) -> Choices:
+    """Choices from what was said on the command line.
+
+    >>> read_choices(["invalid=replace", "longest=200"])
+    Choices(invalid='replace', longest=200)
+    """
+    known = [field.name for field in fields(Choices)]
+    chosen: dict[str, Any] = {}
+    for each in given:
+        name, said, value = each.partition("=")
+        if not said:
+            raise ArgumentError(
+                message("--choose", f"{each!r}", expected="NAME=VALUE, as in invalid=replace")
+            )
+        if name not in known:
+            raise UnknownName("choice", name, known)
+        chosen[name] = value
+        if name in ("longest", "ratio"):
+            try:
+                chosen[name] = None if value == "none" else (int if name == "longest" else float)(value)
+            except ValueError:
+                expected = "a number, or none"
+                raise ArgumentError(message("--choose", f"{each!r}", expected=expected)) from None
+    return Choices(**chosen)
