@@ -2,11 +2,13 @@
 
 python -m benchmarks.alignments --set korean --runs runs/ko-en:runs/en-ko
 python -m benchmarks.alignments --set deen --runs runs/de-en:runs/en-de --tokenise \\
-    --source test.de.gz --target test.en.gz --gold de-en.wa.gz
+    --source test.de.gz --target test.en.gz --gold de-en.wa.gz \\
+    --corpus Tatoeba --note "Europarl, of which the training text has nothing."
 
 Each call measures one set, and adds it to the table of the day. Where runs are read is chosen on some pairs,
-by their links and by agreement, and judged on the others. A run folder is left as it is. eflomal is measured
-where it can be imported; it is given the pairs that the first run was trained on, plus the pairs to align.
+by their links and by agreement, and judged on the others. A run folder is left as it is; in the table, a run
+has the name of its folder, and of its model unless the folder says it. eflomal is measured where it can be
+imported; it is given the pairs that the first run was trained on, plus the pairs to align.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import RESULTS, environment
+from benchmarks.words import Words
 from regard.cli.drawn_links import check_drawn
 from regard.data import korean_english
 from regard.data.reading import read_lines
@@ -31,7 +33,7 @@ from regard.tasks.translation import TranslationRun, load_translator
 from regard.tasks.translation.aligning import choose_by_agreement, choose_by_links
 from regard.tasks.translation.corpus import read_split
 
-__all__ = ["Direction", "Pairs", "Row", "Words", "main", "measured"]
+__all__ = ["Direction", "Pairs", "Row", "main", "measured", "table"]
 
 SYMMETRISED = ("intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
 EFLOMAL_RUNS = 3
@@ -42,7 +44,6 @@ their links, or, without links, by what both directions agree on. eflomal, a sta
 training pairs of the first run plus the pairs to align; of three runs the median. A run called guided was
 shown the links of its training pairs, which no other aligner here has seen.
 """
-WORD = re.compile(r"\w+(?:-\w+)*|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -79,24 +80,6 @@ class Row:
         return cls(aligner, str(read), rates[0], rates[1], rates[2], score.proposed)
 
 
-@dataclass(frozen=True)
-class Words:
-    """How words are found: between spaces, or with punctuation apart; in lower case, or as they are."""
-
-    tokenise: bool
-    lowercase: bool
-
-    def of(self, line: str) -> list[str]:
-        line = line.lower() if self.lowercase else line
-        return WORD.findall(line) if self.tokenise else line.split()
-
-    def unknown(self, lines: Iterable[str], trained: Iterable[str]) -> float:
-        """How much of some text is words that the training text does not have, in per cent."""
-        known = {word for line in trained for word in self.of(line)}
-        said = [word for line in lines for word in self.of(line)]
-        return round(100 * sum(word not in known for word in said) / max(len(said), 1), 2)
-
-
 def built_in(chosen_by: int, judged_by: int) -> tuple[Pairs, Pairs]:
     """Pairs of the built-in corpus to choose by and to judge by."""
     found = []
@@ -115,18 +98,25 @@ def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -
     return whole[:chosen_by], whole[chosen_by:]
 
 
+def named(run: TranslationRun) -> str:
+    """What a run is called in a table, wherever it lies."""
+    folder, model = run.folder.name, run.settings.model.name
+    return folder if model in folder else f"{model} {folder}"
+
+
 class Direction:
     """One run: what it saw of the pairs to judge by, and where it is read, for which reasons."""
 
     def __init__(self, run: TranslationRun, few: Pairs, many: Pairs):
-        self.name, self.run, self.gold = run.folder.name, run, many.gold
+        self.name, self.run, self.gold = named(run), run, many.gold
         self.scored = run.score(many.sources, many.targets)
         first = choices(self.scored[0].attention)[0]  # all sites together, or the only one
         usual = first if run.alignment == Choice() else run.alignment
         ranked = [choice for choice, _ in choose_by_links(run, few.sources, few.targets, few.gold)]
         self.reasons: dict[Choice, list[str]] = {}
         self.add(usual, "by default")
-        self.add(ranked[0], "by links")
+        self.best = ranked[0]
+        self.add(self.best, "by links")
         other = next(each for each in ranked if each.shifted != ranked[0].shifted)
         self.add(other, "by links, the best of the other step")
 
@@ -156,10 +146,13 @@ def measured(forward: TranslationRun, backward: TranslationRun | None, few: Pair
     here, there, agreed = choose_by_agreement(forward, backward, few.sources, few.targets)[0]
     for side, choice in ((ours, here), (theirs, there)):
         side.add(choice, f"by agreement, F1 {100 * agreed:.1f}")
-    found = list(zip(ours.links(here), (each.turned() for each in theirs.links(there)), strict=True))
-    joined = {how: [symmetrise(a, b, how) for a, b in found] for how in SYMMETRISED}
-    both = f"{ours.name} and {theirs.name}"
-    rows = [Row.of(both, f"{how} (by agreement)", score_links(joined[how], many.gold)) for how in joined]
+    rows = []
+    for reason, one, other in (("by agreement", here, there), ("by links", ours.best, theirs.best)):
+        found = list(zip(ours.links(one), (each.turned() for each in theirs.links(other)), strict=True))
+        for how in SYMMETRISED if reason == "by agreement" else SYMMETRISED[-1:]:
+            joined = [symmetrise(a, b, how) for a, b in found]
+            both = f"{ours.name} and {theirs.name}"
+            rows.append(Row.of(both, f"{how} ({reason})", score_links(joined, many.gold)))
     return [*ours.rows(), *theirs.rows(), *rows]
 
 
@@ -171,7 +164,7 @@ def eflomal_rows(trained: Sequence[tuple[str, str]], many: Pairs, words: Words) 
         print("eflomal is not installed here, and is left out: pip install eflomal")
         return []
     sides = [
-        [*(" ".join(words.of(pair[side])) for pair in trained), *lines]
+        [" ".join(each) for each in (*(words.of(pair[side]) for pair in trained), *map(words.given, lines))]
         for side, lines in enumerate((many.sources, many.targets))
     ]
     found: dict[str, list[AlignmentScore]] = {}
@@ -195,12 +188,19 @@ def table(sets: dict[str, Any]) -> Iterator[str]:
     """The lines of all sets."""
     yield from ABOUT.splitlines()
     for name, each in sets.items():
-        unknown = [f"{each['unknown'][side]:.1f} % of the {side}" for side in ("source", "target")]
-        written = "lower-cased" if each["lowercase"] else "as written"
         yield f"\n## {name}\n"
         counts = [f"{each[use]:,}" for use in ("judged", "chosen", "trained")]
-        yield "{} pairs, chosen on {} others; {} to learn from.".format(*counts)
-        yield f"Words that those to learn from do not have, {written}: {' and '.join(unknown)}.\n"
+        corpus = f" of {each['corpus']}" if each["corpus"] else ""
+        yield "{} pairs, chosen on {} others; {}{} to learn from.".format(*counts, corpus)
+        written = "lower-cased" if each["lowercase"] else "as written"
+        shares = "; ".join(
+            "of the {}, {:.1f} % of its words and {:.1f} % of those that differ".format(
+                side, *shares.values()
+            )
+            for side, shares in each["unknown"].items()
+        )
+        yield f"Words unknown to those, {written}: {shares}."
+        yield f"{each['note']}\n" if each["note"] else ""
         yield "| aligner | read | error rate | precision | recall | links |"
         yield "| --- | --- | ---: | ---: | ---: | ---: |"
         for row in each["rows"]:
@@ -223,6 +223,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--tokenise", action="store_true", help="the training text has punctuation in its words"
     )
+    parser.add_argument("--corpus", default="", help="what the runs were trained on, for the table")
+    parser.add_argument("--note", default="", help="what is to be known about the set, for the table")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
     return parser.parse_args()
@@ -248,8 +250,8 @@ def main() -> None:
     words = Words(given.tokenise, data.lowercase)
     rows += eflomal_rows(trained, many, words)
     unknown = {
-        "source": words.unknown(many.sources, (pair[0] for pair in trained)),
-        "target": words.unknown(many.targets, (pair[1] for pair in trained)),
+        "source": asdict(words.unknown(many.sources, (pair[0] for pair in trained))),
+        "target": asdict(words.unknown(many.targets, (pair[1] for pair in trained))),
     }
     write(
         given.set,
@@ -257,6 +259,8 @@ def main() -> None:
             "judged": len(many.gold),
             "chosen": len(few.gold),
             "trained": len(trained),
+            "corpus": given.corpus,
+            "note": given.note,
             "lowercase": data.lowercase,
             "unknown": unknown,
             "rows": [asdict(row) for row in rows],

@@ -1,0 +1,107 @@
+"""Alignments: how words are found and counted, where two runs are read, and what a table says of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks.alignments import EFLOMAL_RUNS, Row, built_in, eflomal_rows, measured, table
+from benchmarks.words import Unknown, Words
+from regard.evaluation import parse_links
+from regard.tasks.translation import load_translator
+from tests.tasks.small import settings, train, written
+
+
+def test_a_training_text_is_cut_into_the_words_of_a_test_text():
+    words = Words(tokenise=True, lowercase=True)
+    text = "Don’t say: “Olaf's EU-Bericht!” I'll ask."
+    apart = words.of(text)
+    assert " ".join(apart) == "do n't say : \" olaf 's eu-bericht ! \" i 'll ask ."
+    assert words.given(" ".join(apart)) == apart  # a test text stays as it is cut
+    assert " ".join(words.of("l'homme d'été")) == "l ' homme d ' été"
+    assert Words(tokenise=False, lowercase=False).of("I'll ask.") == ["I'll", "ask."]
+
+
+def test_unknown_words_are_counted_in_running_text_and_once_each():
+    words = Words(tokenise=True, lowercase=True)
+    lines = ["The the of Of house .", "Tom 's garden"]  # nine words, seven of them different
+    assert words.unknown(lines, ["The house.", "Tom's here"]) == Unknown(33.33, 28.57)
+    assert Words(tokenise=False, lowercase=False).unknown(["The the"], ["the."]) == Unknown(100, 100)
+    assert words.unknown([], ["The house."]) == Unknown(0, 0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small Transformer of each direction."""
+    place = tmp_path_factory.mktemp("runs")
+    data = written(place / "data")
+    model = {"name": "transformer", "width": 8, "heads": 2, "layers": 2, "inner": 8}
+    turned = {"source": data["target"], "target": data["source"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(place / "cache"))
+        for name, given in (("ko-en", data), ("en-ko", turned)):
+            train({**settings(given), "model": model}, place / name)
+    return {"there": place / "ko-en", "back": place / "en-ko"}
+
+
+def test_two_runs_are_read_by_links_by_agreement_one_step_later_and_as_one(runs: dict[str, Path]):
+    few, many = built_in(4, 6)
+    forward, backward = (load_translator(runs[way], device="cpu") for way in ("there", "back"))
+    rows = measured(forward, backward, few, many)
+    names = {row.aligner for row in rows}
+    both = "transformer ko-en and transformer en-ko"
+    assert names == {"transformer ko-en", "transformer en-ko", both}
+    for name in ("transformer ko-en", "transformer en-ko"):
+        read = " ".join(row.read for row in rows if row.aligner == name)
+        for reason in ("by default", "by links", "by agreement", "one step later", "the other step"):
+            assert reason in read
+    joined = [row.read for row in rows if row.aligner == both]
+    assert joined[-2:] == ["grow-diag-final-and (by agreement)", "grow-diag-final-and (by links)"]
+    alone = measured(forward, None, few, many)
+    assert [row for row in alone if "by links" in row.read] and not [
+        row for row in alone if row.aligner == both
+    ]
+
+
+def test_eflomal_is_given_the_training_pairs_and_the_pairs_to_align_written_alike(monkeypatch):
+    _, many = built_in(1, 2)
+    seen = []
+
+    class Aligner:
+        def align(self, sources, targets, forward, backward):
+            seen.append((sources, targets))
+            for path in (forward, backward):
+                Path(path).write_text("\n" * (len(sources) - 2) + "0-0\n0-0\n")
+
+    module = ModuleType("eflomal")
+    module.Aligner = Aligner
+    monkeypatch.setitem(sys.modules, "eflomal", module)
+    loud = type(many)(["안녕 , Tom", "가 ."], ["Hello , TOM", "Go ."], [parse_links("0-0")] * 2)
+    rows = eflomal_rows([("Tom, 안녕.", "It's Tom.")], loud, Words(tokenise=True, lowercase=True))
+    assert seen[0] == (["tom , 안녕 .", "안녕 , tom", "가 ."], ["it 's tom .", "hello , tom", "go ."])
+    assert len(seen) == EFLOMAL_RUNS
+    assert {(row.aligner, row.error_rate) for row in rows} == {("eflomal", 0)}
+
+
+def test_a_table_says_what_was_learned_from_and_how_many_words_are_unknown():
+    row = Row("transformer de-en", "*cross, all heads (by default)", 41.25, 60.0, 57.5, 1234)
+    found = {
+        "judged": 80,
+        "chosen": 20,
+        "trained": 166472,
+        "corpus": "Tatoeba",
+        "note": "Far from home.",
+        "lowercase": True,
+        "unknown": {"source": asdict(Unknown(9.5, 21.0)), "target": asdict(Unknown(6.875, 14.0))},
+        "rows": [asdict(row)],
+        "environment": {"threads": 1},
+    }
+    text = "\n".join(table({"deen": found}))
+    assert "80 pairs, chosen on 20 others; 166,472 of Tatoeba to learn from." in text
+    assert "of the source, 9.5 % of its words and 21.0 % of those that differ" in text
+    assert "Far from home." in text
+    assert "| transformer de-en | *cross, all heads (by default) | 41.2 | 60.0 | 57.5 | 1,234 |" in text
