@@ -3,65 +3,100 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
-from dataclasses import asdict
+import sys
+from pathlib import Path
+from typing import Any
 
-from benchmarks.cases import CASES
-from benchmarks.measure import RESULTS, environment, extra_peak, peak_of, timed
+import torch
+
+from benchmarks.device import Device, ceilings
+from benchmarks.measure import RESULTS, Processor, extra_peak
+from benchmarks.report import tables
+from benchmarks.running import Budget, Run
+from benchmarks.suites import SUITES
+
+LIMITS = {"gpu": 200.0, "cpu": 900.0}
+"""Seconds that a suite may take."""
+
+SECONDS = {"gpu": 2.0, "cpu": 24.0}
+"""Seconds of measuring, a case."""
 
 
-def main() -> None:
-    """Run all cases, or those named."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)}; all unless given"
-    )
-    parser.add_argument("--peak", nargs=2, metavar=("CASE", "PEER"), help=argparse.SUPPRESS)
-    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
-    given = parser.parse_args()
+def main() -> int:
+    """Run the suite of this machine: all cases, or those named."""
+    given = _given()
+    cases = SUITES[given.suite]
     if given.peak:
-        case, peer = given.peak
-        print(extra_peak(CASES[case].peers[peer]()))
-        return
-    unknown = [name for name in given.cases if name not in CASES]
+        name, number = given.peak
+        *_, last = cases[name]().peers[int(number)].make().values()
+        print(extra_peak(last))
+        return 0
+    stem = Path(given.into) / f"{datetime.date.today():%Y-%m-%d}-{given.suite}"
+
+    def keep(found: dict[str, Any]) -> None:
+        if not given.no_write:
+            stem.parent.mkdir(parents=True, exist_ok=True)
+            stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+            stem.with_suffix(".md").write_text(tables(found))
+
+    budget = Budget(given.seconds / (3 if given.quick else 1), given.limit, 0 if given.quick else 2)
+    with contextlib.ExitStack() as stack:
+        if given.suite == "gpu":
+            machine: Any = stack.enter_context(Device())
+        else:
+            machine = Processor()
+        found: dict[str, Any] = {
+            "suite": given.suite,
+            "date": f"{datetime.date.today()}",
+            "environment": machine.environment(),
+        }
+        if given.suite == "gpu":
+            with contextlib.suppress(RuntimeError):
+                found["ceilings"] = ceilings()
+        chosen = {name: cases[name]() for name in given.cases or cases}
+        run = Run(chosen, machine, budget, keep, lambda line: print(line, flush=True), found)
+        try:
+            run()
+        except KeyboardInterrupt:
+            print("stopped; what was measured is kept", file=sys.stderr)
+            return 130
+        finally:
+            keep(found)
+            print("\n" + tables(found))
+            if not given.no_write:
+                print(f"written: {stem.name}.json and .md")
+    return 0
+
+
+def _given() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
+    known = "; ".join(f"{name}: {', '.join(cases)}" for name, cases in SUITES.items())
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"all unless given. {known}")
+    here = "gpu" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--suite", choices=list(SUITES), default=here, help="what this machine has")
+    parser.add_argument(
+        "--into", default=str(RESULTS), metavar="FOLDER", help="benchmarks/results unless given"
+    )
+    parser.add_argument("--seconds", type=float, metavar="N", help="of measuring, a case")
+    parser.add_argument("--limit", type=float, metavar="N", help="seconds of the whole run")
+    parser.add_argument(
+        "--quick", action="store_true", help="nothing that PyTorch compiles, a third of the time"
+    )
+    parser.add_argument("--no-write", action="store_true", help="print the tables, write no files")
+    parser.add_argument("--peak", nargs=2, metavar=("CASE", "NUMBER"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.seconds = given.seconds or SECONDS[given.suite]
+    given.limit = given.limit or LIMITS[given.suite]
+    unknown = [name for name in given.cases if name not in SUITES[given.suite]]
     if unknown:
-        parser.error(f"no case {unknown[0]!r}; known: {', '.join(CASES)}")
-    found = {}
-    for name in given.cases or CASES:
-        case = CASES[name]
-        print(f"{name}: {case.about}", flush=True)
-        case.gate()
-        print("  the gate is passed", flush=True)
-        found[name] = {"about": case.about, "peers": {}}
-        for peer, make in case.peers.items():
-            timing, peak = timed(make()), peak_of(name, peer)
-            found[name]["peers"][peer] = {**asdict(timing), "peak_mib": peak}
-            print(f"  {peer}: {timing.median:.0f} ms, {peak:.0f} MiB", flush=True)
-    text = table(found)
-    print("\n" + text)
-    if not given.no_write:
-        stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-cpu"
-        RESULTS.mkdir(exist_ok=True)
-        record = {"environment": environment(), "cases": found}
-        stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
-        stem.with_suffix(".md").write_text(text)
-        print(f"written: {stem.name}.json and .md")
-
-
-def table(found: dict) -> str:
-    """One Markdown table a case, and what it was measured on."""
-    lines = []
-    for name, case in found.items():
-        lines += [f"## {name}", "", f"{case['about']}.", ""]
-        lines += ["| | median ms | quartiles | extra memory MiB |", "| --- | --- | --- | --- |"]
-        for peer, row in case["peers"].items():
-            spread = f"{row['low']:.0f} to {row['high']:.0f}"
-            lines.append(f"| {peer} | {row['median']:.0f} | {spread} | {row['peak_mib']:.0f} |")
-        lines.append("")
-    where = ", ".join(f"{name} {value}" for name, value in environment().items())
-    return "\n".join([*lines, f"Measured on: {where}.", ""])
+        parser.error(f"no case {unknown[0]!r}; known: {', '.join(SUITES[given.suite])}")
+    if given.suite == "gpu" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device; --suite cpu")
+    return given
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

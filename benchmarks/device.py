@@ -1,0 +1,171 @@
+"""Measuring on a CUDA device: its own events for time, its allocator for memory, nvidia-smi for the clock.
+
+What takes less than a few milliseconds is captured as a CUDA graph, so that launches from Python do not
+count; where that fails it is launched, and the row says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.measure import Timing, environment, taken_for
+
+__all__ = ["Device", "ceilings", "graphed", "timed"]
+
+LONG = 5.0
+"""Milliseconds from which launches are too little of it to matter."""
+
+
+def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
+    """The run, captured so many times in one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            run()
+    return graph.replay
+
+
+def timed(run: Callable[[], object], seconds: float = 0.3) -> Timing:
+    """Median and quartiles of the device time of one run."""
+    run()
+    first = min(_elapsed(run) for _ in range(2))
+    if first >= LONG:
+        return taken_for(seconds, lambda: _elapsed(run), "launched")
+    replay: Callable[[], object]
+    try:
+        replay, how = graphed(run), "graph"
+        replay()
+        first = _elapsed(replay)
+    except Exception as error:
+        torch.cuda.synchronize()
+        replay, how = run, f"launched ({type(error).__name__} when captured)"
+    repeats = max(1, min(20, int(1.0 / max(first, 1e-3))))  # events must not be most of what is timed
+    if how == "graph" and repeats > 1:
+        replay = graphed(run, repeats)
+    elif repeats > 1:
+        replay = _repeated(run, repeats)
+    replay()
+    return taken_for(seconds, lambda: _elapsed(replay) / repeats, how)
+
+
+def _repeated(run: Callable[[], object], repeats: int) -> Callable[[], None]:
+    def replay() -> None:
+        for _ in range(repeats):
+            run()
+
+    return replay
+
+
+def _elapsed(run: Callable[[], object]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+class Device:
+    """A CUDA device; entered, it watches its clock."""
+
+    def __init__(self) -> None:
+        self.memory = float(torch.cuda.get_device_properties(0).total_memory)
+        self.seen: list[tuple[float, float]] = []
+        self.watcher: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Device:
+        command = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+        with contextlib.suppress(OSError):
+            self.watcher = subprocess.Popen(
+                [*command, "-lms", "200"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.watcher is not None:
+            self.watcher.terminate()
+            self.watcher.wait()
+
+    def _watch(self) -> None:
+        assert self.watcher is not None and self.watcher.stdout is not None
+        for line in self.watcher.stdout:
+            with contextlib.suppress(ValueError):
+                self.seen.append((time.monotonic(), float(line)))
+
+    def timed(self, run: Callable[[], object], seconds: float) -> Timing:
+        return timed(run, seconds)
+
+    def peak(self, run: Callable[[], object], case: str = "", number: int = 0) -> float:
+        run()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def clean(self) -> None:
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def clock(self, start: float) -> list[float] | None:
+        rates = [rate for at, rate in list(self.seen) if at >= start]
+        return [min(rates), max(rates)] if rates else None
+
+    def environment(self) -> dict[str, str]:
+        properties = torch.cuda.get_device_properties(0)
+        found = {
+            "gpu": properties.name,
+            "memory": f"{properties.total_memory / 2**30:.0f} GiB",
+            "multiprocessors": str(properties.multi_processor_count),
+            "driver": _asked("driver_version"),
+            "top clock": f"{_asked('clocks.max.sm')} MHz",
+            "power limit": f"{_asked('power.limit')} W",
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+        }
+        try:
+            import triton
+
+            found["triton"] = triton.__version__
+        except ImportError:
+            found["triton"] = "none"
+        return {**found, **environment()}
+
+
+def ceilings() -> dict[str, float]:
+    """What this device does at best: a product of matrices of 8,192 in bfloat16, and a copy of 4 GiB."""
+    matrix = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    product = timed(lambda: matrix @ matrix, 0.2).median
+    much = torch.empty(1 << 31, dtype=torch.bfloat16, device="cuda")
+    other = torch.empty_like(much)
+    copy = timed(lambda: other.copy_(much), 0.1).median
+    return {
+        "matmul TFLOP/s": round(2 * 8192**3 / product / 1e9, 1),
+        "copy TB/s": round(2 * much.nbytes / copy / 1e9, 3),
+    }
+
+
+def _asked(what: str) -> str:
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

@@ -1,0 +1,66 @@
+"""Other tiles for the additive kernels, and how long each kernel runs: for whoever tunes them.
+
+benchmarks/additive.py runs this with --sweep and --profile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import torch
+
+from benchmarks.additive import CASES, Shape, passes
+from benchmarks.device import timed
+from regard.kernels import launch
+
+__all__ = ["profile", "sweep"]
+
+TILES = [(16, 32), (16, 64), (32, 32), (64, 32), (32, 64), (64, 64)]
+GROUPS = [(4, 1), (2, 2), (2, 1), (1, 4)]
+GRADIENTS = [(some, warps) for some in (8, 16, 32) for warps in (1, 2, 4)]
+
+
+def sweep(name: str, dtype: torch.dtype) -> None:
+    """Other tiles for a case: those of the scores by the forward pass, those of the gradients by both."""
+    shape = CASES[name]
+    kind = launch.Shape(1, 1, 1, shape.queries, shape.keys, shape.width, shape.width).kind
+    own = launch.LAUNCHES[kind]
+    scores = [
+        replace(own, rows=rows, columns=columns, group=group, unroll=unroll, fill=fill)
+        for (rows, columns), (group, unroll), fill in itertools.product(TILES, GROUPS, (8, 16))
+    ]
+    best = _quickest(name, kind, shape, dtype, "forward", [own, *scores])
+    gradients = [replace(best, some=some, width=32 * warps, warps=warps) for some, warps in GRADIENTS]
+    fitting = [each for each in gradients if not each.rows % each.some and not each.columns % each.some]
+    best = _quickest(name, kind, shape, dtype, "both", [best, *fitting])
+    print(f"{name}: {kind}: {best}")
+
+
+def _quickest(
+    name: str, kind: str, shape: Shape, dtype: torch.dtype, which: str, tried: list[launch.Launch]
+) -> launch.Launch:
+    taken = {}
+    for each in tried:
+        launch.LAUNCHES[kind] = each
+        try:
+            taken[each] = timed(passes("regard", shape, dtype)[which], 0.03).median
+        except Exception as error:  # a tile that does not fit the machine is no reason to lose the others
+            print(f"  {each}: {type(error).__name__}", flush=True)
+    order = sorted(taken, key=lambda each: taken[each])
+    for each in order[:8]:
+        print(f"  {name} {which} {taken[each]:.4f} ms  {each}", flush=True)
+    launch.LAUNCHES[kind] = order[0]
+    return order[0]
+
+
+def profile(name: str, dtype: torch.dtype) -> None:
+    """How long each kernel of forward and backward runs."""
+    run = passes("regard", CASES[name], dtype)["both"]
+    run(), run(), torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(10):
+            run()
+        torch.cuda.synchronize()
+    print(f"{name}, {dtype}: ten passes")
+    print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=16, max_name_column_width=48))
