@@ -33,8 +33,9 @@ docs: .venv/dev  ## the documentation, into site/
 	.venv/bin/python docs/make.py
 	.venv/bin/mkdocs build --strict
 
-bench: .venv/dev  ## the benchmarks
+bench: .venv/dev  ## the benchmarks of this machine, GPU or CPU, and the page about them
 	.venv/bin/python -m benchmarks $(ARGS)
+	.venv/bin/python docs/make.py performance
 
 clean:  ## remove what was built, keep .venv
 	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache

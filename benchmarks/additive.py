@@ -193,7 +193,9 @@ def additive_case(
             make = partial(passes, name, shape, kind, device, backend)
             when = turn if name == "torch.compile" else 0
             mine = name == "regard"
-            peers.append(Peer(name, make, dtype, ours=mine, turn=when, holds=holds.get(name, 0.0)))
+            compiling = name == "torch.compile" and device == "cpu"
+            note = (lambda: "peak with what compiling takes") if compiling else str
+            peers.append(Peer(name, make, dtype, ours=mine, turn=when, holds=holds.get(name, 0.0), note=note))
     limits = (shape.limit, "tanh") if device == "cuda" else (None, "")
     return Case(
         f"Additive attention, {shape}",

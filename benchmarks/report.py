@@ -50,18 +50,20 @@ def table_of(case: Found) -> str:
 
 def _by_peer(case: Found) -> str:
     rows, limit = case["rows"], case.get("limit")
-    trains = any("both" in row for row in rows)
+    passes = {"forward": "forward ms", "both": "forward + backward ms"}
+    passes = {each: heading for each, heading in passes.items() if any(each in row for row in rows)}
     dtypes = len({row["dtype"] for row in rows}) > 1
-    headings = ["peer", *["dtype"] * dtypes, "forward ms", "quartiles", *["of the limit"] * bool(limit)]
-    headings += ["forward + backward ms", "quartiles"] * trains
+    headings = ["peer", *["dtype"] * dtypes]
+    for each, heading in passes.items():
+        headings += [heading, "quartiles", *["of the limit"] * bool(limit and each == "forward")]
     headings += ["peak MiB", ""]
     lines = []
     for row in rows:
-        line = [row["peer"], *[row["dtype"]] * dtypes, *_timing(row.get("forward"))]
-        if limit:
-            line.append(f"{100 * limit / row['forward']['median']:.0f} %" if "forward" in row else "")
-        if trains:
-            line += _timing(row.get("both"))
+        line = [row["peer"], *[row["dtype"]] * dtypes]
+        for each in passes:
+            line += _timing(row.get(each))
+            if limit and each == "forward":
+                line.append(f"{100 * limit / row[each]['median']:.0f} %" if each in row else "")
         said = "; ".join(filter(None, (row.get("note"), row.get("missing"), _launched(row))))
         lines.append([*line, f"{row['peak_mib']:,.0f}" if "peak_mib" in row else "", said])
     if not any(line[-1] for line in lines):

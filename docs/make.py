@@ -2,11 +2,13 @@
 
     python docs/make.py           write what is missing or stale
     python docs/make.py --check   write nothing; exit 1 where a page's code fails or something is stale
+    python docs/make.py PAGE ...  these pages alone, by name: performance
 
 A page is Markdown. Its ```python blocks run from top to bottom in one namespace, every page with one seed.
 The ```text block right after a python block is what that block printed. A block that sets `picture` has it
 drawn to pictures/PAGE-N.svg, which the page must show. What stands between `<!-- made: NAME -->` and
-`<!-- end -->` is written by the function of that name in page_tables.py.
+`<!-- end -->` is written by the function of that name in page_tables.py; its pictures are the plots of
+page_results.py.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
-sys.path[:0] = [str(DOCS), str(ROOT / "src")]
+sys.path[:0] = [str(DOCS), str(ROOT / "src"), str(ROOT)]
 
+from page_results import plots  # noqa: E402
 from page_tables import TABLES  # noqa: E402
 
 from regard.viewing import to_svg  # noqa: E402
@@ -81,13 +84,23 @@ def make(path: Path) -> Made:
                     )
                 made.pictures[name] = to_svg(namespace.pop("picture"), title=words.get(name, ""))
     pieces.append(source[end:])
-    made.problems += [
-        f"{_short(path)}: shows {_short(name)}, which no block draws"
-        for name in words
-        if name not in made.pictures and name.name.startswith(f"{page_name(path)}-")
-    ]
     made.text = MADE.sub(lambda span: span["open"] + TABLES[span["name"]]() + span["close"], "".join(pieces))
+    _draw_plots(made)
     return made
+
+
+def _draw_plots(made: Made) -> None:
+    """The pictures of a page that no block has drawn: plots of results, or a mistake."""
+    drawn: dict[str, Any] | None = None
+    for shown in SHOWN.finditer(made.text):
+        name = (made.path.parent / shown["path"]).resolve()
+        if name in made.pictures or not name.name.startswith(f"{page_name(made.path)}-"):
+            continue
+        drawn = plots() if drawn is None else drawn
+        if name.stem in drawn:
+            made.pictures[name] = to_svg(drawn[name.stem], title=shown["words"])
+        else:
+            made.problems.append(f"{_short(made.path)}: shows {_short(name)}, which no block draws")
 
 
 def page_name(path: Path) -> str:
@@ -145,8 +158,10 @@ def main() -> int:
     """Make everything, or check it."""
     parser = argparse.ArgumentParser(description="Make the pictures and tables of the pages by running them.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
-    check = parser.parse_args().check
-    made = [make(path) for path in pages()]
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="all unless given")
+    given = parser.parse_args()
+    check, wanted = given.check, given.pages or [path.stem for path in pages()]
+    made = [make(path) for path in pages() if path.stem in wanted]
     problems = [problem for each in made for problem in each.problems]
     for each in made:
         if each.problems:
@@ -158,7 +173,7 @@ def main() -> int:
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8")
                 print(f"wrote {_short(path)}")
-    for path in orphans(made):
+    for path in [] if given.pages else orphans(made):
         if check:
             problems.append(f"{_short(path)} is shown nowhere: run python docs/make.py")
         else:

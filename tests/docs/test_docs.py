@@ -1,6 +1,7 @@
 """The pages: their code runs, what they show is up to date, their links lead somewhere."""
 
 import importlib.util
+import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from tests.benchmarks.recorded import gpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +24,7 @@ def load(name: str):
     return module
 
 
-tables, make = load("page_tables"), load("make")
+results, tables, make = load("page_results"), load("page_tables"), load("make")
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))
 
@@ -128,3 +130,25 @@ def test_the_tree_in_the_readme_is_the_tree():
     named = [ROOT / ("src/regard" if inside else "") / name for inside, name in tree]
     assert len(named) > 15
     assert [short(path) for path in named if not path.exists()] == []
+
+
+def test_the_page_about_performance_is_made_from_the_newest_results(tmp_path, monkeypatch):
+    old, new = gpu(), gpu()
+    new["environment"]["gpu"] = "A newer device"
+    for day, found in (("2026-01-02", new), ("2026-01-01", old)):
+        (tmp_path / f"{day}-gpu.json").write_text(json.dumps(found), encoding="utf-8")
+    (tmp_path / "2026-01-02-recurrent.md").write_text("Tokens a second.\n", encoding="utf-8")
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    made = make.make(ROOT / "docs" / "performance.md")
+    assert made.problems == []
+    for said in ("A newer device", "missed by 12 %", "Tokens a second.", "SDPA flash", "would hold 211 GiB"):
+        assert said in made.text, said
+    drawn = {path.stem for path in made.pictures}
+    assert drawn == {f"performance-gpu-{name}" for name in new["cases"]}
+
+
+def test_a_page_without_results_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    made = make.make(ROOT / "docs" / "performance.md")
+    assert made.problems == [] and made.pictures == {}
+    assert made.text.count(results.NOTHING) == 8

@@ -1,0 +1,172 @@
+"""What was aimed at, and what the numbers say about it; and where somebody else is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.report import number
+
+__all__ = ["Loss", "Verdict", "losses", "verdicts"]
+
+Found = dict[str, Any]
+LONG, SHORT, ONE = ("long-512", "long-2048"), ("short-50", "short-64"), ("decode-50",)
+DTYPES = ("bfloat16", "float32")
+LINEAR = 1.1
+"""Memory that grows at most so much faster than the length is linear in it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target in one place. met: None where it was not measured; by: the fraction by which it was missed."""
+
+    target: str
+    where: str
+    measured: str
+    met: bool | None
+    by: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """In a word or two."""
+        if self.met is False and self.by:
+            return f"missed by {100 * self.by:.0f} %"
+        return {True: "met", False: "missed", None: "not measured"}[self.met]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A peer that is faster than ours, beyond the quartiles of both."""
+
+    case: str
+    what: str
+    peer: str
+    theirs: float
+    ours: float
+
+
+def verdicts(gpu: Found) -> list[Verdict]:
+    """Every target of the additive kernel."""
+    cases = gpu["cases"]
+    return [
+        *_within(cases, LONG, 1.6),
+        *_faster(cases, LONG, "torch.compile", 5.0),
+        *_faster(cases, LONG, "eager", 10.0),
+        *_within(cases, SHORT, 3.0),
+        *_faster(cases, SHORT, "torch.compile", 4.0),
+        *_faster(cases, ONE, "torch.compile", 1.0, "forward"),
+        *_faster(cases, ONE, "torch.compile", 1.0),
+        _linear(cases),
+        _trains(cases),
+        *_errors(cases),
+    ]
+
+
+def _row(cases: Found, case: str, peer: str, dtype: str) -> Found:
+    rows = cases.get(case, {}).get("rows", [])
+    return next((row for row in rows if (row["peer"], row["dtype"]) == (peer, dtype)), {})
+
+
+def _within(cases: Found, names: tuple[str, ...], times: float) -> Iterator[Verdict]:
+    target = f"forward within {times:g} x of the tanh limit"
+    for name in names:
+        for dtype in DTYPES:
+            row, where = _row(cases, name, "regard", dtype), f"{name}, {dtype}"
+            if "forward" not in row:
+                yield Verdict(target, where, row.get("missing", ""), None)
+                continue
+            taken = row["forward"]["median"] / cases[name]["limit"]
+            yield Verdict(target, where, f"{taken:.2f} x", taken <= times, taken / times - 1)
+
+
+def _faster(
+    cases: Found, names: tuple[str, ...], peer: str, times: float, which: str = "both"
+) -> Iterator[Verdict]:
+    kind = "forward" if which == "forward" else "forward + backward"
+    target = f"{kind} at least {times:g} x faster than {peer}" if times > 1 else f"{kind} faster than {peer}"
+    for name in names:
+        for dtype in DTYPES:
+            ours, theirs = (_row(cases, name, each, dtype) for each in ("regard", peer))
+            where = f"{name}, {dtype}"
+            if which not in ours or which not in theirs:
+                missing = ours if which not in ours else theirs
+                yield Verdict(target, where, missing.get("missing", ""), None)
+                continue
+            gain = theirs[which]["median"] / ours[which]["median"]
+            met = gain > 1 if times == 1 else gain >= times
+            yield Verdict(target, where, f"{gain:.2f} x", met, 1 - gain / times)
+
+
+def _linear(cases: Found) -> Verdict:
+    target = "extra memory linear in length"
+    rows = [
+        row
+        for row in cases.get("additive-lengths", {}).get("rows", [])
+        if row["peer"] == "regard" and row.get("peak_mib") and row["length"] >= 16384
+    ]
+    if len(rows) < 2:
+        return Verdict(target, "additive-lengths", "", None)
+    first, last = rows[0], rows[-1]
+    longer, more = last["length"] / first["length"], last["peak_mib"] / first["peak_mib"]
+    where = f"{first['length']:,} to {last['length']:,}, one sequence"
+    said = f"{number(first['peak_mib'])} to {number(last['peak_mib'])} MiB: {more:.2f} x for {longer:g} x"
+    return Verdict(target, where, said, more <= LINEAR * longer, more / longer - 1)
+
+
+def _trains(cases: Found) -> Verdict:
+    target, where = "16,384 x 16,384 trains on one GPU", "additive-16384, bfloat16"
+    ours, eager = (_row(cases, "additive-16384", peer, "bfloat16") for peer in ("regard", "eager"))
+    if "both" not in ours:
+        return Verdict(target, where, ours.get("missing", ""), None if not ours else False)
+    said = f"{number(ours['both']['median'])} ms, {number(ours.get('peak_mib', 0.0))} MiB"
+    theirs = "" if "both" in eager else f"; eager {eager.get('missing', '')}"
+    return Verdict(target, where, said + theirs, True)
+
+
+def _errors(cases: Found) -> Iterator[Verdict]:
+    target = "error at most twice that of eager, plus one rounding step"
+    for dtype in DTYPES:
+        gates = {
+            name: case["gates"][dtype]
+            for name, case in cases.items()
+            if case["about"].startswith("Additive") and dtype in case["gates"]
+        }
+        judged = {name: gate for name, gate in gates.items() if "failed" not in gate}
+        if not gates:
+            yield Verdict(target, dtype, "", None)
+        elif len(judged) < len(gates):
+            failed = next(f"{name}: {gate['failed']}" for name, gate in gates.items() if "failed" in gate)
+            yield Verdict(target, dtype, failed, False)
+        else:
+            worst = max(judged, key=lambda name: judged[name]["strict"])
+            strict, allowed = (judged[worst][key] for key in ("strict", "allowed"))
+            said = f"{strict:.2f} of that at worst ({worst})"
+            if strict > 1:
+                said += f"; {allowed:.2f} with a rounding step of the scores in float32"
+            yield Verdict(target, f"{len(judged)} cases, {dtype}", said, strict <= 1, strict - 1)
+
+
+def losses(found: Found) -> list[Loss]:
+    """Every pass of every case in which a peer is faster than what we take."""
+    lost = []
+    for name, case in found["cases"].items():
+        ours = [row for row in case["rows"] if _taken(row)]
+        for mine in ours:
+            for row in case["rows"]:
+                alike = (row["dtype"], row.get("length")) == (mine["dtype"], mine.get("length"))
+                if row is mine or not alike or "not looking" in row["peer"]:
+                    continue
+                for which in ("forward", "both"):
+                    if which in row and which in mine and row[which]["high"] < mine[which]["low"]:
+                        length = f", length {row['length']:,}" if "length" in row else ""
+                        kind = "forward" if which == "forward" else "forward + backward"
+                        what = f"{kind}, {row['dtype']}{length}"
+                        times = (row[which]["median"], mine[which]["median"])
+                        lost.append(Loss(name, what, row["peer"], *times))
+    return lost
+
+
+def _taken(row: Found) -> bool:
+    """Whether it is what a user of ours gets."""
+    return bool(row.get("ours")) and (row["peer"] == "regard" or row.get("note") == "what auto takes")

@@ -1,0 +1,78 @@
+"""Targets and losses, judged from the numbers."""
+
+from __future__ import annotations
+
+from benchmarks.targets import Verdict, losses, verdicts
+from tests.benchmarks.recorded import gpu, row
+
+
+def judged(found: dict, target: str, where: str) -> Verdict:
+    (verdict,) = [each for each in verdicts(found) if each.target.startswith(target) and where in each.where]
+    return verdict
+
+
+def test_a_limit_is_met_or_missed_by_so_much():
+    met = judged(gpu(), "forward within 1.6 x", "long-512, bfloat16")
+    missed = judged(gpu(), "forward within 1.6 x", "long-2048, bfloat16")
+    assert (met.said, met.measured) == ("met", "1.00 x")
+    assert (missed.said, missed.measured) == ("missed by 8 %", "1.73 x")
+
+
+def test_a_gain_is_met_or_missed_by_so_much():
+    compiled = "forward + backward at least 5 x faster than torch.compile"
+    assert judged(gpu(), compiled, "long-512, bfloat16").said == "met"
+    assert judged(gpu(), compiled, "long-2048, bfloat16").said == "missed by 12 %"
+
+
+def test_what_was_not_measured_is_not_met():
+    verdict = judged(gpu(), "forward faster than torch.compile", "decode-50, bfloat16")
+    assert verdict.met is None and verdict.said == "not measured"
+
+
+def test_equal_is_not_faster():
+    found = gpu()
+    rows = [row("torch.compile", 1.0, 1.0), row("regard", 1.0, 0.5, ours=True)]
+    found["cases"]["decode-50"] = {**found["cases"]["short-50"], "rows": rows}
+    assert judged(found, "forward faster", "decode-50, bfloat16").met is False
+    assert judged(found, "forward + backward faster", "decode-50, bfloat16").met is True
+
+
+def test_memory_is_judged_where_one_sequence_grows():
+    assert judged(gpu(), "extra memory", "16,384 to 65,536").met is True
+    found = gpu()
+    found["cases"]["additive-lengths"]["rows"][-1]["peak_mib"] *= 4
+    assert judged(found, "extra memory", "16,384 to 65,536").said == "missed by 300 %"
+
+
+def test_training_at_16384_says_what_eager_would_need():
+    verdict = judged(gpu(), "16,384 x 16,384", "additive-16384")
+    assert verdict.met is True and "would hold 211 GiB" in verdict.measured
+
+
+def test_the_strict_budget_decides_and_the_allowance_is_told():
+    found = gpu()
+    found["cases"]["long-512"]["gates"]["float32"] = {"strict": 1.5, "allowed": 0.75}
+    verdict = judged(found, "error at most twice", "1 cases, float32")
+    assert verdict.met is False and "1.50 of that at worst (long-512); 0.75 with" in verdict.measured
+    found["cases"]["long-512"]["gates"]["float32"] = {"failed": "Wrong: output"}
+    assert judged(found, "error at most twice", "float32").measured == "long-512: Wrong: output"
+
+
+def test_a_peer_wins_beyond_the_quartiles_of_both():
+    (lost,) = losses(gpu())
+    assert (lost.case, lost.what, lost.peer) == ("dot-4096", "forward, bfloat16", "SDPA flash")
+    assert lost.theirs < lost.ours
+
+
+def test_what_auto_does_not_take_counts_as_a_peer():
+    found = gpu()
+    rows = found["cases"]["window-16384"]["rows"]
+    rows[0]["both"] = {**rows[0]["both"], "median": 1.0, "low": 1.0, "high": 1.0}
+    assert ("window-16384", "regard sdpa-efficient") in {(each.case, each.peer) for each in losses(found)}
+
+
+def test_not_looking_is_no_peer_of_looking():
+    found = gpu()
+    rows = [row("regard, not looking", 0.1, 0.2), row("regard", 1.0, 2.0, ours=True)]
+    found["cases"] = {"looks": {**found["cases"]["dot-4096"], "rows": rows}}
+    assert losses(found) == []
