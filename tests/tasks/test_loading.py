@@ -23,6 +23,11 @@ def test_a_run_is_loaded_as_it_was_trained(finished: Path):
     assert run.translate("고양이").text == load_translator(finished, search=Greedy()).translate("고양이").text
 
 
+def test_a_run_says_what_it_is(finished: Path):
+    run = load_translator(finished, checkpoint="4", search=Greedy())
+    assert repr(run).startswith(f"TranslationRun('{finished}', step=4, model='luong', search=Greedy(")
+
+
 @pytest.mark.parametrize(("which", "step"), [("latest", 4), ("2", 2), ("4", 4)])
 def test_any_checkpoint_can_be_named(finished: Path, which: str, step: int):
     assert load_translator(finished, checkpoint=which).checkpoint.step == step

@@ -34,6 +34,10 @@ class TranslationRun(Translator):
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"
+        return f"{type(self).__name__}({named}, search={self.search!r})"
+
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
     """A checkpoint of a run: "best", or the latest where none was judged; "latest"; or the number of a step.

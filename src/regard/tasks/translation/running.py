@@ -100,6 +100,10 @@ def train_translation(
 def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
     """Whether a run was begun in this folder; raises where it should not go on, or cannot."""
     begun = is_run(folder)
+    if begun and (mean := _averaged(folder)):
+        problem = f"this run is {mean}: there is nothing in it to go on with, only weights to start from"
+        hint = f"another run can start from it: --init-from {folder} with another --out"
+        raise ArgumentError(message(str(folder), problem, hint=hint))
     if begun and not resume:
         hint = "--resume goes on with it; another --out begins anew"
         raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
@@ -113,6 +117,17 @@ def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool
         problem = f"this folder is no run, and holds other files: {others[0]}"
         raise ArgumentError(message(str(folder), problem, hint="another --out begins in a folder of its own"))
     return begun
+
+
+def _averaged(folder: Path) -> str:
+    """What a run is the mean of, in words, if it is one; "" otherwise, and where that cannot be read."""
+    try:
+        about = next((each.state.get("averaged") for each in Checkpoints(folder).all()), None)
+    except DataError:
+        return ""
+    if about is None:
+        return ""
+    return f"the mean of steps {', '.join(f'{step:,}' for step in about['steps'])} of {about['run']}"
 
 
 def _others(folder: Path) -> list[str]:
