@@ -27,6 +27,7 @@ from regard.look import Look
 __all__ = ["Record", "Scope", "name_sites", "record", "scope"]
 
 Edit = Callable[[Call], Call]
+Watch = Callable[[str, Call], None]
 
 _scopes: list[Scope] = []
 _lock = threading.Lock()
@@ -53,6 +54,7 @@ class Scope:
     look: Look | None = None
     edit: Edit | None = None
     at: str = "*"
+    watch: Watch | None = None
     seen: Record = field(default_factory=Record)
 
     def applied(self, call: Call) -> Call:
@@ -65,6 +67,8 @@ class Scope:
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
         """Keep what this scope asked to see of a call; without gradients unless it asked for those."""
+        if self.watch is not None:
+            self.watch(site, call)
         if self.look is None:
             return
         found = attended.only(self._look_at(call), call.look).map(to_user)
@@ -94,13 +98,15 @@ def scopes_at(site: str) -> list[Scope]:
 
 
 @contextmanager
-def scope(look: Look | None = None, edit: Edit | None = None, at: str = "*") -> Iterator[Record]:
+def scope(
+    look: Look | None = None, edit: Edit | None = None, at: str = "*", watch: Watch | None = None
+) -> Iterator[Record]:
     """Open a scope: every attention at a matching site is watched and edited until it closes.
 
     look: what to keep of each call. edit: a function from a Call to the Call that is made instead. at: the
-    sites, with * and ? as wildcards.
+    sites, with * and ? as wildcards. watch: is told of each call as it was made, after the site's name.
     """
-    opened = Scope(look, edit, at)
+    opened = Scope(look, edit, at, watch)
     with _lock:
         _scopes.append(opened)
     try:

@@ -120,3 +120,28 @@ def test_what_nobody_asks_for_is_not_seen():
 def test_a_cut_hypothesis_shows_as_many_rows_as_tokens():
     found = search(Looking(), Batch.collate([[4, 5]]), Greedy(Rules(minimum=3, maximum=3)))[0][0]
     assert len(found.tokens) == 3 == len(found.attention["decoder.cross"])
+
+
+@pytest.mark.parametrize("name", ["looking", *MODELS])
+def test_norms_are_those_of_the_values_that_are_read(name: str):
+    """A word that is forced to look at one key alone reads the value of that key."""
+    model, targets = models(name), [[4, 5], [6], [5, 5, 4], []]
+    together = observe(model, Batch.collate(SOURCES, targets), look="*")
+    for row, (source, target) in enumerate(zip(SOURCES, targets, strict=True)):
+        alone, norms = observe(model, Batch.collate([source], [target]), look="*"), together.values_of(row)
+        assert set(norms) == set(together.attention)
+        for site, weights in together.attention_of(row).items():
+            heads = weights.shape[0] if weights.dim() == 3 else 1
+            assert norms[site].shape == (heads, weights.shape[-1])
+            torch.testing.assert_close(norms[site], alone.values_of(0)[site], rtol=1e-5, atol=1e-5)
+            if not site.endswith("cross"):
+                continue
+            for key in {0, len(source)}:
+                with (
+                    regard.intervene(force=(0, key), at=site),
+                    regard.record(at=site) as seen,
+                    torch.no_grad(),
+                ):
+                    model.eval().forward(Batch.collate([source], [target]))
+                read = seen[site][0].output[0].reshape(heads, -1, seen[site][0].output.shape[-1])[:, 0]
+                torch.testing.assert_close(read.norm(dim=-1), norms[site][:, key], rtol=1e-4, atol=1e-5)

@@ -206,10 +206,9 @@ def passage(first_word: int, heads: int) -> Passage:
         "decoder.0.self": torch.rand(heads, 4, 4).tril(),
         "decoder.0.cross": torch.rand(4, 3),
     }
-    words = (first_word, first_word, -1)
-    return Passage(
-        ("▁a", "b", "</s>"), words, (*"xyz", "</s>"), (*words[:2], first_word, -1), (-0.5,) * 4, seen
-    )
+    words, values = (first_word, first_word, -1), {"decoder.0.cross": torch.rand(1, 3)}
+    said = (*words[:2], first_word, -1)
+    return Passage(("▁a", "b", "</s>"), words, (*"xyz", "</s>"), said, (-0.5,) * 4, seen, values)
 
 
 def test_a_translation_says_what_was_seen():
@@ -224,6 +223,15 @@ def test_a_translation_says_what_was_seen():
     assert seen.site("encoder.0.self").rows == seen.source == ("▁a", "b", "</s>") * 2
     joined = seen.words().without_specials(renormalise=False)
     assert joined.source == ("ab", "ab") and joined.site("decoder.0.self").columns == ("xyz", "xyz")
+    weighted = scored.seen(by_values=True)
+    assert [site.name for site in weighted.sites] == ["decoder.0.cross"]
+    norms = numpy.concatenate([each.values["decoder.0.cross"] for each in scored.passages], -1)
+    numpy.testing.assert_allclose(weighted.sites[0].weights, cross.weights * norms[:, None])
+    assert weighted.notes == (
+        "in two parts",
+        "weights are multiplied by the norms of the values that they read",
+    )
+    assert Scored("", "").seen(by_values=True).sites == ()
     assert scored.alignment is not None
     numpy.testing.assert_allclose(
         joined.site("decoder.0.cross").weights[0], scored.alignment.matrix.numpy(), rtol=1e-5
@@ -295,4 +303,6 @@ def test_what_was_seen_is_drawn_where_rich_prints_it():
         return console.file.getvalue()
 
     assert printed(example()).split() == str(example().words().picture()).split()
+    assert example()._repr_html_() == example().words().picture()._repr_html_()
+    assert Seen((), (), (), (), ())._repr_html_() is None
     assert printed(Seen((), (), (), (), ())).strip() == repr(Seen((), (), (), (), ()))

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from regard.call import Call
 from regard.errors import ArgumentError, message
 from regard.viewing import Picture, Seen, Site, steps
+from regard.viewing.picture import noted
 from regard.viewing.pictures.choosing import matching, place_of
 
-__all__ = ["calls_at", "drawn_steps", "with_values"]
+__all__ = ["calls_at", "drawn_steps"]
 
 
-def calls_at(translator: Any, source: str, target: str, sites: list[str]) -> dict[str, list[Call]]:
-    """The calls made at these sites while a given pair is read, in their order."""
+def calls_at(translator: Any, source: str, target: str, site: str) -> list[Call]:
+    """The calls made at a site while a given pair is read, in their order."""
     from regard.sites import scope
 
-    calls: dict[str, list[Call]] = {name: [] for name in sites}
-    with ExitStack() as stack:
-        for name in sites:
-            stack.enter_context(scope(edit=_kept(calls[name]), at=name))
+    calls: list[Call] = []
+    with scope(at=site, watch=lambda _, call: calls.append(call)):
         translator.score([source], [target])
     return calls
-
-
-def with_values(translator: Any, seen: Seen, source: str, target: str) -> Seen:
-    """The same with the norms of the values of every site, to be multiplied with the weights."""
-    calls = calls_at(translator, source, target, [site.name for site in seen.sites])
-    sites = []
-    for site in seen.sites:
-        made = calls[site.name]
-        norms = made[0].spread(made[0].value)[0].norm(dim=-1).float().numpy(force=True) if made else None
-        fits = norms is not None and norms.shape == site.weights.shape[::2]
-        sites.append(replace(site, values=norms) if fits else site)
-    return replace(seen, sites=tuple(sites))
 
 
 def drawn_steps(
@@ -53,9 +38,9 @@ def drawn_steps(
         problem = f"{place.name} has no head {head}"
         raise ArgumentError(message("--head", problem, expected=f"0 to {place.heads - 1}"))
     rows = list(range(len(place.rows))) if word is None else [place_of(word, place.rows, "--word")]
-    query, key, value, scores, formula = _numbers(calls_at(translator, source, target, [place.name]), place)
+    query, key, value, scores, formula = _numbers(calls_at(translator, source, target, place.name), place)
     named = f"{place.name}, head {head}" if place.heads > 1 else place.name
-    return steps(
+    drawn = steps(
         query[head, rows],
         key[head],
         value[head],
@@ -66,16 +51,16 @@ def drawn_steps(
         title=seen.title,
         about=f"{named}; query and keys as the score projects them",
     )
+    return noted(drawn, *seen.notes)
 
 
-def _numbers(calls: dict[str, list[Call]], site: Site) -> tuple[Any, Any, Any, Any, str]:
+def _numbers(made: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
     """Query (H, T, D), key (H, S, D), value (H, S, E), scores (H, T, S) of a site, and how they were made."""
     import torch
 
     from regard.backends.reference import compare
     from regard.select import Soft
 
-    made = calls[site.name]
     rows = sum(call.sizes[2] for call in made)
     if not made or rows != len(site.rows) or made[0].sizes[3] != len(site.columns):
         problem = "the sentence was read in several parts"
@@ -97,11 +82,3 @@ def _numbers(calls: dict[str, list[Call]], site: Site) -> tuple[Any, Any, Any, A
         formula = "v · tanh(query + key)"
     biased = formula if first.bias is None else f"{formula} + bias"
     return query.detach(), key.detach(), value.detach(), torch.cat(parts, dim=1).detach(), biased
-
-
-def _kept(calls: list[Call]) -> Any:
-    def keep(call: Call) -> Call:
-        calls.append(call)
-        return call
-
-    return keep

@@ -20,6 +20,7 @@ class Hypothesis:
     tokens: EOS last where it ended. token_scores: the log-probability that the model gave each of them.
     ranking: what it was ranked by, with penalties. attention: by site; at a cross site weights (T, S), or
     (H, T, S) with heads, a row for each token and a column for each source token, EOS counted on both sides.
+    values: by site, the norms (H, S) of what was read.
 
     >>> from regard.decoding import Hypothesis
     >>> found = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
@@ -31,6 +32,7 @@ class Hypothesis:
     token_scores: tuple[float, ...]
     ranking: float
     attention: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def score(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,11 +16,12 @@ from torch.nn.functional import pad
 
 from regard.attended import Attended
 from regard.batch import UNK, Batch
+from regard.call import Call
 from regard.decoding.live import device_of, quietly
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
-from regard.sites import Record, record
+from regard.sites import Record, record, scope
 
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
@@ -35,13 +36,15 @@ LOGITS = 2**26
 class Observed:
     """What a model thinks of given targets: token_scores (B, T), 0 past the end, and attention by site.
 
-    attention: weights (B, T, S), or (B, H, T, S) with heads, padded as the batch is.
+    attention: weights (B, T, S), or (B, H, T, S) with heads, padded as the batch is. values: (B, H, S), the
+    norms of what was read there; H is 1 without heads.
     """
 
     token_scores: Tensor
     attention: dict[str, Tensor]
     source_lengths: Tensor
     target_lengths: Tensor
+    values: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def log_probability(self) -> Tensor:
@@ -54,14 +57,26 @@ class Observed:
         A site of the encoder has source tokens on both sides, a cross site the target's as rows, and any
         other site of the decoder the target's on both sides.
         """
-        source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
         cut = {}
         for site, weights in self.attention.items():
-            in_encoder = site.startswith("encoder")
-            rows = source if in_encoder else target
-            columns = source if in_encoder or site.endswith("cross") else target
+            rows, columns = self._sizes(site, row)
             cut[site] = weights[row, ..., :rows, :columns].clone()
         return cut
+
+    def values_of(self, row: int) -> dict[str, Tensor]:
+        """The norms (H, S) of the values that one pair read, without its padding, on the CPU."""
+        cut = {}
+        for site, norms in self.values.items():
+            _, columns = self._sizes(site, row)
+            cut[site] = norms[row, :, :columns].clone()
+        return cut
+
+    def _sizes(self, site: str, row: int) -> tuple[int, int]:
+        """How many rows and columns of a site are of this pair."""
+        source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
+        in_encoder = site.startswith("encoder")
+        columns = source if in_encoder or site.endswith("cross") else target
+        return source if in_encoder else target, columns
 
 
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
@@ -79,7 +94,8 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     tensor([[0.1250, 0.1250, 0.1250]])
     """
     batch = batch.to(device_of(model))
-    watched = nullcontext(Record()) if look is None else record(Look(weights=True), at=look)
+    values = _Norms()
+    watched = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look, watch=values.keep)
     with quietly(model), watched as seen:
         logits_BTV = model.forward(batch).float()
         said_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0]
@@ -91,7 +107,17 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         {site: _joined(calls).cpu() for site, calls in seen.items() if calls[0].weights is not None},
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),
+        {site: norms.float().cpu() for site, norms in values.items()},
     )
+
+
+class _Norms(dict[str, Tensor]):
+    """The norms of the values that were read at each site, (B, H, S), by the call that saw most keys."""
+
+    def keep(self, site: str, call: Call) -> None:
+        """Take those of a call; a recurrence reads the same values at every token."""
+        if site not in self or call.sizes[3] > self[site].shape[-1]:
+            self[site] = call.spread(call.value).norm(dim=-1)
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:

@@ -73,8 +73,8 @@ def search(
     # Something is said to every source, even where every token was as good as impossible.
     there_BK = found.ranking > -torch.inf
     there_BK[:, 0] = True
-    attention = _attention(model, batch, found, there_BK, look)
-    return _hypotheses(found.map(Tensor.cpu), there_BK.cpu(), attention)
+    looked = _looked(model, batch, found, there_BK, look)
+    return _hypotheses(found.map(Tensor.cpu), there_BK.cpu(), looked)
 
 
 def _found(model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None) -> Found:
@@ -85,13 +85,16 @@ def _found(model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[
     return greedy_search(model, batch, how, prefixes)
 
 
-def _attention(
+BySite = dict[str, Tensor]
+
+
+def _looked(
     model: Model, batch: Batch, found: Found, there_BK: Tensor, look: str | None
-) -> list[dict[str, Tensor]]:
-    """The attention of every hypothesis that is there, sentence by sentence."""
+) -> list[tuple[BySite, BySite]]:
+    """The attention of every hypothesis that is there, and the norms of what was read, by sentence."""
     sentence_N, place_N = there_BK.nonzero(as_tuple=True)
     if look is None:
-        return [{} for _ in range(len(sentence_N))]
+        return [({}, {}) for _ in range(len(sentence_N))]
     tokens_NL = found.tokens[sentence_N, place_N]
     begun_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
     pairs = Batch(
@@ -101,16 +104,18 @@ def _attention(
         found.lengths[sentence_N, place_N],
         batch.index[sentence_N],
     )
-    attention = []
+    looked = []
     for piece in pieces_of(pairs, model.target_size):
         observed = observe(model, piece, look)
-        attention += [observed.attention_of(row) for row in range(len(piece))]
-    return attention
+        looked += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(piece))]
+    return looked
 
 
-def _hypotheses(found: Found, there_BK: Tensor, attention: list[dict[str, Tensor]]) -> list[list[Hypothesis]]:
+def _hypotheses(
+    found: Found, there_BK: Tensor, looked: list[tuple[BySite, BySite]]
+) -> list[list[Hypothesis]]:
     """As objects, on the CPU."""
-    seen = iter(attention)
+    seen = iter(looked)
     lengths, ranking = found.lengths.tolist(), found.ranking.tolist()
     tokens, token_scores = found.tokens.tolist(), found.token_scores.tolist()
     return [
@@ -119,7 +124,7 @@ def _hypotheses(found: Found, there_BK: Tensor, attention: list[dict[str, Tensor
                 tuple(tokens[row][place][: lengths[row][place]]),
                 tuple(token_scores[row][place][: lengths[row][place]]),
                 ranking[row][place],
-                next(seen),
+                *next(seen),
             )
             for place, there in enumerate(places)
             if there

@@ -38,7 +38,7 @@ class Passage:
 
     pieces: the text of each token, "</s>" for EOS; words: the number of its word in the line, -1 for EOS.
     token_scores: one for each target piece. attention: by site, a row for each target piece and a column for
-    each source piece at cross sites.
+    each source piece at cross sites. values: by site, the norms (H, S) of what was read there.
     """
 
     source_pieces: tuple[str, ...]
@@ -47,6 +47,7 @@ class Passage:
     words: tuple[int, ...]
     token_scores: tuple[float, ...]
     attention: dict[str, Tensor] = field(repr=False)
+    values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,6 +104,12 @@ class Scored:
         return {site: _diagonal([each.attention[site] for each in self.passages]) for site in sites}
 
     @property
+    def values(self) -> dict[str, Tensor]:
+        """By site, the norms (H, S) of the values that were read: what a weight there could move."""
+        sites = self.passages[0].values if self.passages else {}
+        return {site: torch.cat([each.values[site] for each in self.passages], -1) for site in sites}
+
+    @property
     def alignment(self) -> Alignment | None:
         """Which source word each target word looked at most, read at aligned_at.
 
@@ -139,11 +146,13 @@ class Scored:
             reference=reference,
         )
 
-    def seen(self, title: str = "") -> Seen:
+    def seen(self, title: str = "", *, by_values: bool = False) -> Seen:
         """What was looked at, as arrays and words: to be drawn, explored, or kept in a file.
 
         A decoder that looks at its own past reads each piece one step after it was said: the rows of such a
-        site are what is being said, its columns what was read, "<s>" first.
+        site are what is being said, its columns what was read, "<s>" first. by_values: whether each weight is
+        multiplied by the norm of the value that it read (Kobayashi et al. 2020): a weight on next to nothing
+        is next to nothing.
 
         >>> from regard.decoding import Scored
         >>> Scored("고양이", "cat").seen().sites
@@ -157,18 +166,20 @@ class Scored:
                 tuple(word for each in self.passages for word in (-1, *each.words[:-1])),
             ),
         }
-        sites = []
+        sites, values = [], self.values
         for name, weights in self.attention.items():
             encoder, cross = name.startswith("encoder"), name.endswith("cross")
             (rows, row_words) = sides["source" if encoder else "target"]
             (columns, column_words) = sides["source" if encoder or cross else "read"]
             array = weights.float().numpy(force=True)
-            sites.append(Site(name, array, rows, columns, row_words=row_words, column_words=column_words))
+            norms = None if name not in values else values[name].numpy(force=True)
+            sites.append(Site(name, array, rows, columns, norms, row_words, column_words))
         (source, source_words), (target, target_words) = sides["source"], sides["target"]
         score = self.score if self.passages else None
-        return Seen(
+        seen = Seen(
             tuple(sites), source, target, source_words, target_words, title or self.text, self.notes, score
         )
+        return seen.weighted_by_values() if by_values and sites else seen
 
     def save(self, path: str | Path, title: str = "A translation") -> None:
         """Write a page that shows the translation and its alignment, to a file that ends in .html.

@@ -186,7 +186,11 @@ class Translator:
                     for place, row in enumerate(piece.index.tolist()):
                         said, scores = (*targets_in[row].tokens, EOS), observed.token_scores[place]
                         found = Hypothesis(
-                            said, tuple(scores[: len(said)].tolist()), 0.0, observed.attention_of(place)
+                            said,
+                            tuple(scores[: len(said)].tolist()),
+                            0.0,
+                            observed.attention_of(place),
+                            observed.values_of(place),
                         )
                         passages[row] = self._passage(sources_in[row], found, right[row], 0)
                 reached(len(passages))
@@ -315,6 +319,7 @@ class Translator:
             (*words, *[-1] * end),
             found.token_scores,
             found.attention,
+            found.values,
         )
 
 

@@ -80,6 +80,10 @@ class Seen:
         crossing = any(site.kind == "cross" for site in self.sites)
         yield self.words().picture() if crossing else Text(repr(self))
 
+    def _repr_html_(self) -> str | None:
+        crossing = any(site.kind == "cross" for site in self.sites)
+        return str(self.words().picture()._repr_html_()) if crossing else None
+
     def site(self, name: str) -> Site:
         """The site of this name.
 
@@ -135,7 +139,16 @@ class Seen:
             problem = "the values of no site are known"
             hint = "values are known of pieces: seen.weighted_by_values().words(), in this order"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
-        return replace(self, sites=tuple(site.weighted_by_values() for site in known))
+        weighted = replace(self, sites=tuple(site.weighted_by_values() for site in known))
+        return weighted.noted("weights are multiplied by the norms of the values that they read")
+
+    def noted(self, *notes: object) -> Seen:
+        """The same with something more said under its pictures: what `faithfulness()` found, say.
+
+        >>> Seen((), (), (), (), ()).noted("all of it was read").notes
+        ('all of it was read',)
+        """
+        return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def rollout(self, part: str = "encoder") -> Site:
         """How much of each input a part's last layer holds, if attention were all that moves it.
