@@ -30,7 +30,7 @@ def test_everything_can_be_done_with_keys_alone(opened: Opened):
     assert page.evaluate(FOCUSED) == "site" and page.text_content("#caption").startswith("decoder.0.cross")
     reached(page, "#head")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate(FOCUSED) == "head" and "head 1 of 3" in page.text_content("#caption")
+    assert page.evaluate(FOCUSED) == "head" and "head 0, of 3" in page.text_content("#caption")
     reached(page, "#units-words")
     page.keyboard.press("ArrowRight")
     assert page.evaluate(FOCUSED) == "units-pieces"
@@ -58,7 +58,7 @@ def test_everything_can_be_done_with_keys_alone(opened: Opened):
     reached(page, "button.small")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert page.evaluate(FOCUSED) == "tab-matrix" and "head 2 of 3" in page.text_content("#caption")
+    assert page.evaluate(FOCUSED) == "tab-matrix" and "head 1, of 3" in page.text_content("#caption")
 
 
 def test_everything_has_a_name_and_a_role(opened: Opened):

@@ -61,11 +61,11 @@ def test_choices_are_made_above_the_view(opened: Opened):
     site = sentence().weighted_by_values().without_specials(renormalise=False).site("decoder.1.cross")
     numpy.testing.assert_allclose(numbers(page), site.weights[2], atol=0.0051)
     assert page.text_content("#caption") == (
-        "decoder.1.cross · head 3 of 3 · 6 tokens looked at 8 · special tokens hidden · weights × value norm"
+        "decoder.1.cross · head 2, of 3 · 6 tokens looked at 8 · special tokens hidden · weights × value norm"
     )
     page.select_option("#site", label="encoder.0.self")
     assert page.locator("#measure-values").count() == 0  # whose values are not known
-    assert page.text_content("#caption").startswith("encoder.0.self · head 3 of 3 · 8 tokens looked at 8")
+    assert page.text_content("#caption").startswith("encoder.0.self · head 2, of 3 · 8 tokens looked at 8")
 
 
 def test_every_choice_shows_what_python_computes(opened: Opened):
@@ -160,9 +160,9 @@ def test_all_heads_are_pictures_and_one_is_enlarged(opened: Opened):
         """() => [...document.querySelectorAll('.small canvas')].some(canvas =>
             canvas.getContext('2d').getImageData(0, 0, 64, 64).data.some(each => each > 0))"""
     )
-    page.click("button[aria-label='encoder.1.self, head 3']")
+    page.click("button[aria-label='encoder.1.self, head 2']")
     assert page.get_attribute("#tab-matrix", "aria-selected") == "true"
-    assert page.text_content("#caption").startswith("encoder.1.self · head 3 of 3")
+    assert page.text_content("#caption").startswith("encoder.1.self · head 2, of 3")
     pick(page, "units", "pieces")
     numpy.testing.assert_allclose(numbers(page), sentence().site("encoder.1.self").weights[2], atol=0.0051)
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import matplotlib
 import numpy
@@ -20,6 +21,8 @@ from PIL import Image
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, saving
+from regard.viewing.pictures.ink import width_of
+from regard.viewing.pictures.paper import broken
 from tests.reading import PACKAGE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
@@ -104,14 +107,15 @@ def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(v
 def test_a_film_has_as_many_frames_as_steps(tmp_path):
     seen = transformer()
     film = picture(seen, "player")
-    assert len(film.papers) == 1 + 2 * len(TARGET) + 1 and len({paper.size for paper in film.papers}) == 1
+    assert len(film.papers) == len(SOURCE) + 2 * len(TARGET) + 1
+    assert len({paper.size for paper in film.papers}) == 1
     film.save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
     assert content == film.gif()
     with Image.open(io.BytesIO(content)) as opened:
         assert opened.format == "GIF" and opened.n_frames == len(film.papers) and opened.info["loop"] == 0
     recurrent = Seen(seen.sites[2:3], SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1))
-    assert len(picture(recurrent, "player").papers) == 1 + len(TARGET) + 1
+    assert len(picture(recurrent, "player").papers) == len(SOURCE) + len(TARGET) + 1
     still = picture(seen, "matrix")
     still.save(tmp_path / "still.gif")
     with Image.open(tmp_path / "still.gif") as opened:
@@ -120,7 +124,8 @@ def test_a_film_has_as_many_frames_as_steps(tmp_path):
 
 def test_a_notebook_shows_pictures_and_films():
     still, film = picture(transformer(), "lines"), picture(transformer(), "player")
-    assert still._repr_svg_().startswith("<svg") and still._repr_html_() is None
+    assert still._repr_svg_().startswith("<svg")
+    assert still._repr_html_().startswith('<img alt="I am a cat" src="data:image/svg+xml;base64,')
     assert pixels(still._repr_png_())
     assert film._repr_html_().startswith('<img alt="I am a cat" src="data:image/gif;base64,R0lG')
     assert to_svg(still, title="told") == still.svg("told") and "<title>told</title>" in still.svg("told")
@@ -319,3 +324,24 @@ def test_heads_in_the_terminal_say_where_they_pool():
 def test_a_picture_says_what_it_is():
     assert repr(picture(transformer(), "matrix", title="cats")).startswith("<Picture 'cats': 4 queries down")
     assert "frames; " in repr(picture(transformer(), "player"))
+
+
+@pytest.mark.parametrize("view", ["matrix", "lines", "heads", "shaded", "word", "self", "player"])
+def test_long_titles_and_notes_end_where_the_picture_does(view):
+    told = "a note that goes on for much longer than the picture is wide " * 3
+    plain, titled = (
+        picture(replace(transformer(), notes=(note,)), view, title=title).papers[0]
+        for note, title in (("", ""), (told, "고양이가 아주 많은 " * 9))
+    )
+    assert (
+        titled.size[0] <= max(plain.size[0], 300 + 2 * titled.margin + 2) and titled.size[1] > plain.size[1]
+    )
+    assert titled.title.startswith("고양이가 아주")
+
+
+def test_titles_break_between_words_and_inside_those_that_are_too_wide():
+    for text in ("one", "one two three four", "x" * 90, f"a {'y' * 70} b"):
+        lines = broken(text, 10, 100)
+        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+        assert all(0 < width_of(line, 10) <= 100 for line in lines)
+    assert broken("", 10, 100) == [] and broken("고", 10, 1) == ["고"]

@@ -26,7 +26,7 @@ from regard.viewing import (
     tape,
     to_svg,
 )
-from regard.viewing.pictures.ink import shade, shades, width_of
+from regard.viewing.pictures.ink import DARK, shade, shades, width_of
 from regard.viewing.pictures.paper import Box, Curve, Raster, Words
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -172,7 +172,12 @@ def test_steps_of_learned_scores_are_given_and_what_may_not_be_seen_has_no_weigh
 
 def test_a_film_lights_up_what_each_word_reads():
     film = player(numpy.eye(3)[::-1], ["나는", "고양이", "."], ["x", "y", "z"])
-    for step, paper in enumerate(film.papers[1:4]):
+    for place, paper in enumerate(film.papers[:3]):
+        boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
+        assert [box.edge == DARK for box in boxes[:3]] == [other == place for other in range(3)]
+        shown = [mark.text for mark in paper.marks if isinstance(mark, Words)]
+        assert [word in shown for word in ("나는", "고양이", ".")] == [other <= place for other in range(3)]
+    for step, paper in enumerate(film.papers[3:6]):
         boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
         assert [box.fill == shade(1.0) for box in boxes[:3]] == [place == 2 - step for place in range(3)]
         shown = {mark.text for mark in paper.marks if isinstance(mark, Words)}

@@ -24,7 +24,7 @@ from regard.viewing.pictures.shaded import shaded
 from regard.viewing.pictures.word import over_time
 from regard.viewing.seen import BEGIN, Seen, Site
 
-__all__ = ["VIEWS", "Picture", "picture"]
+__all__ = ["VIEWS", "Picture", "noted", "picture"]
 
 FEW, EVEN = 4, 1.5
 """Of so many keys on, weights are told to be even where none is more than so many times its share."""
@@ -62,11 +62,16 @@ def picture(
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
     drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
-    notes = [label(note, 110) for note in (*_evenness(seen, view, site, head), *seen.notes)]
+    return noted(drawn, *_evenness(seen, view, site, head), *seen.notes)
+
+
+def noted(drawn: Picture, *notes: str) -> Picture:
+    """The picture with notes under it, in its files and in the terminal."""
+    told = [label(note, 220) for note in notes]
     for paper in drawn.papers:
-        paper.foot(*notes)
-    if notes:
-        drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in notes))
+        paper.foot(*told)
+    if told:
+        drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in told))
     return drawn
 
 

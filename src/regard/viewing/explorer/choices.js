@@ -40,7 +40,7 @@ function choices(state, change) {
   }
   if (site.heads > 1) {
     const mean = site.form !== "long" || site.mean ? [["mean", `mean of ${site.heads}`]] : [];
-    const heads = Array.from({ length: site.heads }, (_, head) => [head, `head ${head + 1}`]);
+    const heads = Array.from({ length: site.heads }, (_, head) => [head, `head ${head}`]);
     made.push(selectOf("head", "Head", [["", [...mean, ...heads]]], state.head, (value) => change({ head: value === "mean" ? value : Number(value) })));
   }
   if (site.form === "long") {
@@ -65,7 +65,7 @@ function choices(state, change) {
 function caption(table, state) {
   const { site } = table;
   const parts = [siteName(site)];
-  if (site.heads > 1) parts.push(state.head === "mean" ? `mean of ${site.heads} heads` : `head ${state.head + 1} of ${site.heads}`);
+  if (site.heads > 1) parts.push(state.head === "mean" ? `mean of ${site.heads} heads` : `head ${state.head}, of ${site.heads}`);
   const [rows, columns] = site.form === "long" ? sizesOf(site) : [table.rows.length, table.columns.length];
   parts.push(`${counted(rows)} ${state.units === "words" && site.form !== "long" ? "words" : "tokens"} looked at ${counted(columns)}`);
   if (state.specials !== "shown" && site.form !== "long") parts.push(`special tokens ${state.specials}`);

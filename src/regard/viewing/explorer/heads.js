@@ -17,7 +17,7 @@ function headsView(panel, table, state, open) {
         const number = page.sites.indexOf(site);
         const canvas = element("canvas", { width: SMALL, height: SMALL, "aria-hidden": "true" });
         const current = state.site === number && (state.head === head || site.heads === 1);
-        const label = site.heads > 1 ? `${site.name}, head ${head + 1}` : site.name;
+        const label = site.heads > 1 ? `${site.name}, head ${head}` : site.name;
         const button = element("button", { type: "button", class: "small", "aria-label": label, title: label, "aria-pressed": String(current), "data-site": number, "data-head": head }, canvas);
         button.addEventListener("click", () => open({ site: number, head: site.heads === 1 ? "mean" : head }));
         for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => tell(label));

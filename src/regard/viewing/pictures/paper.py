@@ -18,6 +18,9 @@ __all__ = ["Box", "Curve", "Mark", "Paper", "Raster", "Words", "together"]
 SIZE = 10.0
 """Of words, in points."""
 
+NARROWEST = 300.0
+"""Titles and notes are given so much room at least, in points, however narrow what is drawn is."""
+
 MANY = 4000
 """More cells than these are one image rather than so many boxes."""
 
@@ -161,17 +164,21 @@ class Paper:
         self.marks.append(Raster(x, y, width, height, pixels, smooth))
 
     def head(self, title: str, *lines: str) -> None:
-        """A title over what is drawn so far, and quiet lines under it."""
-        left, top, _, _ = self.room
-        for line in reversed([each for each in lines if each]):
+        """A title over what is drawn so far, and quiet lines under it, broken where the drawing ends."""
+        left, top, right, _ = self.room
+        width = max(right - left, NARROWEST)
+        for line in reversed([part for each in lines for part in broken(each, 8.5, width)]):
             self.words(left, top - 9, line, 8.5, ink=QUIET)
             top -= 13
-        self.words(left, top - 11, title, 12)
+        for line in reversed(broken(title, 12, width)):
+            self.words(left, top - 11, line, 12)
+            top -= 16
 
     def foot(self, *lines: str) -> None:
-        """Quiet lines under what is drawn so far."""
-        left, _, _, bottom = self.room
-        for number, line in enumerate(each for each in lines if each):
+        """Quiet lines under what is drawn so far, broken where it ends."""
+        left, _, right, bottom = self.room
+        parts = [part for each in lines for part in broken(each, 8, max(right - left, NARROWEST))]
+        for number, line in enumerate(parts):
             self.words(left, bottom + 11 + 12 * number, line, 8, ink=QUIET)
 
     def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
@@ -208,6 +215,27 @@ class Paper:
         return [
             mark.moved(self.margin - math.floor(left), self.margin - math.floor(top)) for mark in self.marks
         ]
+
+
+def broken(text: str, size: float, width: float) -> list[str]:
+    """A text in lines of this width in points, broken between words, and inside one that is wider.
+
+    >>> broken("a cat sleeps", 10, 50)
+    ['a cat', 'sleeps']
+    """
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if width_of(longer, size) <= width:
+            line = longer
+            continue
+        lines += [line] if line else []
+        line = word
+        while width_of(line, size) > width and len(line) > 1:
+            most = max(end for end in range(1, len(line)) if end == 1 or width_of(line[:end], size) <= width)
+            lines.append(line[:most])
+            line = line[most:]
+    return [*lines, line] if line else lines
 
 
 def together(papers: list[Paper]) -> list[Paper]:

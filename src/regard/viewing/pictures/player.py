@@ -37,17 +37,17 @@ def player(
     reading: Weights = None,
     past: Weights = None,
 ) -> Picture:
-    """Draw a translation in the making: a frame for the reading, then two for each target word, or one.
+    """Draw a translation in the making: a frame for each source word that is read, two for each target word.
 
     cross: (T, S), what each target word read of the source. reading: (S, S), what each source word read of
-    its sentence. past: (T, T), what each target word read of those before it. Where one of these is not
-    there, as in recurrent models, its arcs and frames are not either.
+    its sentence; where it is not there, as in recurrent models, words are read one after another. past:
+    (T, T), what each target word read of those before it; where it is not there, a target word has one frame.
 
     >>> import numpy
     >>> from regard.viewing import player
     >>> film = player(numpy.eye(2), ["나는", "고양이"], ["I", "cat"])
     >>> len(film.papers)
-    4
+    5
     """
     top, bottom = [label(word) for word in source], [label(word) for word in target]
     wanted = (
@@ -62,7 +62,10 @@ def player(
     if not top or not bottom:
         raise ArgumentError(message("player()", "a sentence without words has no film"))
     stage = _Stage(top, bottom, label(title, 90), arcs=reading is not None or past is not None)
-    papers = [stage.frame("the source is read", reading=reading)]
+    papers = []
+    for place, word in enumerate(top):
+        row = None if reading is None else numpy.asarray(reading)[place]
+        papers.append(stage.encoded(place, f"the source is read: {word}", row))
     for step, word in enumerate(bottom):
         if past is not None:
             papers.append(
@@ -90,16 +93,28 @@ class _Stage:
                 left.append(left[-1] + width + APART)
         self.tops = (0.0, HIGH + BETWEEN)
 
+    def encoded(self, place: int, said: str, reading: Weights) -> Paper:
+        """One frame of the reading: a source word with what it looks at, or with the words before it."""
+        paper = Paper(self.title or "A translation in the making", said)
+        for other, word in enumerate(self.source):
+            level = 0.0 if reading is None else float(reading[other])
+            shown = word if reading is not None or other <= place else ""
+            self._word(paper, 0, other, shown, level, now=other == place)
+        for other in range(len(self.target)):
+            self._word(paper, 1, other, "", 0.0)
+        if reading is not None:
+            self._arcs(paper, 0, place, reading)
+        return self._told(paper, said)
+
     def frame(
         self,
         said: str,
-        step: int = -1,
-        reading: Weights = None,
+        step: int,
         past: Weights = None,
         cross: Weights = None,
         all_cross: Weights = None,
     ) -> Paper:
-        """One frame: step is the target word that is being said, -1 before the first."""
+        """One frame of the writing: step is the target word that is being said."""
         paper = Paper(self.title or "A translation in the making", said)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
         if all_cross is not None:
@@ -113,10 +128,12 @@ class _Stage:
             shown = self.target[place] if place < step or (place == step and past is None) else ""
             level = float(past[place]) if past is not None and place < step else 0.0
             self._word(paper, 1, place, shown, level, now=place == step)
-        if reading is not None:
-            self._arcs(paper, 0, [(row, weights) for row, weights in enumerate(numpy.asarray(reading))])
         if past is not None:
-            self._arcs(paper, 1, [(step, past)])
+            self._arcs(paper, 1, step, past)
+        return self._told(paper, said)
+
+    def _told(self, paper: Paper, said: str) -> Paper:
+        """A frame with its words above it, on the same ground as every other."""
         self._room(paper)
         paper.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, said, 9, ink=QUIET)
         paper.head(self.title)
@@ -144,28 +161,22 @@ class _Stage:
                     opacity=round(most * (0.25 + 0.75 * float(weight)), 2),
                 )
 
-    def _arcs(self, paper: Paper, side: int, rows: list[tuple[int, NDArray[numpy.floating]]]) -> None:
-        """Arcs over the source, or under the target, from the words read to those that read them."""
+    def _arcs(self, paper: Paper, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
+        """Arcs over the source, or under the target, from the words read to the one that reads them."""
         edge, way = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HIGH, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
-        faintest = FAINTEST if len(rows) == 1 else 0.15
-        for row, weights in rows:
-            for place, weight in enumerate(weights):
-                if (
-                    weight < faintest
-                    or place == row
-                    or place >= len(self.source if side == 0 else self.target)
-                ):
-                    continue
-                start, end = self._middle(side, place), self._middle(side, row)
-                high = edge + way * (12 + (ARCS - 12) * 1.3 * abs(end - start) / whole)
-                points = ((start, edge), (start, high), (end, high), (end, edge))
-                paper.curve(
-                    points,
-                    ink=LINK,
-                    width=0.5 + 2.5 * float(weight),
-                    opacity=round(0.2 + 0.6 * float(weight), 2),
-                )
+        for place, weight in enumerate(weights):
+            if weight < FAINTEST or place == row:
+                continue
+            start, end = self._middle(side, place), self._middle(side, row)
+            high = edge + way * (12 + (ARCS - 12) * 1.3 * abs(end - start) / whole)
+            points = ((start, edge), (start, high), (end, high), (end, edge))
+            paper.curve(
+                points,
+                ink=LINK,
+                width=0.5 + 2.5 * float(weight),
+                opacity=round(0.2 + 0.6 * float(weight), 2),
+            )
 
     def _room(self, paper: Paper) -> None:
         """The same ground in every frame, whatever is drawn on it."""

@@ -114,12 +114,11 @@ class Picture(Shown):
     def _repr_png_(self) -> bytes | None:
         return _tried(self.png)
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         moving = _tried(self.gif) if self.moves else None
-        if moving is None:
-            return None
-        data = base64.b64encode(moving).decode()
-        return f'<img alt="{escape(self.papers[-1].title)}" src="data:image/gif;base64,{data}">'
+        kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
+        data = base64.b64encode(drawn).decode()
+        return f'<img alt="{escape(self.papers[-1].title)}" src="data:image/{kind};base64,{data}">'
 
 
 def _tried(make: Callable[[], bytes]) -> bytes | None:
