@@ -7,9 +7,6 @@ import typer
 
 from regard.cli import TODAY, app
 
-STILL = {"view": {"--save"}, "intervene": {"--at"}}
-"""Those that show an old name of an option, and take the new one."""
-
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands)
 
 
@@ -30,7 +27,7 @@ def declared() -> dict[str, set[str]]:
 def test_one_thing_has_one_name_in_every_command():
     assert {"split", "train", "view"} <= set(declared())
     for name, options in declared().items():
-        assert {f"--{old}" for old in TODAY} & options <= STILL.get(name, set()), name
+        assert not {f"--{old}" for old in TODAY} & options, name
 
 
 @pytest.mark.parametrize(("old", "new"), TODAY.items())

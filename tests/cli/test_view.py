@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from regard.decoding import Greedy, Rules
+from regard.evaluation import faithfulness
 from regard.tasks.translation import load_translator, train_translation
 from regard.viewing import VIEWS, Seen
 
@@ -57,7 +59,7 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
         return
     assert (said.status, said.err) == (0, "") and said.out.strip()
     path = tmp_path / "x.svg"
-    saved = command("view", layered, SENTENCE, *target, "--save", path)
+    saved = command("view", layered, SENTENCE, *target, "--out", path)
     assert saved.status == 0 and "there to be opened" in saved.err and not saved.out
     for file in tmp_path.iterdir():
         ElementTree.fromstring(file.read_bytes())
@@ -66,28 +68,31 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
 def test_files_are_of_the_kind_that_their_name_says(command, trained, tmp_path):
     begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
     for suffix, begin in begins.items():
-        said = command("view", trained, SENTENCE, "--save", tmp_path / f"x{suffix}")
+        said = command("view", trained, SENTENCE, "--out", tmp_path / f"x{suffix}")
         assert said.status == 0 and (tmp_path / f"x{suffix}").read_bytes().startswith(begin)
     said = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--save", tmp_path / "x.gif"
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "x.gif"
     )
     assert said.status == 0
     with Image.open(io.BytesIO((tmp_path / "x.gif").read_bytes())) as opened:
-        assert opened.n_frames == 1 + 4 + 1  # I, go, the stop and the end
+        assert opened.n_frames == 5 + 4 + 1  # four words and the end are read; I, go, the stop and the end
     frames = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--save", tmp_path / "f.svg"
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "f.svg"
     )
-    assert "6 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 6
+    assert "10 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 10
 
 
 def test_what_was_seen_is_kept_and_viewed_without_the_model(command, trained, tmp_path):
     kept = tmp_path / "look.seen"
-    said = command("view", trained, SENTENCE, "--save", kept)
+    said = command("view", trained, SENTENCE, "--out", kept)
     assert said.status == 0 and "regard view" in said.err and Seen.load(kept).sites
     for view in ("matrix", "lines"):
         asked = ("--view", view, "--subwords")
         assert command("view", kept, *asked).out == command("view", trained, SENTENCE, *asked).out
-    for more in ((SENTENCE,), ("--view", "steps"), ("--by-values",), ("--target", "x")):
+    weighted = command("view", kept, "--by-values", "--subwords")
+    assert weighted.status == 0 and "multiplied by the norms of the values" in weighted.out
+    assert weighted.out == command("view", trained, SENTENCE, "--by-values", "--subwords").out
+    for more in ((SENTENCE,), ("--view", "steps"), ("--target", "x")):
         refused = command("view", kept, *more)
         assert refused.status == 2 and "needs a model" in refused.err
 
@@ -111,6 +116,32 @@ def test_sites_heads_and_values_are_chosen(command, layered):
         "view", layered, SENTENCE, "--target", "I go .", "--view", "steps", "--site", "encoder.0.self"
     )
     assert steps.status == 0 and "query · key ×" in steps.out and "output: weights × values" in steps.out
+    assert "its look at the source: removing what it looked at costs" in " ".join(steps.out.split())
+
+
+def test_what_stands_under_a_picture_is_of_what_is_drawn(command, layered):
+    target = "I go to school ."
+    given = ("view", layered, SENTENCE, "--target", target)
+    translator = load_translator(layered, device="cpu")
+    for asked, where in (
+        (("--site", "decoder.1.cross"), {"at": "decoder.1.cross"}),
+        (("--site", "decoder.1.cross", "--head", 1), {"at": "decoder.1.cross", "head": 1}),
+        (("--head", 0), {"head": 0}),
+        (("--view", "self"), {}),
+    ):
+        said = " ".join(command(*given, *asked).out.split())
+        told = str(faithfulness(translator, SENTENCE, target, **where))
+        assert said.endswith(f"its look at the source: {told}" if "self" in asked else told)
+
+
+def test_the_search_is_chosen_as_for_a_translation(command, trained):
+    drawn = command("view", trained, SENTENCE, "--greedy", "--max-length", 6)
+    found = load_translator(trained, device="cpu", search=Greedy(Rules(maximum=6))).translate(SENTENCE)
+    assert drawn.status == 0 and drawn.lines[0] == found.text
+    assert command("view", trained, SENTENCE, "--length-penalty", "average:1", "--max-length", 6).status == 0
+    for given in (("--greedy", "--beam", 3), ("--length-penalty", "long")):
+        refused = command("view", trained, SENTENCE, *given)
+        assert refused.status == 2 and given[-2 if given[0] != "--greedy" else 1] in refused.err
 
 
 def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
@@ -128,8 +159,8 @@ def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
         (("--view", "matrx"), "did you mean 'matrix'"),
         (("--view", "nothing"), "known: heads, lines, long"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
-        (("--save", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
-        (("--save", "no/such/x.png"), "there is no such folder"),
+        (("--out", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
+        (("--out", "no/such/x.png"), "there is no such folder"),
         (("--site", "encoder.*"), "known: decoder.cross"),
         (("--head", "3"), "has no head 3"),
         (("--view", "word", "--word", "개"), "unknown word"),
@@ -162,7 +193,7 @@ def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
 def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, tmp_path, line):
     said = command("view", trained, line, "--max-length", 12)
     assert said.status == 0 and "\x1b" not in said.out and "\u202e" not in said.out
-    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--save", tmp_path / "x.svg")
+    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--out", tmp_path / "x.svg")
     assert saved.status == 0
     tags = {each.tag.rpartition("}")[2] for each in ElementTree.parse(tmp_path / "x.svg").iter()}
     assert "script" not in tags

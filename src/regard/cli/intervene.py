@@ -16,7 +16,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.searching import Device, Greedily, RunFolder, Size, Threads, Which, chosen_search, opened
+from regard.cli.searching import (
+    Device,
+    Greedily,
+    MaxLength,
+    Penalty,
+    RunFolder,
+    Size,
+    Threads,
+    Which,
+    chosen_search,
+    opened,
+)
 from regard.data.reading import printable, shown
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError, message
@@ -48,7 +59,7 @@ Evens = Annotated[
     list[str] | None, typer.Option("--uniform", metavar="SITE[:HEAD]", help="Look evenly there.")
 ]
 Drops = Annotated[list[str] | None, typer.Option("--drop", metavar="SITE[:HEAD]", help="Read nothing there.")]
-At = Annotated[str, typer.Option(help="Where links are cut and forced, * as wildcard.")]
+Place = Annotated[str, typer.Option(help="Where links are cut and forced, * as wildcard.")]
 Head = Annotated[int | None, typer.Option(help="In one head there, from 0 on; in all unless given.", min=0)]
 Data = Annotated[
     Path | None, typer.Option(metavar="FILE.json", help="Interventions as data, by numbers of tokens.")
@@ -64,12 +75,14 @@ def intervene(
     erase: Erased = None,
     uniform: Evens = None,
     drop: Drops = None,
-    at: At = "*cross",
+    site: Place = "*cross",
     head: Head = None,
     data: Data = None,
     as_json: AsJSON = False,
     beam: Size = None,
+    length_penalty: Penalty = None,
     greedy: Greedily = False,
+    max_length: MaxLength = None,
     checkpoint: Which = "best",
     device: Device = "auto",
     threads: Threads = None,
@@ -87,7 +100,7 @@ def intervene(
 
     * `regard intervene runs/x "나는 고양이로소이다" --uniform "decoder.1.cross:0" --drop "decoder.0.cross"`
     """
-    search = chosen_search(beam, None, greedy=greedy)
+    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
     with record(Look()) as sites:
         before = translator.translate(sentence)
@@ -96,7 +109,7 @@ def intervene(
             "there is nothing to read in it" if not before.passages else "it is too long to be read at once"
         )
         raise DataError(message("regard intervene", problem))
-    where: dict[str, Any] = {"at": at, "head": head}
+    where: dict[str, Any] = {"at": site, "head": head}
     wanted: list[Intervention] = [] if data is None else _read(data)
     for given in cut or ():
         keys, rows, _ = _linked("--cut", given, before)

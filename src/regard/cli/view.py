@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,17 @@ import typer
 from rich.console import Console
 
 from regard.cli.lines import say
-from regard.cli.searching import Device, MaxLength, Size, Threads, Which, chosen_search, opened
+from regard.cli.searching import (
+    Device,
+    Greedily,
+    MaxLength,
+    Penalty,
+    Size,
+    Threads,
+    Which,
+    chosen_search,
+    opened,
+)
 from regard.data.reading import shown
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.viewing import VIEWS, Picture, Seen, picture
@@ -25,6 +36,9 @@ KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 UNKNOWN = "<unk>"
 """What a model reads for a word that it does not know."""
 
+OWN = ("self", "rollout")
+"""The views of what sentences look at in themselves."""
+
 SPECIALS = ("show", "hide", "renormalise")
 
 SEEING = "What is shown"
@@ -35,13 +49,13 @@ def _option(text: str, *names: str, **more: Any) -> Any:
 
 
 Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file that --save x.seen wrote.")
+    Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file that --out x.seen wrote.")
 ]
 Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What the model is to read.")]
 Target = Annotated[
     str | None, typer.Option(metavar="TEXT", help="A translation to look at, not the model's own.")
 ]
-Save = Annotated[
+Out = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view), or .seen (data)."),
 ]
@@ -61,7 +75,7 @@ def view(
     run: Run,
     sentence: Sentence = None,
     target: Target = None,
-    save: Save = None,
+    out: Out = None,
     view: View = "matrix",
     site: Place = None,
     head: Head = None,
@@ -70,6 +84,8 @@ def view(
     specials: Specials = "show",
     by_values: ByValues = False,
     beam: Size = None,
+    length_penalty: Penalty = None,
+    greedy: Greedily = False,
     max_length: MaxLength = None,
     checkpoint: Which = "best",
     device: Device = "auto",
@@ -81,48 +97,45 @@ def view(
     viewed again later without the model. PNG, PDF and GIF need `pip install regard[view]`.
 
     Under a picture stands what it costs the words said, in nats of log-probability, if the source word that
-    each looked at most is hidden from it, and what other words cost: docs/faithfulness.md says how.
+    each looked at most is hidden from it, and what other words cost: docs/faithfulness.md says how. With
+    --site and --head, it is what was looked at there.
 
     Examples:
 
     * `regard view runs/x "나는 고양이로소이다"`
 
-    * `regard view runs/x "나는 고양이로소이다" --save look.png`
+    * `regard view runs/x "나는 고양이로소이다" --out look.png`
 
-    * `regard view runs/x "나는 고양이로소이다" --target "I am a cat" --view lines --save look.svg`
+    * `regard view runs/x "나는 고양이로소이다" --target "I am a cat" --view lines --out look.svg`
 
-    * `regard view runs/x "나는 고양이로소이다" --view player --save look.gif`
+    * `regard view runs/x "나는 고양이로소이다" --view player --out look.gif`
 
-    * `regard view runs/x "나는 고양이로소이다" --view heads --site "*" --save heads.pdf`
+    * `regard view runs/x "나는 고양이로소이다" --view heads --site "*" --out heads.pdf`
 
     * `regard view runs/x "나는 고양이로소이다" --view steps --word cat`
 
-    * `regard view runs/x "나는 고양이로소이다" --save look.seen`, then `regard view look.seen --view shaded`
+    * `regard view runs/x "나는 고양이로소이다" --out look.seen`, then `regard view look.seen --view shaded`
     """
-    _check(view, specials, save)
+    _check(view, specials, out)
+    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
     if run.is_file():
-        seen = _kept(run, sentence, target, view, by_values)
+        seen = _kept(run, sentence, target, view)
         text = ""
     else:
         if not (sentence or "").strip():
             raise ArgumentError(
                 message("regard view", "there is no sentence to read", hint='regard view RUN "..."')
             )
-        search = chosen_search(beam, None, max_length=max_length)
         translator = opened(run, checkpoint, device, threads, search=search, look="*")
         found = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen, text = _measured(translator, found), found.text
-        if by_values:
-            from regard.cli.stepping import with_values
-
-            seen = with_values(translator, seen, str(sentence), text)
-    if view in ("self", "rollout") and not any(each.name.endswith("self") for each in seen.sites):
+        seen, text = _measured(translator, found, view, site, head), found.text
+    if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
         known = ", ".join(each.name for each in seen.sites) or "nothing"
         problem = f"there is no self-attention here; what looks is {known}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has it"))
-    if save is not None and save.suffix.lower() in (KEPT, PAGE):
-        _write(seen, save)
+    if out is not None and out.suffix.lower() in (KEPT, PAGE):
+        _write(seen, out)
         return
     if view == STEPS:
         from regard.cli.stepping import drawn_steps
@@ -132,44 +145,47 @@ def view(
         asked = _as_asked(seen, subwords, specials, by_values)
         asked = asked if subwords else _told(asked, sentence or "", text)
         drawn = picture(asked, view, site=site, head=head, word=word)
-    _show(drawn, seen, save)
+    _show(drawn, out)
 
 
-def _measured(translator: Any, found: Any) -> Seen:
-    """What was looked at, and whether it was what counted: a sentence that stands under every picture."""
+def _measured(translator: Any, found: Any, view: str, site: str | None, head: int | None) -> Seen:
+    """What was looked at, and whether it was what counted: a sentence that stands under every picture.
+
+    What is measured is the look at the source: at this site and by this head, where these are given and read
+    it. Under a picture of something else, it says so.
+    """
     from regard.evaluation import faithfulness
 
     seen = found.seen()
     if found.alignment is None or not found.text.strip() or len(found.source.split()) < 2:
         return seen
-    told = str(faithfulness(translator, found.source, found.text))
-    return replace(seen, notes=(*seen.notes, told))
+    crossing = [each for each in seen.sites if each.kind == "cross"]
+    drawn = [each for each in crossing if site is None or fnmatch.fnmatchcase(each.name, site)]
+    if view in OWN or not drawn:
+        return seen.noted(f"its look at the source: {faithfulness(translator, found)}")
+    known = head is None or head < min(each.heads for each in drawn)
+    return seen.noted(faithfulness(translator, found, at=site or "*cross", head=head if known else None))
 
 
-def _check(view: str, specials: str, save: Path | None) -> None:
+def _check(view: str, specials: str, out: Path | None) -> None:
     """Refuse what cannot be done before a model is loaded."""
     if view not in (*VIEWS, STEPS):
         raise UnknownName("view", view, (*VIEWS, STEPS))
     if specials not in SPECIALS:
         raise UnknownName("way with special tokens", specials, SPECIALS)
-    if save is None:
+    if out is None:
         return
     known = (*PICTURES, PAGE, KEPT)
-    if save.suffix.lower() not in known:
-        problem = f"{shown(save.name)} does not say what to write"
-        raise ArgumentError(message("--save", problem, expected=f"a name ending in {', '.join(known)}"))
-    if not save.resolve().parent.is_dir():
-        raise DataError(message(shown(save), "there is no such folder", hint="make it first"))
+    if out.suffix.lower() not in known:
+        problem = f"{shown(out.name)} does not say what to write"
+        raise ArgumentError(message("--out", problem, expected=f"a name ending in {', '.join(known)}"))
+    if not out.resolve().parent.is_dir():
+        raise DataError(message(shown(out), "there is no such folder", hint="make it first"))
 
 
-def _kept(path: Path, sentence: str | None, target: str | None, view: str, by_values: bool) -> Seen:
+def _kept(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
     """What was kept in a file, which holds weights and no model."""
-    asked = {
-        "a sentence": sentence,
-        "--target": target,
-        "--view steps": view == STEPS,
-        "--by-values": by_values,
-    }
+    asked = {"a sentence": sentence, "--target": target, "--view steps": view == STEPS}
     for name, given in asked.items():
         if given:
             problem = f"{name} needs a model, and this file is what one saw"
@@ -219,14 +235,14 @@ def _write(seen: Seen, path: Path) -> None:
     say(f"{shown(path)} is there to be opened")
 
 
-def _show(drawn: Picture, seen: Seen, save: Path | None) -> None:
-    if save is None:
+def _show(drawn: Picture, out: Path | None) -> None:
+    if out is None:
         Console(highlight=False).print(drawn)
         return
-    several = drawn.moves and save.suffix.lower() != ".gif"
+    several = drawn.moves and out.suffix.lower() != ".gif"
     with Console(stderr=True).status(f"drawing {len(drawn.papers)} frames") if drawn.moves else nullcontext():
-        hints = drawn.save(save)
+        hints = drawn.save(out)
     for hint in hints:
         say(hint)
-    what = f"{len(drawn.papers)} files beside {shown(save)} are" if several else f"{shown(save)} is"
+    what = f"{len(drawn.papers)} files beside {shown(out)} are" if several else f"{shown(out)} is"
     say(f"{what} there to be opened")

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy
 from numpy.typing import NDArray
@@ -21,6 +21,19 @@ __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
 """Of the source words, how many are taken away, or left alone, for comprehensiveness and sufficiency."""
+
+
+@runtime_checkable
+class Result(Protocol):
+    """A source and a target: what translate() and score() give."""
+
+    @property
+    def source(self) -> str:
+        """What was read."""
+
+    @property
+    def text(self) -> str:
+        """What was said."""
 
 
 class Translates(Protocol):
@@ -128,7 +141,7 @@ _NONE = WordTruth(0, 0, "", (), *[math.nan] * 8)
 
 def faithfulness(
     translator: Translates,
-    sources: str | Iterable[str],
+    sources: str | Result | Iterable[str],
     targets: str | Iterable[str] | None = None,
     *,
     k: int = 1,
@@ -139,9 +152,10 @@ def faithfulness(
 ) -> Faithfulness:
     """Erase what each target word looked at most, and words drawn at random, and compare what that costs.
 
-    sources, targets: pairs, of str for one; without targets, what the translator says. k: how many source
-    words are erased. samples: how many draws of k other words, by the seed. at, head: whose attention says
-    what was looked at, and is made even for the baseline; a word that is hidden is hidden at all cross sites.
+    sources, targets: pairs, of str for one; without targets, what the translator says. A translation or a
+    scored pair of this translator may be given by itself. k: how many source words are erased. samples: how
+    many draws of k other words, by the seed. at, head: whose attention says what was looked at, and is made
+    even for the baseline; a word that is hidden is hidden at all cross sites.
 
     >>> from regard.data import train_tokenizers
     >>> from regard.decoding import Translator
@@ -158,6 +172,9 @@ def faithfulness(
         raise ArgumentError(message("faithfulness()", problem, expected="1 or more of each"))
     looking = copy.copy(translator)
     looking.look = CROSS
+    if isinstance(sources, Result):
+        targets = sources.text if targets is None else targets
+        sources = sources.source
     left = [sources] if isinstance(sources, str) else list(sources)
     if targets is None:
         targets = [each.text for each in looking.translate(left)]
