@@ -109,10 +109,6 @@ class Run:
             passes.clear()
         row["seconds"] = round(time.monotonic() - start, 1)
         row["clock"] = self.machine.clock(start)
-        try:
-            self.machine.clean()
-        except Exception as error:  # what a kernel did wrong may be told only now
-            row["missing"] = row["missing"] or f"afterwards: {_why(error)}"
 
     def _too_much(self, peer: Peer, rows: list[dict[str, Any]]) -> str:
         """What of this peer would not fit, or take too long at its length."""

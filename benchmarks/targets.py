@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.report import number
 
-__all__ = ["Loss", "Verdict", "losses", "verdicts"]
+__all__ = ["Loss", "Verdict", "losses", "training", "verdicts"]
 
 Found = dict[str, Any]
 LONG, SHORT, ONE = ("long-512", "long-2048"), ("short-50", "short-64"), ("decode-50",)
@@ -61,6 +61,22 @@ def verdicts(gpu: Found) -> list[Verdict]:
         _trains(cases),
         *_errors(cases),
     ]
+
+
+def training(recurrent: Found) -> list[Verdict]:
+    """The target of training a recurrent model, at each length, for the fastest way."""
+    target, times, ratio = "training bahdanau at least 8 x the eager loop", 8.0, "times the eager loop"
+    found = []
+    for length in dict.fromkeys(row["length"] for row in recurrent["rows"]):
+        rows = [row for row in recurrent["rows"] if row["length"] == length and row["way"] != "eager loop"]
+        measured = [row for row in rows if ratio in row]
+        if not measured:
+            found.append(Verdict(target, f"80 x {length}", "", None))
+            continue
+        best = max(measured, key=lambda row: row[ratio])
+        said = f"{best[ratio]:.2f} x ({best['way']}, {best['tokens a second']:,.0f} tokens/s)"
+        found.append(Verdict(target, f"80 x {length}", said, best[ratio] >= times, 1 - best[ratio] / times))
+    return found
 
 
 def _row(cases: Found, case: str, peer: str, dtype: str) -> Found:

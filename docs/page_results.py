@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measure import RESULTS
 from benchmarks.plot import Plot, plot_of
 from benchmarks.report import about, markdown, measured_on, number, table_of
-from benchmarks.targets import losses, verdicts
+from benchmarks.targets import losses, training, verdicts
 
 __all__ = ["PARTS", "newest", "plots"]
 
@@ -35,10 +35,9 @@ def newest(kind: str, ending: str = "json") -> Path | None:
 
 
 def record(kind: str) -> dict[str, Any] | None:
-    """What is in it; None where there is none, or it was written in another form."""
+    """What is in it; None where there is none."""
     path = newest(kind)
-    found = json.loads(path.read_text(encoding="utf-8")) if path else None
-    return found if found and all("rows" in case for case in found["cases"].values()) else None
+    return json.loads(path.read_text(encoding="utf-8")) if path else None
 
 
 def measured() -> str:
@@ -60,10 +59,11 @@ def measured() -> str:
 
 def targets() -> str:
     """Each target, and what the numbers say."""
-    found = record("gpu")
-    if found is None:
+    gpu, recurrent = record("gpu"), record("recurrent")
+    judged = [*(verdicts(gpu) if gpu else []), *(training(recurrent) if recurrent else [])]
+    if not judged:
         return NOTHING
-    rows = [[each.target, each.where, each.measured, each.said] for each in verdicts(found)]
+    rows = [[each.target, each.where, each.measured, each.said] for each in judged]
     return markdown(["target", "where", "measured", ""], [[_cell(text) for text in row] for row in rows])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from page_results import PARTS
 
 import regard
 from regard.backends import BACKENDS, choose_backend
@@ -187,7 +186,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "backends": backends,
     "choices": choices,
     "reasons": reasons,
-    **PARTS,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.targets import Verdict, losses, verdicts
+from benchmarks.targets import Verdict, losses, training, verdicts
 from tests.benchmarks.recorded import gpu, row
 
 
@@ -56,6 +56,20 @@ def test_the_strict_budget_decides_and_the_allowance_is_told():
     assert verdict.met is False and "1.50 of that at worst (long-512); 0.75 with" in verdict.measured
     found["cases"]["long-512"]["gates"]["float32"] = {"failed": "Wrong: output"}
     assert judged(found, "error at most twice", "float32").measured == "long-512: Wrong: output"
+
+
+def test_training_is_judged_by_its_fastest_way():
+    rows = [
+        {"way": "eager loop", "length": 30, "times the eager loop": 1.0, "tokens a second": 4e4},
+        {"way": "fused", "length": 30, "times the eager loop": 6.0, "tokens a second": 2.4e5},
+        {"way": "captured", "length": 30, "times the eager loop": 9.0, "tokens a second": 3.6e5},
+        {"way": "fused", "length": 50, "times the eager loop": 6.0, "tokens a second": 2.4e5},
+        {"way": "captured", "length": 50, "missing": "out of memory"},
+    ]
+    first, second = training({"rows": rows})
+    assert first.met is True and first.measured == "9.00 x (captured, 360,000 tokens/s)"
+    assert second.said == "missed by 25 %"
+    assert training({"rows": rows[4:]})[0].met is None
 
 
 def test_a_peer_wins_beyond_the_quartiles_of_both():
