@@ -31,11 +31,29 @@ def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
         for _ in range(3):
             run()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            run()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            for _ in range(repeats):
+                run()
+    except Exception:
+        # PyTorch leaves the pool open, and the allocator would refuse to give memory back ever after.
+        with contextlib.suppress(Exception):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        raise
     return graph.replay
+
+
+def waits(run: Callable[[], object]) -> bool:
+    """Whether a run waits for the device, which cannot be captured."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except RuntimeError:
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return False
 
 
 def timed(run: Callable[[], object], seconds: float = 0.3) -> Timing:
@@ -44,19 +62,14 @@ def timed(run: Callable[[], object], seconds: float = 0.3) -> Timing:
     first = _elapsed(run)
     if first >= LONG:
         return taken_for(seconds, lambda: _elapsed(run), "launched")
-    replay: Callable[[], object]
-    try:
-        replay, how = graphed(run), "graph"
-        replay()
-        first = _elapsed(replay)
-    except Exception as error:
-        torch.cuda.synchronize()
-        replay, how = run, f"launched ({type(error).__name__} when captured)"
-    repeats = max(1, min(20, int(1.0 / max(first, 1e-3))))  # events must not be most of what is timed
-    if how == "graph" and repeats > 1:
-        replay = graphed(run, repeats)
-    elif repeats > 1:
-        replay = _repeated(run, repeats)
+    repeats = max(1, min(20, int(2.0 / max(first, 1e-3))))  # events must not be most of what is timed
+    replay, how = _repeated(run, repeats), "launched (it waits for the device)"
+    if not waits(run):
+        try:
+            replay, how = graphed(run, repeats), "graph"
+        except Exception as error:
+            torch.cuda.synchronize()
+            how = f"launched ({type(error).__name__} when captured)"
     replay()
     return taken_for(seconds, lambda: _elapsed(replay) / repeats, how)
 
@@ -114,7 +127,6 @@ class Device:
     def peak(self, run: Callable[[], object], case: str = "", number: int = 0) -> float:
         run()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
@@ -125,7 +137,8 @@ class Device:
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
     def clock(self, start: float) -> list[float] | None:
         rates = [rate for at, rate in list(self.seen) if at >= start]
