@@ -35,13 +35,6 @@ def main() -> int:
         print(extra_peak(last))
         return 0
     stem = Path(given.into) / f"{datetime.date.today():%Y-%m-%d}-{given.suite}"
-
-    def keep(found: dict[str, Any]) -> None:
-        if not given.no_write:
-            stem.parent.mkdir(parents=True, exist_ok=True)
-            stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-            stem.with_suffix(".md").write_text(tables(found))
-
     budget = Budget(given.seconds / (3 if given.quick else 1), given.limit, 0 if given.quick else 2)
     with contextlib.ExitStack() as stack:
         if given.suite == "gpu":
@@ -53,6 +46,16 @@ def main() -> int:
             "date": f"{datetime.date.today()}",
             "environment": machine.environment(),
         }
+        joins = given.cases and not given.no_write
+        before = standing(stem.with_suffix(".json"), found["environment"]) if joins else None
+
+        def keep(found: dict[str, Any]) -> None:
+            if not given.no_write:
+                stem.parent.mkdir(parents=True, exist_ok=True)
+                whole = joined(before, found, list(cases))
+                stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
+                stem.with_suffix(".md").write_text(tables(whole))
+
         if given.suite == "gpu":
             with contextlib.suppress(RuntimeError):
                 found["ceilings"] = ceilings()
@@ -69,6 +72,28 @@ def main() -> int:
             if not given.no_write:
                 print(f"written: {stem.name}.json and .md")
     return 0
+
+
+def standing(path: Path, environment: dict[str, str]) -> dict[str, Any] | None:
+    """The record of today: cases run by name are put among its own, unless it is of another machine."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    if found["environment"] != environment:
+        sys.exit(
+            f"{path.name} was measured on another machine, or with other versions: give --into or --no-write"
+        )
+    return found
+
+
+def joined(before: dict[str, Any] | None, found: dict[str, Any], order: list[str]) -> dict[str, Any]:
+    """What was found, and the other cases of the record before, in this order."""
+    if before is None:
+        return found
+    cases = {**before["cases"], **found["cases"]}
+    seconds = round(before.get("seconds", 0.0) + found.get("seconds", 0.0), 1)
+    ordered = {name: cases[name] for name in order if name in cases}
+    return {**before, **found, "cases": ordered, "seconds": seconds}
 
 
 def _given() -> argparse.Namespace:

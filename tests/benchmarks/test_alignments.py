@@ -9,7 +9,16 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.alignments import EFLOMAL_RUNS, Row, built_in, eflomal_rows, measured, table
+from benchmarks.alignments import (
+    EFLOMAL_RUNS,
+    Pairs,
+    Row,
+    built_in,
+    diagonal,
+    eflomal_rows,
+    measured,
+    table,
+)
 from benchmarks.words import Unknown, Words
 from regard.evaluation import parse_links
 from regard.tasks.translation import load_translator
@@ -68,7 +77,6 @@ def test_two_runs_are_read_by_links_by_agreement_one_step_later_and_as_one(runs:
 
 
 def test_eflomal_is_given_the_training_pairs_and_the_pairs_to_align_written_alike(monkeypatch):
-    _, many = built_in(1, 2)
     seen = []
 
     class Aligner:
@@ -80,11 +88,18 @@ def test_eflomal_is_given_the_training_pairs_and_the_pairs_to_align_written_alik
     module = ModuleType("eflomal")
     module.Aligner = Aligner
     monkeypatch.setitem(sys.modules, "eflomal", module)
-    loud = type(many)(["안녕 , Tom", "가 ."], ["Hello , TOM", "Go ."], [parse_links("0-0")] * 2)
+    loud = Pairs(["안녕 , Tom", "가 ."], ["Hello , TOM", "Go ."], [parse_links("0-0")] * 2)
     rows = eflomal_rows([("Tom, 안녕.", "It's Tom.")], loud, Words(tokenise=True, lowercase=True))
     assert seen[0] == (["tom , 안녕 .", "안녕 , tom", "가 ."], ["it 's tom .", "hello , tom", "go ."])
     assert len(seen) == EFLOMAL_RUNS
     assert {(row.aligner, row.error_rate) for row in rows} == {("eflomal", 0)}
+
+
+def test_the_diagonal_links_words_by_their_place():
+    row = diagonal(
+        Pairs(["a b c d", "a"], ["x y", "x y z"], [parse_links("1-0 3-1"), parse_links("0-0 0-2")])
+    )
+    assert (row.aligner, row.links, row.recall, row.precision) == ("the diagonal", 5, 100, 80)
 
 
 def test_a_table_says_what_was_learned_from_and_how_many_words_are_unknown():

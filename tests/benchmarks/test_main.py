@@ -1,0 +1,69 @@
+"""The command: what it writes, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks.cases import Case, Gate, Peer
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> dict:
+    def make(name: str) -> Case:
+        peers = (
+            Peer("eager", lambda: {"forward": lambda: 1}),
+            Peer("regard", lambda: {"forward": lambda: 1}),
+        )
+        return Case(f"The {name} case", peers, lambda peer: Gate(0.5, 0.5))
+
+    cases = {name: lambda name=name: make(name) for name in ("first", "second")}
+    monkeypatch.setitem(command.SUITES, "cpu", cases)
+    monkeypatch.setattr(command.Processor, "peak", lambda self, run, case, number: 1.0)
+    return cases
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    words = ["benchmarks", "--suite", "cpu", "--seconds", "0.001", *map(str, arguments)]
+    monkeypatch.setattr(sys, "argv", words)
+    return command.main()
+
+
+def test_a_record_and_its_tables_are_written(suite, monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, "--into", tmp_path) == 0
+    (record,), (text,) = tmp_path.glob("*-cpu.json"), tmp_path.glob("*-cpu.md")
+    assert list(json.loads(record.read_text())["cases"]) == ["first", "second"]
+    assert "## first" in text.read_text() and "first float32 eager: forward" in capsys.readouterr().out
+
+
+def test_cases_by_name_are_put_among_those_of_the_day(suite, monkeypatch, tmp_path):
+    run(monkeypatch, "--into", tmp_path)
+    (record,) = tmp_path.glob("*-cpu.json")
+    found = json.loads(record.read_text())
+    found["cases"]["first"]["about"], found["cases"]["second"]["about"] = "kept", "measured anew"
+    record.write_text(json.dumps(found))
+    run(monkeypatch, "second", "--into", tmp_path)
+    after = json.loads(record.read_text())["cases"]
+    assert [after[name]["about"] for name in after] == ["kept", "The second case"]
+
+
+def test_a_record_of_another_machine_is_not_joined(suite, monkeypatch, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"environment": {"processor": "another"}, "cases": {}}))
+    with pytest.raises(SystemExit, match="another machine"):
+        command.standing(path, {"processor": "this"})
+    assert command.standing(path, {"processor": "another"}) is not None
+
+
+def test_nothing_is_written_where_nothing_shall_be(suite, monkeypatch, tmp_path):
+    assert run(monkeypatch, "--into", tmp_path, "--no-write") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_case_is_told_with_the_known(suite, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "third")
+    assert "no case 'third'; known: first, second" in capsys.readouterr().err
