@@ -33,7 +33,7 @@ from regard.tasks.translation import TranslationRun, load_translator
 from regard.tasks.translation.aligning import choose_by_agreement, choose_by_links
 from regard.tasks.translation.corpus import read_split
 
-__all__ = ["Direction", "Pairs", "Row", "main", "measured", "table"]
+__all__ = ["Direction", "Pairs", "Row", "diagonal", "main", "measured", "table"]
 
 SYMMETRISED = ("intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
 EFLOMAL_RUNS = 3
@@ -41,8 +41,9 @@ ABOUT = """\
 How well trained runs align words: the alignment error rate (Och and Ney 2003; lower is better) of given
 translations. Where a run is read, site, head and step, is chosen on other pairs than it is judged by: by
 their links, or, without links, by what both directions agree on. eflomal, a statistical aligner, is given the
-training pairs of the first run plus the pairs to align; of three runs the median. A run called guided was
-shown the links of its training pairs, which no other aligner here has seen.
+training pairs of the first run plus the pairs to align; of three runs the median. The diagonal links each
+target word to the source word at its place, and knows nothing. A run called guided was shown the links of its
+training pairs, which no other aligner here has seen.
 """
 
 
@@ -156,6 +157,15 @@ def measured(forward: TranslationRun, backward: TranslationRun | None, few: Pair
     return [*ours.rows(), *theirs.rows(), *rows]
 
 
+def diagonal(many: Pairs) -> Row:
+    """What an aligner gets that knows no word: each target word linked to the source word at its place."""
+    links = []
+    for source, target in zip(many.sources, many.targets, strict=True):
+        there, here = len(source.split()), len(target.split())
+        links.append(Links(frozenset((int((word + 0.5) * there / here), word) for word in range(here))))
+    return Row.of("the diagonal", "nothing is read", score_links(links, many.gold))
+
+
 def eflomal_rows(trained: Sequence[tuple[str, str]], many: Pairs, words: Words) -> list[Row]:
     """eflomal on the training pairs and those to align: the median of a few runs, for it draws at random."""
     try:
@@ -248,7 +258,7 @@ def main() -> None:
     data = loaded[0][0].settings.data
     trained = [(pair.source, pair.target) for pair in read_split(data).train]
     words = Words(given.tokenise, data.lowercase)
-    rows += eflomal_rows(trained, many, words)
+    rows += [*eflomal_rows(trained, many, words), diagonal(many)]
     unknown = {
         "source": asdict(words.unknown(many.sources, (pair[0] for pair in trained))),
         "target": asdict(words.unknown(many.targets, (pair[1] for pair in trained))),
