@@ -34,6 +34,11 @@ def all_ways(word: str, known: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
+def one(piece: str) -> list[str]:
+    """A piece, written as itself."""
+    return [piece]
+
+
 def test_segmentations_are_drawn_as_often_as_they_are_likely():
     scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
     weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
@@ -48,11 +53,11 @@ def test_every_way_to_cut_a_word_is_listed_with_its_probability():
     scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
     weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
     ways = reach("ababa", Lattice.of(scores), 0.5)
-    found = every_way("ababa", ways, most=len(weights))
+    found = every_way("ababa", ways, most=len(weights), spelled=one)
     assert found is not None and len(found) == len(weights)
     for part, pieces in found:
-        assert part == pytest.approx(weights[tuple(pieces)] / sum(weights.values()))
-    assert every_way("ababa", ways, most=len(weights) - 1) is None
+        assert part == pytest.approx(weights[pieces] / sum(weights.values()))
+    assert every_way("ababa", ways, most=len(weights) - 1, spelled=one) is None
 
 
 @pytest.mark.parametrize("listed", [0, 64])
@@ -60,7 +65,7 @@ def test_a_word_is_cut_alike_whether_its_ways_are_listed_or_not(monkeypatch: pyt
     monkeypatch.setattr("regard.data.tokenizers.subwords.FEW_WAYS", listed)
     unigram = train_tokenizer("unigram", ["low lower lowest", "new newer newest"] * 20)
     assert isinstance(unigram, Unigram)
-    ways = every_way("▁lowest", reach("▁lowest", unigram.lattice, 0.1), most=64)
+    ways = every_way("▁lowest", reach("▁lowest", unigram.lattice, 0.1), most=64, spelled=one)
     assert ways is not None and len(ways) > 3 and max(ways)[0] < 0.9
     draw = random.Random(5)
     drawn = Counter(tuple(unigram.encode("lowest", sample=0.1, generator=draw)) for _ in range(10_000))
@@ -96,6 +101,26 @@ def test_sampling_repeats_with_its_seed(subwords: Tokenizer):
     assert first != [subwords.encode(line) for line in LINES[:20]]
     random.seed(7)
     assert drawn(None) == first
+
+
+@pytest.mark.parametrize("most", [1, 7])
+def test_what_is_drawn_does_not_depend_on_what_was_met_before(
+    subwords: Tokenizer, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    def drawn(tokenizer: Tokenizer, sample: float, lines: Sequence[str]) -> list[list[int]]:
+        return [
+            tokenizer.encode(line, sample=sample, generator=random.Random(f"{place}"))
+            for place, line in enumerate(lines)
+        ]
+
+    lines = LINES[:30]
+    wanted = {sample: drawn(subwords, sample, lines) for sample in (0.1, 0.5)}
+    monkeypatch.setattr("regard.data.tokenizers.subwords.MET", most)
+    forgetful = type(subwords).deserialized(subwords.serialized(), "again")
+    for sample in (0.1, 0.5, 0.1):
+        assert drawn(forgetful, sample, lines) == wanted[sample]
+        backwards = drawn(forgetful, sample, lines[::-1])
+        assert backwards == drawn(subwords, sample, lines[::-1])
 
 
 def test_a_long_word_is_sampled_too(subwords: Tokenizer):

@@ -10,7 +10,7 @@ import heapq
 import math
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 __all__ = [
     "Cut",
@@ -85,9 +85,14 @@ def reach(text: str, lattice: Lattice, alpha: float) -> Ways:
                 score = unknown
             if score is not None:
                 found.append((total[begin] + alpha * score, begin))
+        if len(found) == 1:
+            total.append(found[0][0])
+            ways.append([(1.0, found[0][1])])
+            continue
         best = max(found)[0]
-        total.append(best + math.log(sum(math.exp(weight - best) for weight, _ in found)))
-        ways.append([(math.exp(weight - total[end]), begin) for weight, begin in found])
+        whole = best + math.log(sum([math.exp(weight - best) for weight, _ in found]))
+        total.append(whole)
+        ways.append([(math.exp(weight - whole), begin) for weight, begin in found])
     return ways
 
 
@@ -107,31 +112,33 @@ def draw_pieces(text: str, ways: Ways, draw: Draw) -> list[str]:
     return pieces[::-1]
 
 
-def every_way(text: str, ways: Ways, most: int) -> list[tuple[float, list[str]]] | None:
+Item = TypeVar("Item")
+
+
+def every_way(
+    text: str, ways: Ways, most: int, spelled: Callable[[str], Sequence[Item]]
+) -> list[tuple[float, tuple[Item, ...]]] | None:
     """All segmentations, each with its probability; None where there are more than `most`.
 
-    >>> lattice = Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0})
-    >>> [(round(part, 3), pieces) for part, pieces in every_way("ab", reach("ab", lattice, 0.5), most=2)]
-    [(0.622, ['ab']), (0.378, ['a', 'b'])]
+    spelled: what a piece is written as, such as its tokens.
+
+    >>> ways = reach("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
+    >>> [(round(part, 3), way) for part, way in every_way("ab", ways, most=2, spelled=lambda piece: [piece])]
+    [(0.622, ('ab',)), (0.378, ('a', 'b'))]
     """
     counts = [1]
     for before in ways[1:]:
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    found: list[tuple[float, list[str]]] = []
-    # From the last place backwards; what comes after a place is a chain of cuts, so that none is copied.
-    open_ends: list[tuple[int, float, Any]] = [(len(text), 1.0, None)]
-    while open_ends:
-        end, so_far, after = open_ends.pop()
-        open_ends += [(begin, so_far * part, (end, after)) for part, begin in reversed(ways[end])]
-        if not end:
-            pieces = []
-            while after is not None:
-                begin, (end, after) = end, after
-                pieces.append(text[begin:end])
-            found.append((so_far, pieces))
-    return found
+    found: list[list[tuple[float, tuple[Item, ...]]]] = [[(1.0, ())]]
+    for end in range(1, len(text) + 1):
+        here: list[tuple[float, tuple[Item, ...]]] = []
+        for part, begin in ways[end]:
+            last = tuple(spelled(text[begin:end]))
+            here += [(part * so_far, (*first, *last)) for so_far, first in found[begin]]
+        found.append(here)
+    return found[-1]
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:
@@ -176,7 +183,7 @@ class Listed(NamedTuple):
     """A word with few ways to cut it, as tokens: one number chooses among them by the bounds between them."""
 
     bounds: list[float]
-    tokens: list[list[int]]
+    tokens: list[tuple[int, ...]]
 
     def drawn(self, draw: Draw) -> Sequence[int]:
         return self.tokens[bisect(self.bounds, draw())]

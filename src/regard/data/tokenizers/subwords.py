@@ -36,8 +36,11 @@ COVERED = 0.9995
 PART = 1000
 """The most characters of a line that is learned from; a longer one is learned from in parts."""
 
-MET = 2**16
-"""How many words, and how many lines, are remembered to be drawn again."""
+MET = 50_000
+"""How many words are remembered to be drawn again, some 4 kB each, and as many that were met before those."""
+
+WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
+"""The words of a line in which a space is ▁, each with the one before it."""
 
 FEW_WAYS = 64
 """Up to so many ways to cut a word are remembered as a list; 19 of 20 words of a text have no more."""
@@ -59,6 +62,7 @@ class Subwords(Tokenizer):
         if self.kind != _kind(self._processor):
             problem = f"this sentencepiece model is not of kind '{self.kind}'"
             raise DataError(message(place, problem, hint="load_tokenizer(path) finds the kind"))
+        self._strength, self._young, self._old = 0.0, dict[str, Cut](), dict[str, Cut]()
         self.size = int(self._processor.vocab_size())
         self.fingerprint = hashlib.sha256(model).hexdigest()
 
@@ -93,27 +97,29 @@ class Subwords(Tokenizer):
             return self._processor.encode(clean(line))
         self.check(sample)
         draw = random.random if generator is None else generator.random
-        return [token for word in self._ready(line, sample) for token in word.drawn(draw)]
+        met, tokens = self._met(sample), list[int]()
+        # Pieces never go over a space, so that each word can be drawn alone.
+        for word in WORDS.findall(self._processor.normalize(clean(line))):
+            tokens += (met.get(word) or self._meet(word, sample)).drawn(draw)
+        return tokens
 
-    def _ready(self, line: str, sample: float) -> list[Cut]:
-        """The words of a line, ready to be cut; most were met before, and so was the line, an epoch ago."""
-        lines, words = self._met
-        ready = lines.get((line, sample))
-        if ready is None:
-            if len(lines) >= MET or len(words) >= MET:
-                lines.clear()
-                words.clear()
-            ready = lines[line, sample] = []
-            # Pieces never go over a space, so that each word can be drawn alone.
-            for word in re.findall(f"{SPACE}?[^{SPACE}]+|{SPACE}", self._processor.normalize(clean(line))):
-                if (word, sample) not in words:
-                    words[word, sample] = self.cut(word, sample)
-                ready.append(words[word, sample])
+    def _met(self, sample: float) -> dict[str, Cut]:
+        """The words that were met lately and are ready to be cut, as strongly as this."""
+        if self._strength != sample:
+            self._strength, self._young, self._old = sample, {}, {}
+        return self._young
+
+    def _meet(self, word: str, sample: float) -> Cut:
+        """A word that was not met lately: it is made ready, and what was met long ago is forgotten.
+
+        What is forgotten is made again, the same: what is drawn does not depend on what was met before.
+        """
+        if len(self._young) >= MET:
+            self._old = dict(self._young)
+            self._young.clear()
+        ready = self._old.pop(word) if word in self._old else self.cut(word, sample)
+        self._young[word] = ready
         return ready
-
-    @cached_property
-    def _met(self) -> tuple[dict[tuple[str, float], list[Cut]], dict[tuple[str, float], Cut]]:
-        return {}, {}
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
@@ -149,14 +155,15 @@ class Subwords(Tokenizer):
         """The score of each piece that can be drawn."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
+    def _tokens_of_piece(self, piece: str) -> list[int]:
+        """Its token, or those of its bytes where it is none."""
+        number = self.numbers.get(piece)
+        if number is not None:
+            return [number]
+        return [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
+
     def _tokens_of(self, pieces: Sequence[str]) -> list[int]:
-        found: list[int] = []
-        for piece in pieces:
-            if piece in self.numbers:
-                found.append(self.numbers[piece])
-            else:
-                found += [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
-        return found
+        return [token for piece in pieces for token in self._tokens_of_piece(piece)]
 
 
 class Unigram(Subwords):
@@ -172,11 +179,11 @@ class Unigram(Subwords):
 
     def cut(self, word: str, sample: float) -> Cut:
         ways = reach(word, self.lattice, sample)
-        every = every_way(word, ways, FEW_WAYS)
+        every = every_way(word, ways, FEW_WAYS, self._tokens_of_piece)
         if every is None:
             return Walked(word, ways, self._tokens_of)
-        parts, pieces = zip(*every, strict=True)
-        return Listed(list(itertools.accumulate(parts[:-1])), [self._tokens_of(each) for each in pieces])
+        parts, tokens = zip(*every, strict=True)
+        return Listed(list(itertools.accumulate(parts[:-1])), list(tokens))
 
     @cached_property
     def lattice(self) -> Lattice:
