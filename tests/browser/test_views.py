@@ -108,11 +108,11 @@ def test_lines_join_a_word_to_what_it_looked_at(opened: Opened):
     page.click("#tab-lines")
     lines = page.locator("#panel path").count()
     assert lines > 10 and page.locator("#panel path.off").count() == 0
-    page.hover("#panel .from li:nth-child(2) button")
+    page.hover("#panel .to li:nth-child(2) button")
     assert told(page).startswith("saw looked at ")
     left = page.locator("#panel path:not(.off)").count()
-    assert 0 < left <= 4 and page.locator("#panel .to .word[class*=' l']").count() > 0
-    page.hover("#panel .to li:nth-child(2) button")
+    assert 0 < left <= 4 and page.locator("#panel .from .word[class*=' l']").count() > 0
+    page.hover("#panel .from li:nth-child(2) button")
     assert told(page).startswith("고양이를 was looked at by ")
     page.mouse.move(5, 5)
     assert page.locator("#panel path.off").count() == 0

@@ -1,4 +1,4 @@
-// Two columns of words joined by lines: the deeper a line, the larger the weight.
+// Two columns of words, keys and queries as in the picture, joined by lines: the deeper, the larger the weight.
 const LINES = 2000;
 const WORDS = 600;
 const HIGH = 28;
@@ -9,7 +9,7 @@ function linesView(panel, table) {
   const height = HIGH * Math.max(rows.length, columns.length, 1);
   const svg = drawn("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true", height });
   const lists = [wordList(rows, "looking"), wordList(columns, "looked at")];
-  panel.append(element("div", { class: "joined" }, lists[0].list, svg, lists[1].list), asText(table));
+  panel.append(element("div", { class: "joined" }, lists[1].list, svg, lists[0].list), asText(table));
   if (table.rows.length > WORDS || table.columns.length > WORDS) {
     panel.append(element("p", { class: "quiet" }, `The first ${WORDS} words of each side.`));
   }
@@ -20,7 +20,7 @@ function linesView(panel, table) {
   const kept = ranked(links, LINES).filter((link) => link.weight > table.most / 250);
   for (const link of kept) {
     const [from, to] = [shift[0] + (link.row + 0.5) * HIGH, shift[1] + (link.column + 0.5) * HIGH];
-    link.path = drawn("path", { d: `M0 ${from}C45 ${from} 55 ${to} 100 ${to}`, level: (link.weight / table.most).toFixed(3) });
+    link.path = drawn("path", { d: `M0 ${to}C45 ${to} 55 ${from} 100 ${from}`, level: (link.weight / table.most).toFixed(3) });
     svg.append(link.path);
   }
   const show = (side, place) => {
@@ -52,6 +52,6 @@ function linesView(panel, table) {
 
 function wordList(names, label) {
   const words = names.map((name) => element("button", { type: "button", class: "word", dir: "auto", title: name.text }, cut(name.text)));
-  const list = element("ol", { class: label === "looking" ? "from" : "to", "aria-label": `Words ${label}`, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
+  const list = element("ol", { class: label === "looking" ? "to" : "from", "aria-label": `Words ${label}`, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
   return { list, words };
 }
