@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GatedCell"]
+from regard.kernels.choosing import by_kernel
+from regard.layers.aligned import linear
+
+__all__ = ["GatedCell", "gated", "gated_backward", "mixed", "mixed_backward"]
 
 
 class GatedCell(nn.Module):
@@ -38,7 +41,7 @@ class GatedCell(nn.Module):
 
     def gates(self, inputs: Tensor) -> Tensor:
         """What the gates take from the inputs (..., I), for all steps at once: (..., 3 width)."""
-        return self.input(inputs)
+        return linear(inputs, self.input.weight, self.input.bias)
 
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
         """The next state (B, width) from gates (B, 3 width), the state before, and a context (B, C)."""
@@ -47,3 +50,66 @@ class GatedCell(nn.Module):
         of_gates, of_new = gates.tensor_split((2 * self.width,), -1)
         take, reset = torch.addmm(of_gates, state, self.gate.weight.T).sigmoid().chunk(2, -1)
         return torch.lerp(state, torch.addmm(of_new, reset * state, self.state.weight.T).tanh(), take)
+
+
+def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
+    """In place of what the two gates were given, z and r, once more_BN is added; into reset_BM, r * s."""
+    if by_kernel(state_BM):
+        from regard.kernels import cells
+
+        cells.gated(gates_BG, more_BN, state_BM, reset_BM)
+        return
+    width = state_BM.shape[1]
+    both = gates_BG[:, : 2 * width]
+    both.add_(more_BN).sigmoid_()
+    torch.mul(both[:, width:], state_BM, out=reset_BM)
+
+
+def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
+    """In place of what the new state was given, s~; into after_BM, (1 - z) * s + z * s~."""
+    if by_kernel(state_BM):
+        from regard.kernels import cells
+
+        cells.mixed(gates_BG, state_BM, after_BM)
+        return
+    width = state_BM.shape[1]
+    new = gates_BG[:, 2 * width :].tanh_()
+    torch.lerp(state_BM, new, gates_BG[:, :width], out=after_BM)
+
+
+def mixed_backward(
+    parts_PBM: Tensor,
+    dstate_BM: Tensor,
+    more_BM: Tensor,
+    gates_BG: Tensor,
+    state_BM: Tensor,
+    dgates_BG: Tensor,
+) -> Tensor:
+    """The gradient of mixed(), for the sum of the first three: into the first and last third of dgates_BG;
+    what goes straight to the state before is given back."""
+    if by_kernel(state_BM):
+        from regard.kernels import cells
+
+        return cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
+    width = state_BM.shape[1]
+    take, new = gates_BG[:, :width], gates_BG[:, 2 * width :]
+    dstate_BM = parts_PBM.sum(0) + dstate_BM + more_BM
+    torch.ops.aten.sigmoid_backward(dstate_BM * (new - state_BM), take, grad_input=dgates_BG[:, :width])
+    torch.ops.aten.tanh_backward(dstate_BM * take, new, grad_input=dgates_BG[:, 2 * width :])
+    return torch.addcmul(dstate_BM, dstate_BM, take, value=-1)
+
+
+def gated_backward(
+    dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
+) -> None:
+    """The gradient of gated(), for dreset_BM: into the second third of dgates_BG, and added to dstate_BM."""
+    if by_kernel(state_BM):
+        from regard.kernels import cells
+
+        cells.gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
+        return
+    width = state_BM.shape[1]
+    reset = gates_BG[:, width : 2 * width]
+    place = dgates_BG[:, width : 2 * width]
+    torch.ops.aten.sigmoid_backward(dreset_BM * state_BM, reset, grad_input=place)
+    dstate_BM.addcmul_(dreset_BM, reset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import UnknownName, positive
+from regard.layers.aligned import linear
+from regard.layers.gru import gru_ways
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
@@ -140,18 +142,27 @@ class Recurrent(nn.Module):
         for layer in range(self.depth):
             if layer:
                 states = functional.dropout(states, self.dropout, self.training)
-            both = []
-            for way in range(ways):
-                weights = self.layers.all_weights[layer * ways + way]
-                read = flip(states, lengths) if way else states
-                found, ended = self._one_way(read, inside_BS1, weights)
-                final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, found.shape[2])
-                last.append((found.gather(1, final_B1M).squeeze(1), *ended[1:]))
-                both.append(flip(found, lengths) if way else found)
+            weights = self.layers.all_weights[layer * ways : (layer + 1) * ways]
+            read = [flip(states, lengths) if way else states for way in range(ways)]
+            if isinstance(self.layers, nn.GRU) and torch.is_grad_enabled():
+                found = self._side_by_side(read, weights)
+            else:
+                found = [self._one_way(x, inside_BS1, own) for x, own in zip(read, weights, strict=True)]
+            final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, self.layers.hidden_size)
+            last += [(outputs.gather(1, final_B1M).squeeze(1), *ended[1:]) for outputs, ended in found]
+            both = [flip(outputs, lengths) if way else outputs for way, (outputs, _) in enumerate(found)]
             states = torch.where(inside_BS1, torch.cat(both, -1) if ways > 1 else both[0], 0.0)
         return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
 
-    def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: list[Tensor]) -> tuple[Tensor, Hidden]:
+    def _side_by_side(
+        self, read: Sequence[Tensor], weights: Sequence[Sequence[Tensor]]
+    ) -> list[tuple[Tensor, Hidden]]:
+        """All directions of one layer of GRUs at once."""
+        gates = [linear(x, own[0], own[2]) for x, own in zip(read, weights, strict=True)]
+        weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
+        return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
+
+    def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """One layer in one direction, from 0: its outputs, and its state behind the padding."""
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
@@ -163,7 +174,7 @@ class Recurrent(nn.Module):
             weights = [wider, *weights[1:]]
         return self._whole(x, self._zero(x), weights)
 
-    def _whole(self, x: Tensor, hidden: Hidden, weights: list[Tensor]) -> tuple[Tensor, Hidden]:
+    def _whole(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """One layer in one direction over a whole sequence, from a state."""
         given = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
@@ -190,7 +201,7 @@ class Recurrent(nn.Module):
     def gates(self, x: Tensor) -> Tensor:
         """What the first layer takes from a sequence (B, T, I), for all steps at once: W x + b."""
         weights = self.layers.all_weights[0]
-        return functional.linear(x, weights[0][:, : self.input_size], weights[2])
+        return linear(x, weights[0][:, : self.input_size], weights[2])
 
     def advance(self, gates: Tensor, feed: Tensor | None, hidden: Hidden) -> tuple[Hidden, Tensor]:
         """One step: gates (B, G) of this step, what is fed in (B, feed_size), and the state before it."""

@@ -6,14 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
+from regard.layers.aligned import linear
+from regard.layers.attending import attend_along
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.scores import Additive
+from regard.sites import scopes_at
 
 __all__ = ["Bahdanau", "Maxout"]
+
+SITE = "decoder.cross"
 
 
 class Bahdanau(Model):
@@ -36,6 +41,8 @@ class Bahdanau(Model):
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
     torch.Size([2, 3, 7])
     """
+
+    small_steps = True
 
     def __init__(
         self,
@@ -76,17 +83,33 @@ class Bahdanau(Model):
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        gates_RTG = self.cell.gates(embedded_RTM)
-        (s,), states, contexts = state.hidden, [], []
-        for position, gates in enumerate(gates_RTG.unbind(1), state.position):
-            context = attend(s[:, None], encoded.memories[0], start=position, site="decoder.cross").output[
-                :, 0
-            ]
+        (s,) = state.hidden
+        if self._alone(embedded_RTM, state, encoded):
+            gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)  # as it will be read
+            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
+        else:
+            gates_RTG = self.cell.gates(embedded_RTM)
+            states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
+        read = torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
+        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), self.readout(read)
+
+    def _step_by_step(
+        self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
+    ) -> tuple[Tensor, Tensor]:
+        states, contexts = [], []
+        for at, gates in enumerate(gates_RTG.unbind(1), position):
+            context = attend(s[:, None], encoded.memories[0], start=at, site=SITE).output[:, 0]
             s = self.cell(gates, s, context)
             states.append(s)
             contexts.append(context)
-        read = torch.cat((torch.stack(states, 1), torch.stack(contexts, 1), embedded_RTM), -1)
-        return State(state.position + tokens.shape[1], (s,)), self.readout(read)
+        return torch.stack(states, 1), torch.stack(contexts, 1)
+
+    def _alone(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
+        """Whether whole targets are learned, on a device, and nobody watches."""
+        learns = self.training and torch.is_grad_enabled()
+        whole = state.position == 0 and len(embedded_RTM) == len(encoded)
+        whole = whole and embedded_RTM.device.type != "cpu"
+        return learns and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
 
 
 def _flat(score: Additive) -> Additive:
@@ -113,7 +136,8 @@ class Maxout(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.output(self.dropout(self.pairs(inputs).unflatten(-1, (-1, 2)).amax(-1)))
+        pairs = linear(inputs, self.pairs.weight, self.pairs.bias).unflatten(-1, (-1, 2))
+        return linear(self.dropout(pairs.amax(-1)), self.output.weight, self.output.bias)
 
 
 class FastEncoder(nn.Module):

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.batch import PAD
+from regard.kernels.choosing import by_kernel
 
 __all__ = ["cross_entropy", "guided_alignment"]
 
@@ -24,6 +25,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     >>> round(smoothed.item(), 4), round(plain.item(), 4)
     (1.3863, 1.3863)
     """
+    if by_kernel(logits) and not torch.compiler.is_compiling():
+        from regard.kernels.cross_entropy import SmoothedCrossEntropy
+
+        return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
     # One log-softmax serves both; PAD is its own index, so what is not there costs nothing.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()
