@@ -85,13 +85,15 @@ class Model(nn.Module):
     """A model that reads a source and says a target, token by token; a subclass gives encode, start, step.
 
     source_size, target_size: how many tokens each vocabulary has. longest_source, longest_target: how many
-    tokens it can read and say, EOS counted; None where there is no end to it.
+    tokens it can read and say, EOS counted; None where there is no end to it. small_steps: whether it is made
+    of many small steps, one a word, as recurrent models are.
     """
 
     source_size: int
     target_size: int
     longest_source: int | None = None
     longest_target: int | None = None
+    small_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         """Read sources (B, S) of these lengths (B,)."""

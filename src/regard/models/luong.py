@@ -69,6 +69,8 @@ class Luong(Model):
     torch.Size([2, 3, 7])
     """
 
+    small_steps = True
+
     def __init__(
         self,
         source_size: int,

@@ -30,6 +30,8 @@ class Seq2Seq(Model):
     torch.Size([2, 3, 7])
     """
 
+    small_steps = True
+
     def __init__(
         self,
         source_size: int,

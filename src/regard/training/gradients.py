@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, message
+from regard.training.capture import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import step_seed
 from regard.training.task import Loss, Task
@@ -35,7 +36,8 @@ class Gradients:
 
     seed: of what is random in a step. half: whether it is computed in bfloat16 where that is safe. coarse:
     whether matrix products of float32 are in TF32, on GPUs that have it. compiled: whether by torch.compile;
-    the task says how many shapes its batches have.
+    the task says how many shapes its batches have. captured: whether in a CUDA graph for each shape. say: is
+    told once where that fails; the ordinary step is taken then.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Gradients:
         half: bool = False,
         coarse: bool = False,
         compiled: bool = False,
+        captured: bool = False,
+        say: Callable[[str], None] = lambda text: None,
     ):
         self.task, self.seed, self.device, self.half, self.compiled = task, seed, device, half, compiled
         self.coarse = coarse and device.type == "cuda"
@@ -61,6 +65,8 @@ class Gradients:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
         self._objective = objective
+        self._say = say
+        self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Add those of a step's batches, each divided by `tokens`, which all processes have together.
@@ -79,14 +85,35 @@ class Gradients:
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
         """The loss of each batch, without its graph, after its gradients were added."""
         for place, batch in enumerate(batches):
-            torch.manual_seed(step_seed(self.seed, step, place, self.processes.rank))
+            seed = step_seed(self.seed, step, place, self.processes.rank)
+            torch.manual_seed(seed)
             ready = self.task.prepare(batch, self.device)
+            replayed = self._replayed(ready, seed, tokens)
+            if replayed is not None:
+                yield replayed
+                continue
             with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
-                with self._precision():
-                    loss = self._loss(ready)
+                loss = self._precise(ready)
                 # Processes are averaged over, so each counts its tokens against those of all.
                 (loss.total * (self.processes.world / tokens)).backward()
             yield Loss(loss.total.detach(), loss.shown)
+
+    def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
+        """The loss of a batch by a captured graph; None where none is wanted, or could be captured."""
+        if self._captured is None:
+            return None
+        try:
+            with coarse_products(self.coarse):
+                return self._captured.run(ready, seed, 1 / tokens)
+        except Uncaptured as error:
+            self._captured = None
+            self._say(f"steps could not be captured and run as they are, slower and as right: {error}")
+            torch.manual_seed(seed)
+            return None
+
+    def _precise(self, ready: Any) -> Loss:
+        with self._precision():
+            return self._loss(ready)
 
     def _loss(self, ready: Any) -> Loss:
         if not self.compiled:

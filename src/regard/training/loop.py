@@ -15,6 +15,7 @@ from torch import nn
 
 from regard.errors import DataError, UnknownName, message
 from regard.training.budget import evaluation_interval, fitted, is_known, little, total_steps
+from regard.training.capture import capture_chosen
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
@@ -65,6 +66,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, settings.keep)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         self._half = in_half(settings.precision, self.device)
+        captured, self._uncaptured = capture_chosen(settings, task, self.device.type, self.processes.world)
         self._gradients = Gradients(
             task,
             seed=seed,
@@ -73,6 +75,8 @@ class Trainer:
             half=self._half,
             coarse=settings.precision == "tf32",
             compiled=settings.compile,
+            captured=captured,
+            say=lambda text: self._event("capture", text),
         )
         self._stream = self._batches()
         self._began = self._last_save = clock()
@@ -116,6 +120,8 @@ class Trainer:
         at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total
+        if self._uncaptured:
+            self._event("capture", self._uncaptured)
         self._out_of_time = self.processes.share(int(self._late()))
         if at.step:
             self._settle_minutes(asked)

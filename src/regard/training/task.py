@@ -44,7 +44,11 @@ class Task(ABC):
 
     model: nn.Module
     shapes: int = 8
-    """How many shapes a loss that is compiled may see: one more is an error."""
+    """How many shapes a loss that is compiled may see: one more is an error. So many graphs are captured."""
+    small_steps: bool = False
+    """Whether a loss is made of many small steps, so that to launch them takes longer than to run them."""
+    uncapturable: str = ""
+    """Why a loss of this task cannot be captured in a CUDA graph, in words; "" where it can."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:

@@ -195,7 +195,7 @@ def _trained(
     model = build_from(settings, corpus)
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
-    task = TranslationTask(model, corpus, settings, processes)
+    task = TranslationTask(model, corpus, settings, processes, device)
     if processes.first:  # not before: from here on there is a run in this folder
         write_data(folder, corpus.split.fingerprints)
         write_config(folder, settings.model_dump())

@@ -26,6 +26,7 @@ from regard.sites import record
 from regard.tasks.translation.corpus import Corpus, texts
 from regard.tasks.translation.guided import Guide, guided_site
 from regard.tasks.translation.settings import TranslationSettings
+from regard.training.capture import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.losses import cross_entropy, guided_alignment
 from regard.training.shapes import Shapes
@@ -40,14 +41,27 @@ hardly longer than a few."""
 
 
 class TranslationTask(Task):
-    """Train a model on the pairs of a corpus, and judge it by those kept apart."""
+    """Train a model on the pairs of a corpus, and judge it by those kept apart.
+
+    device: the kind of device it will be trained on, for where steps are captured batches have few shapes.
+    """
 
     model: Model
 
-    def __init__(self, model: Model, corpus: Corpus, settings: TranslationSettings, processes: Processes):
+    def __init__(
+        self,
+        model: Model,
+        corpus: Corpus,
+        settings: TranslationSettings,
+        processes: Processes,
+        device: str = "cpu",
+    ):
         self.model, self.corpus, self.settings = model, corpus, settings
         training = settings.training
-        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if training.compile else None
+        self.small_steps = model.small_steps
+        self.uncapturable = "what is guided has to be watched" if training.guided else ""
+        few = training.compile or capture_chosen(training, self, device, processes.world)[0]
+        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._train = Batches(
             corpus.train,

@@ -1,0 +1,222 @@
+"""Capture: the loss of a batch and its gradients as one CUDA graph for each shape, launched as a whole.
+
+A recurrent model is thousands of small kernels a step, and to launch them one by one takes longer than to run
+them. A graph is captured at the first sight of a shape, and replayed for every batch of it, the first
+included: whether a shape was seen before makes no difference to a run that is resumed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.training.settings import Training
+from regard.training.task import Loss, Task
+
+__all__ = ["Captured", "Uncaptured", "capture_chosen", "tensors_in"]
+
+Made = TypeVar("Made")
+
+WARM_UPS = 2
+"""How often a shape runs before it is captured, so that libraries have chosen their kernels."""
+
+
+class Uncaptured(Exception):
+    """A step could not be captured; the ordinary one is as right."""
+
+
+def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> tuple[bool, str]:
+    """Whether the steps of a training are captured, and what there is to say of it where they are not.
+
+    device: its kind. world: how many processes there are.
+
+    >>> from regard.training.settings import Training
+    >>> capture_chosen(Training(capture=False), Task, "cuda")
+    (False, '')
+    """
+    if settings.capture is False or (
+        settings.capture == "auto" and not (device == "cuda" and task.small_steps)
+    ):
+        return False, ""
+    reasons = {
+        f"CUDA graphs are captured on cuda, and this is {device}": device != "cuda",
+        "a compiled step launches few kernels as it is": settings.compile,
+        "processes that train together exchange gradients within a step": world > 1,
+        task.uncapturable: bool(task.uncapturable),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    return not why, f"steps are not captured: {why}" if why else ""
+
+
+@dataclass(eq=False)
+class _Graph:
+    """A captured step: how it is run, what it reads, and what it leaves behind each time: the loss, and the
+    gradients of the parameters that have a part in it."""
+
+    replay: Callable[[], None]
+    inputs: list[Tensor]
+    loss: Loss
+    gradients: list[Tensor | None]
+
+
+class Captured:
+    """Runs batches through graphs and adds their gradients to the parameters.
+
+    objective: from a batch to its Loss. most: how many graphs are held; the one that was used longest ago is
+    dropped for another. They share one pool of memory, in which the gradients of a batch stand until the next
+    is run.
+    """
+
+    def __init__(self, objective: Callable[[Any], Loss], model: nn.Module, device: torch.device, most: int):
+        self._objective, self._most, self._device = objective, most, device
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._factor = torch.zeros((), device=device)
+        self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
+        self._standing: list[Tensor | None] = [None] * len(self._parameters)
+        self._pool: Any = None
+
+    def run(self, batch: Any, seed: int, factor: float) -> Loss:
+        """The loss of a batch, the gradient of factor times it added; raises Uncaptured where that fails."""
+        graph = self._graph(batch, factor)
+        for place, given in zip(graph.inputs, tensors_in(batch), strict=True):
+            place.copy_(given, non_blocking=True)
+        self._factor.fill_(factor)
+        self._make_room()
+        torch.manual_seed(seed)
+        graph.replay()
+        with torch.no_grad():
+            for parameter, gradient in zip(self._parameters, graph.gradients, strict=True):
+                if gradient is not None:
+                    before = parameter.grad
+                    parameter.grad = gradient if before is None else before.add_(gradient)
+        self._standing = graph.gradients
+        shown = {name: value.clone() for name, value in graph.loss.shown.items()}
+        return Loss(graph.loss.total.clone(), shown)
+
+    def _make_room(self) -> None:
+        """What an earlier batch of the same step left is kept elsewhere: the next one writes over it."""
+        for parameter, gradient in zip(self._parameters, self._standing, strict=True):
+            if gradient is not None and parameter.grad is gradient:
+                parameter.grad = gradient.clone()
+
+    def _graph(self, batch: Any, factor: float) -> _Graph:
+        shape = tuple((each.shape, each.dtype) for each in tensors_in(batch))
+        if shape not in self._graphs:
+            while len(self._graphs) >= self._most:
+                self._graphs.popitem(last=False)
+            try:
+                self._graphs[shape] = self._capture(batch, factor)
+            except Exception as error:  # the ordinary step comes next, and raises again what is wrong itself
+                self._give_up()
+                raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
+        self._graphs.move_to_end(shape)
+        return self._graphs[shape]
+
+    def _give_up(self) -> None:
+        """Forget all graphs; gradients that stand in their memory are kept elsewhere."""
+        self._make_room()
+        self._graphs.clear()
+        self._pool, self._standing = None, [None] * len(self._parameters)
+        release_generator(self._device)
+
+    def _capture(self, batch: Any, factor: float) -> _Graph:
+        batch = _copied(batch)
+        self._factor.fill_(factor)
+        self._make_room()
+        if self._pool is None:
+            self._pool = new_pool()
+        replay, (loss, found) = recorded(lambda: self._step(batch), self._device, self._pool)
+        # Those of all graphs may stand in one another's place: none is read once another graph has run.
+        gradients = [None if each is None else borrowed(each) for each in found]
+        return _Graph(replay, list(tensors_in(batch)), loss, gradients)
+
+    def _step(self, batch: Any) -> tuple[Loss, tuple[Tensor | None, ...]]:
+        """The loss, and the gradients of the parameters, None for one that has no part in it."""
+        loss = self._objective(batch)
+        found = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
+        pairs = zip(self._parameters, found, strict=True)
+        found = tuple(None if each is None else _laid_like(each, parameter) for parameter, each in pairs)
+        shown = {name: value.detach() for name, value in loss.shown.items()}
+        return Loss(loss.total.detach(), shown), found
+
+
+def new_pool() -> Any:
+    """A pool of memory for graphs that run one after the other."""
+    return torch.cuda.graph_pool_handle()
+
+
+def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple[Callable[[], None], Made]:
+    """A step captured in a graph, after a few that were not: how to replay it, and its results."""
+    side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            step()
+    main.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        made = step()
+    return graph.replay, made
+
+
+def borrowed(tensor: Tensor) -> Tensor:
+    """The memory of a tensor on CUDA under another that does not own it: its pool may give it away again."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    own = _Memory(tuple(tensor.shape), tuple(4 * each for each in tensor.stride()), tensor.data_ptr())
+    return torch.as_tensor(own, device=tensor.device)
+
+
+class _Memory:
+    """A place in the memory of a CUDA device, as torch.as_tensor() takes it."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], address: int):
+        place = {"shape": shape, "strides": strides, "typestr": "<f4", "data": (address, False), "version": 3}
+        self.__cuda_array_interface__ = place
+
+
+def release_generator(device: torch.device) -> None:
+    """Let random numbers be drawn again: a capture that failed still holds the generator."""
+    torch.cuda.synchronize(device)
+    number = torch.cuda.current_device() if device.index is None else device.index
+    fresh = torch.Generator(device)
+    torch.cuda.default_generators[number].graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, which is one, or a tuple or dataclass of such, in order.
+
+    >>> [each.shape for each in tensors_in((torch.zeros(2), None, (torch.zeros(3, 1),)))]
+    [torch.Size([2]), torch.Size([3, 1])]
+    """
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, tuple):
+        for each in batch:
+            yield from tensors_in(each)
+    elif is_dataclass(batch):
+        for field in fields(batch):
+            yield from tensors_in(getattr(batch, field.name))
+
+
+def _laid_like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient in memory as its parameter is, for optimizers go through both alike."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
+
+
+def _copied(batch: Any) -> Any:
+    """The same batch with tensors of its own."""
+    if isinstance(batch, Tensor):
+        return batch.clone()
+    if isinstance(batch, tuple):
+        return tuple(_copied(each) for each in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{each.name: _copied(getattr(batch, each.name)) for each in fields(batch)})
+    return batch

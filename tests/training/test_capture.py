@@ -1,0 +1,168 @@
+"""Captured steps: the same gradients, whatever was seen before; and losses that can be captured."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.batch import Batch
+from regard.models import build_model
+from regard.training import capture
+from regard.training.capture import capture_chosen, tensors_in
+from regard.training.losses import cross_entropy
+from regard.training.settings import Training
+from tests.models.variants import SIZE, VARIANTS
+from tests.training.test_compiled import Uneven
+from tests.training.toys import Numbers, Toy, bits, last, records, trainer
+
+RECURRENT = [name for name, (kind, _) in VARIANTS.items() if kind != "transformer"]
+
+
+class Device:
+    """What stands in for CUDA graphs: a replay runs the step again, into the tensors of the first time."""
+
+    def __init__(self) -> None:
+        self.captured, self.replayed, self.refuses = 0, 0, False
+
+    def recorded(
+        self, step: Callable[[], Any], device: object, pool: object
+    ) -> tuple[Callable[[], None], Any]:
+        if self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+        self.captured += 1
+        step()  # a warm-up
+        made = step()
+
+        def replay() -> None:
+            self.replayed += 1
+            for place, found in zip(_results(made), _results(step()), strict=True):
+                place.copy_(found)
+
+        return replay, made
+
+
+def _results(made: Any) -> list[Tensor]:
+    loss, gradients = made
+    return [loss.total, *loss.shown.values(), *gradients]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    made = Device()
+    monkeypatch.setattr(capture, "recorded", made.recorded)
+    monkeypatch.setattr(capture, "new_pool", lambda: None)
+    monkeypatch.setattr(capture, "borrowed", lambda tensor: tensor)
+    monkeypatch.setattr(capture, "release_generator", lambda device: None)
+    monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (True, ""))
+    return made
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_no_recurrent_loss_asks_the_device_for_a_number(name: str):
+    """A tensor without numbers, on meta, cannot be read: what waits for the device fails there."""
+    kind, options = VARIANTS[name]
+    model = build_model(kind, SIZE, SIZE, **options, dropout=0.1).to("meta").train()
+    batch = Batch.collate([[4, 5, 6], [7]], [[4], [5, 6]]).to("meta")
+    total, _ = cross_entropy(model(batch), batch.labels, 0.1)
+    total.backward()
+    assert all(each.grad is not None for each in model.parameters())
+
+
+def test_what_does_ask_is_found_so():
+    with pytest.raises(RuntimeError, match="meta"):
+        bool(torch.zeros(2, device="meta").any())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_captured_run_is_the_ordinary_one(tmp_path: Path, device: Device, accumulate: int, monkeypatch):
+    trainer(tmp_path / "captured", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+    assert device.captured == 4 and device.replayed == 8 * accumulate
+    monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+    assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
+
+
+def test_chance_does_not_depend_on_what_was_captured_before(tmp_path: Path, device: Device):
+    trainer(tmp_path, Toy(dropout=0.5), steps=6, save_every=3, keep=9).run()
+    whole = bits(tmp_path)
+    while last(tmp_path).step > 3:
+        shutil.rmtree(last(tmp_path).path)
+    again = trainer(tmp_path, Toy(dropout=0.5), steps=6)
+    found = again.resume()
+    assert found is not None and found.step == 3
+    again.run()
+    assert device.captured == 2 and bits(tmp_path) == whole
+
+
+def test_graphs_are_few_and_the_one_unused_longest_goes(tmp_path: Path, device: Device):
+    trainer(tmp_path, Uneven(4, shapes=2), steps=8).run()
+    assert device.captured == 8  # of four shapes that come in turn, none is there again
+
+
+def test_what_cannot_be_captured_runs_as_it_is_and_is_said_once(tmp_path: Path, device: Device):
+    device.refuses = True
+    trainer(tmp_path / "refused", Toy(dropout=0.5), steps=4, log=True).run()
+    (said,) = records(tmp_path / "refused", "capture")
+    assert said["text"].endswith(
+        "slower and as right: RuntimeError: operation not permitted when stream is capturing"
+    )
+    device.refuses = False
+    trainer(tmp_path / "taken", Toy(dropout=0.5), steps=4).run()
+    assert bits(tmp_path / "refused") == bits(tmp_path / "taken")
+
+
+def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
+    task = Toy()
+
+    def fail(count: int) -> None:
+        raise ValueError("no such point")
+
+    task.on_loss = fail
+    with pytest.raises(ValueError, match="no such point"):
+        trainer(tmp_path, task, steps=2).run()
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "world", "small", "chosen"),
+    [
+        ({}, "cuda", 1, True, (True, "")),
+        ({}, "cuda", 1, False, (False, "")),
+        ({}, "cpu", 1, True, (False, "")),
+        ({"capture": False}, "cuda", 1, True, (False, "")),
+        ({"capture": True}, "cuda", 1, False, (True, "")),
+        ({"capture": True}, "cpu", 1, True, (False, "this is cpu")),
+        ({"compile": True}, "cuda", 1, True, (False, "a compiled step")),
+        ({}, "cuda", 2, True, (False, "exchange gradients")),
+    ],
+)
+def test_who_is_captured(
+    settings: dict[str, Any], device: str, world: int, small: bool, chosen: tuple[bool, str]
+):
+    task = Toy()
+    task.small_steps = small
+    found, said = capture_chosen(Training(**settings), task, device, world)
+    assert found == chosen[0]
+    assert chosen[1] in said and bool(said) == bool(chosen[1])
+
+
+def test_a_task_can_say_why_not():
+    task = Toy()
+    task.small_steps, task.uncapturable = True, "it is watched"
+    assert capture_chosen(Training(), task, "cuda") == (False, "steps are not captured: it is watched")
+
+
+def test_what_is_asked_for_and_cannot_be_is_said(tmp_path: Path):
+    trainer(tmp_path, steps=1, capture=True, log=True).run()
+    (said,) = records(tmp_path, "capture")
+    assert said["text"] == "steps are not captured: CUDA graphs are captured on cuda, and this is cpu"
+
+
+def test_tensors_are_found_in_tuples_and_dataclasses():
+    x, y = torch.zeros(1), torch.ones(2)
+    assert [id(each) for each in tensors_in((Numbers(x, y), None))] == [id(x), id(y)]
