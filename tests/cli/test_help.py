@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import typer
+from rich.cells import cell_len
 
 from regard.cli import TODAY, app
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands)
+DATA = ("check", "split", "fetch", "korean", "sample")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -38,6 +40,12 @@ def test_what_was_called_otherwise_before_is_still_taken(command, old, new):
         group = ("data",) if name in ("fetch", "korean", "split") else ()
         said = command(*group, name, f"--{old}")  # it is known, and what is missing is its value
         assert said.status == 2 and "No such option" not in said.err and "requires an argument" in said.err
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "data", *(f"data {each}" for each in DATA)])
+def test_help_fits_a_narrow_terminal_and_cuts_no_word(command, name):
+    said = command(*name.split(), "--help", width=80)
+    assert said.status == 0 and max(map(cell_len, said.lines)) <= 80 and "…" not in said.out
 
 
 def test_the_commands_that_use_a_run_are_there():

@@ -38,32 +38,53 @@ AT_ONCE = 1024
 AGREEMENT = "agreement"
 """What --choose is given where there are no links that people drew."""
 
+COMPARED, WHERE, BOTH = "Links that people drew", "Where alignments are read", "Both directions"
+
 Gold = Annotated[
     Path | None,
-    typer.Option("--alignment", metavar="FILE", help="Links that people drew, to compare with."),
+    typer.Option(
+        "--alignment", metavar="FILE", help="Their links, to compare with.", rich_help_panel=COMPARED
+    ),
 ]
 Base = Annotated[
-    int, typer.Option(help="Of --alignment and --choose: the number of a first word, 0 or 1.", min=0, max=1)
+    int,
+    typer.Option(
+        help="Of --alignment and --choose: the number of a first word, 0 or 1.",
+        min=0,
+        max=1,
+        rich_help_panel=COMPARED,
+    ),
 ]
 Site = Annotated[
     str | None,
     typer.Option(
         help="The places of attention that count, * as wildcard; else those chosen for the run, or that it "
-        "was guided at, or all."
+        "was guided at, or all.",
+        rich_help_panel=WHERE,
     ),
 ]
-Head = Annotated[int | None, typer.Option(help="One head of each, from 0 on; all unless given.", min=0)]
+Head = Annotated[
+    int | None,
+    typer.Option(help="One head of each, from 0 on; all unless given.", min=0, rich_help_panel=WHERE),
+]
 Shifted = Annotated[
     bool | None,
-    typer.Option("--shifted/--not-shifted", help="Read each word one step later, where it is the input."),
+    typer.Option(
+        "--shifted/--not-shifted",
+        help="Read each word one step later, where it is the input.",
+        rich_help_panel=WHERE,
+    ),
 ]
 Backward = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="A run of the other direction, to align by both.")
+    Path | None,
+    typer.Option(metavar="RUN", help="A run of the other direction, to align by both.", rich_help_panel=BOTH),
 ]
 How = Annotated[
     str | None,
     typer.Option(
-        metavar="WAY", help=f"Of --backward: {', '.join(SYMMETRISATIONS)}, which is taken unless given."
+        metavar="WAY",
+        help=f"Of --backward: {', '.join(SYMMETRISATIONS)}, which is taken unless given.",
+        rich_help_panel=BOTH,
     ),
 ]
 Choose = Annotated[
@@ -72,6 +93,7 @@ Choose = Annotated[
         metavar="FILE",
         help="Choose site, head and step by the links in this file, or by agreement with --backward, and "
         "keep that in the run.",
+        rich_help_panel=WHERE,
     ),
 ]
 Probabilities = Annotated[

@@ -99,7 +99,7 @@ data.command()(split_pairs)
 
 @data.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="Which set; without it, all are listed.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which set; without it, all are listed.")] = "",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to put it in.")] = Path("data"),
     source: Annotated[
         Path | None, typer.Option("--from", help="A folder that has the files, instead of the network.")

@@ -43,16 +43,36 @@ Split = Annotated[
     str | None, typer.Option(help="Of the built-in corpus, instead of files: test, long or valid.")
 ]
 Sentences = Annotated[int, typer.Option(help="Of --split: how many.", min=1)]
+COMPARED, COUNTED = "Links that people drew", "How scores are counted"
+
 Gold = Annotated[
     Path | None,
-    typer.Option("--alignment", metavar="FILE", help="Links that people drew, in Pharaoh format."),
+    typer.Option(
+        "--alignment", metavar="FILE", help="Their links, in Pharaoh format.", rich_help_panel=COMPARED
+    ),
 ]
-Base = Annotated[int, typer.Option(help="Of --alignment: the number of a first word, 0 or 1.", min=0, max=1)]
+Base = Annotated[
+    int,
+    typer.Option(
+        help="Of --alignment: the number of a first word, 0 or 1.", min=0, max=1, rich_help_panel=COMPARED
+    ),
+]
 Lowercase = Annotated[
-    bool | None, typer.Option("--lowercase/--cased", help="Whether capital letters count; as the run has it.")
+    bool | None,
+    typer.Option(
+        "--lowercase/--cased",
+        help="All in lower case, or capital letters count; as the run has it.",
+        rich_help_panel=COUNTED,
+    ),
 ]
-Tokenize = Annotated[str | None, typer.Option(help="How BLEU finds words; as the run has it, or 13a.")]
-Moses = Annotated[str | None, typer.Option(metavar="LANGUAGE", help="BLEU as papers have it too, say of en.")]
+Tokenize = Annotated[
+    str | None,
+    typer.Option(help="How BLEU finds words; as the run has it, or 13a.", rich_help_panel=COUNTED),
+]
+Moses = Annotated[
+    str | None,
+    typer.Option(metavar="LANGUAGE", help="BLEU as papers have it too, say of en.", rich_help_panel=COUNTED),
+]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to write the translations to.")]
 PagePath = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of translations.")

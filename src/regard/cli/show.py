@@ -31,7 +31,7 @@ WIDEST = 24
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs: regard train --out.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs: regard train --out.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -51,7 +51,10 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c
 Minutes = Annotated[float | None, _several("Train so long, the rate at its end by then.", TRAINING)]
 Steps = Annotated[int | None, _several("Stop after so many steps.", TRAINING)]
 Epochs = Annotated[float | None, _several("Stop after so many times through the data.", TRAINING)]
-Precision = Annotated[str | None, _several("float32, tf32, bfloat16, or auto.", TRAINING)]
+Precision = Annotated[
+    str | None,
+    _several("float32, tf32, bfloat16; auto: bfloat16 on GPUs that have it, else float32.", TRAINING),
+]
 Seed = Annotated[int | None, _several("Of all that is random.", TRAINING)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
 Threads = Annotated[
