@@ -23,7 +23,8 @@ def lower(dims: int) -> Callable[[Tensor], Tensor]:
     """The way back from (B, H, ...) to the sizes the query had."""
     if dims == 4:
         return lambda tensor: tensor
-    return (lambda tensor: tensor[:, 0]) if dims == 3 else (lambda tensor: tensor[0, 0])
+    # Not tensor[:, 0]: its gradient would be copied into zeros.
+    return (lambda tensor: tensor.squeeze(1)) if dims == 3 else (lambda tensor: tensor.squeeze(0).squeeze(0))
 
 
 def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:

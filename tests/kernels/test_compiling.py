@@ -12,7 +12,7 @@ import pytest
 from tests.reading import ROOT
 
 KERNELS = {
-    "additive_prepare_kernel", "additive_scores_kernel", "additive_forward_kernel", "additive_read_kernel",
+    "additive_prepare_kernel", "additive_scores_kernel", "additive_read_kernel",
     "additive_combine_kernel", "additive_decode_kernel", "additive_decode_backward_kernel",
     "additive_weigh_kernel", "additive_balance_kernel", "additive_value_backward_kernel",
     "additive_key_backward_kernel", "additive_query_backward_kernel",

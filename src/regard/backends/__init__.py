@@ -32,11 +32,6 @@ def _unasked(call: Call) -> list[str]:
     return [] if alone or flex.reasons(call) else ["its mask would be a table; flex skips what is hidden"]
 
 
-def _unmeasured(call: Call) -> list[str]:
-    """Why auto passes over a kernel that has run under the interpreter alone."""
-    return ["auto waits until it has been measured on a GPU; name it to have it"]
-
-
 BACKENDS: dict[str, Backend] = {
     **{n: Backend(k.reasons, k.run, _unasked, _SDPA_ABOUT[n], k.device) for n, k in sdpa.KERNELS.items()},
     "flex": Backend(
@@ -45,7 +40,6 @@ BACKENDS: dict[str, Backend] = {
     "fused": Backend(
         fused.reasons,
         fused.run,
-        _unmeasured,
         about="additive scores by kernels in Triton: memory linear in length",
         device="cuda",
     ),

@@ -90,6 +90,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
     _, *held = output
     ctx.mark_non_differentiable(*held)
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, *held[1:])
     ctx.rest = rest
 

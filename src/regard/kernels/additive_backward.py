@@ -2,12 +2,10 @@
 """The way back: from the gradient of the output to those of query, key, value and vector.
 
 additive_weigh_kernel and additive_balance_kernel find the gradient of the scores, which is small beside
-B x T x S x D. In the kernels of query and key a thread owns one channel of SOME rows and walks over keys, or
-over queries, so that no sum crosses threads and none is made with atomics: two runs give the same bits.
-channel_step is 1: not knowing it, the compiler gives a thread one channel, where it would give it eight and
-load them together.
+B x T x S x D. In the kernels of query and key a thread owns four channels of four rows and walks over keys,
+or over queries, so that no sum crosses threads and none is made with atomics: two runs give the same bits.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import triton.language as tl
 
 from regard.kernels.product import product
 from regard.kernels.sight import tile_is_seen, visible
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, reciprocal
+from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
 
 __all__ = [
     "additive_balance_kernel",
@@ -192,28 +190,50 @@ def additive_value_backward_kernel(
     tl.store(place, found, mask=inside)
 
 
+FOUR = tl.constexpr(4)
+"""How many rows a program of the gradient kernels owns; a thread owns as many channels of each."""
+
+
+@triton.jit
+def _four(at, step, number, bound, there, otherwise):
+    """Four rows from `number` on, (LANES, 4 channels, 4), as float32; `otherwise` beyond the bound."""
+    a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
+    b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
+    c = tl.load(at + 2 * step, mask=there & (number + 2 < bound), other=otherwise).to(tl.float32)
+    d = tl.load(at + 3 * step, mask=there & (number + 3 < bound), other=otherwise).to(tl.float32)
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [at.shape[0], 4, 4])
+
+
+@triton.jit
+def _apart(zero, LANES: tl.constexpr):
+    """0 to 3 for each lane, (LANES, 4): where the gradients of a four of scores are. The compiler cannot know
+    that `zero` is 0, so each thread loads what it needs itself, though others load the same."""
+    return (tl.arange(0, LANES) * zero * 4)[:, None] + tl.arange(0, 4)[None, :]
+
+
 @triton.jit
 def _two_shares(mine, first, second, APPROXIMATE: tl.constexpr):
-    """r of every row of `mine` with each of two others, from their exponentials, by one reciprocal."""
-    x = 1.0 + mine * first[None, :]
-    y = 1.0 + mine * second[None, :]
+    """r of a four with each of two others, from their exponentials, by one reciprocal."""
+    x = 1.0 + mine * first[:, :, None]
+    y = 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
     return both * y, both * x
 
 
-@triton.jit(do_not_specialize=["channel_step"])
+@triton.jit(do_not_specialize=["zero"])
 def additive_query_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector,
     reach_of_query, reach_of_key, lengths,
-    length_step, start, left, right, heads, groups, queries, keys, width,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, channel_step,
-    query_tiles, key_tiles, first_row, row_count, parts, part_tiles,
+    length_step, start, left, right, heads, groups, queries, keys, width, pitch,
+    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
+    query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SOME: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of SOME rows of the query, a part of a tile of ROWS, over part_tiles tiles of keys.
+    """The gradient of FOUR rows of the query, a part of a tile of ROWS, over part_tiles tiles of keys, PAIRS
+    of them at a time.
 
     With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
     rows and keys, since the g of a row add up to 0. dvector: one row a program, to be summed.
@@ -222,118 +242,126 @@ def additive_query_backward_kernel(
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
-    local = tl.program_id(0) * SOME + tl.arange(0, SOME)
-    rows = first_row + local
-    tile = (first_row + tl.program_id(0) * SOME) // ROWS
-    channels = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)) * channel_step
-    there = channels < width
+    local = tl.program_id(0) * FOUR
+    row = first_row + local
+    tile = row // ROWS
+    channels = (tl.program_id(1) * LANES + tl.arange(0, LANES))[:, None] * 4 + tl.arange(0, 4)[None, :]
+    there, prepared = channels < width, channels < pitch
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
-    inside = (rows < last)[:, None] & there[None, :]
-    at = exponentials_of_query + (both * queries + rows)[:, None] * width + channels[None, :]
-    e = tl.load(at, mask=inside, other=1.0)
-    wide = tl.full([], 0, tl.int64) + width
+    wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
+    at = exponentials_of_query + (both * queries + row) * wide + channels
+    e = _four(at, wide, row, last, prepared, 1.0)
     key_at = exponentials_of_key + key_both * keys * wide + channels
-    far = tl.load(reach_of_query + both * query_tiles + tile)
-    turned_step = tl.full([], 0, tl.int64) + turned_row
-    gradient_at = turned + both * dscores_head + local
-    shares = tl.zeros([SOME, WIDTH], tl.float32)
-    slopes = tl.zeros([SOME, WIDTH], tl.float32)
+    far = furthest(reach_of_query, both * query_tiles + tile, spans)
+    gradient_at = turned + both * dscores_head + local + _apart(zero, LANES)
+    shares = tl.zeros([LANES, 4, 4], tl.float32)
+    slopes = tl.zeros([LANES, 4, 4], tl.float32)
     for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             stop = tl.minimum(column + COLUMNS, end)
-            reach = far + tl.load(reach_of_key + key_both * key_tiles + key_tile)
+            reach = far + furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             if reach * (2.0 * TWICE_LOG2E) <= BITS:
-                for j in range(column, stop, 2):
-                    first = tl.load(key_at + j * wide, mask=there, other=1.0)
-                    second = tl.load(key_at + (j + 1) * wide, mask=there & (j + 1 < stop), other=1.0)
-                    r, r2 = _two_shares(e, first, second, APPROXIMATE)
-                    g = tl.load(gradient_at + j * turned_step)[:, None]
-                    shares += g * r
-                    slopes += g * (r - r * r)
-                    g = tl.load(gradient_at + (j + 1) * turned_step)[:, None]
-                    shares += g * r2
-                    slopes += g * (r2 - r2 * r2)
+                k_at, g_at = key_at + column * wide, gradient_at + column * step
+                for j in range(column, stop, 2 * PAIRS):
+                    for pair in tl.static_range(PAIRS):
+                        n = j + 2 * pair
+                        k = tl.load(k_at, mask=prepared & (n < stop), other=1.0)
+                        k2 = tl.load(k_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
+                        g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
+                        r, r2 = _two_shares(e, k, k2, APPROXIMATE)
+                        shares += g * r
+                        slopes += g * (r - r * r)
+                        shares += g2 * r2
+                        slopes += g2 * (r2 - r2 * r2)
+                        k_at, g_at = k_at + 2 * wide, g_at + 2 * step
             else:
-                query_at = query + batch * query_batch + head * query_head
-                query_at += rows.to(tl.int64)[:, None] * query_row + channels[None, :]
-                q = tl.load(query_at, mask=inside, other=0.0).to(tl.float32)
+                query_step = tl.full([], 0, tl.int64) + query_row
+                query_at = query + batch * query_batch + head * query_head + row * query_step + channels
+                q = _four(query_at, query_step, row, last, there, 0.0)
                 plain = key + batch * key_batch + head // groups * key_head + channels
                 key_step = tl.full([], 0, tl.int64) + key_row
                 for j in range(column, stop):
                     k = tl.load(plain + j * key_step, mask=there, other=0.0).to(tl.float32)
-                    r = exact_share(q + k[None, :], APPROXIMATE)
-                    g = tl.load(gradient_at + j * turned_step)[:, None]
+                    r = exact_share(q + k[:, :, None], APPROXIMATE)
+                    g = tl.load(gradient_at + j * step)[:, None, :]
                     shares += g * r
                     slopes += g * (r - r * r)
-    v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+    v = 4.0 * tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+    rows = local + tl.arange(0, 4)[None, None, :]
     place = dquery + part * dquery_part + both * dquery_head
-    place += local.to(tl.int64)[:, None] * width + channels[None, :]
-    tl.store(place, 4.0 * v[None, :] * slopes, mask=(local < row_count)[:, None] & there[None, :])
+    place += rows.to(tl.int64) * width + channels[:, :, None]
+    tl.store(place, v[:, :, None] * slopes, mask=(rows < row_count) & there[:, :, None])
     program = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(dvector + program * dvector_row + channels, -2.0 * tl.sum(shares, 0), mask=there)
+    tl.store(dvector + program * dvector_row + channels, -2.0 * tl.sum(shares, 2), mask=there)
 
 
-@triton.jit(do_not_specialize=["channel_step"])
+@triton.jit(do_not_specialize=["zero"])
 def additive_key_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, dscores, dkey,
     reach_of_query, reach_of_key, lengths,
-    length_step, start, left, right, heads, groups, queries, keys, width,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, channel_step,
-    query_tiles, key_tiles, first_row, row_count, dscores_head, dscores_row,
+    length_step, start, left, right, heads, groups, queries, keys, width, pitch,
+    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
+    query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, SOME: tl.constexpr, WIDTH: tl.constexpr, ADD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, ADD: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of SOME keys, a part of a tile, from some rows. ADD to what is there?"""
-    columns = tl.program_id(0) * SOME + tl.arange(0, SOME)
-    column = tl.program_id(0) * SOME // COLUMNS * COLUMNS
-    channels = (tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)) * channel_step
-    there = channels < width
+    """The gradient of FOUR keys, a part of a tile, from some rows, PAIRS of them at a time. ADD to what is
+    there?"""
+    own = tl.program_id(0) * FOUR
+    column = own // COLUMNS * COLUMNS
+    channels = (tl.program_id(1) * LANES + tl.arange(0, LANES))[:, None] * 4 + tl.arange(0, 4)[None, :]
+    there, prepared = channels < width, channels < pitch
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
-    inside = (columns < end)[:, None] & there[None, :]
-    at = exponentials_of_key + (key_both * keys + columns)[:, None] * width + channels[None, :]
-    e = tl.load(at, mask=inside, other=1.0)
-    wide, step = tl.full([], 0, tl.int64) + width, tl.full([], 0, tl.int64) + dscores_row
-    far = tl.load(reach_of_key + key_both * key_tiles + column // COLUMNS)
-    found = tl.zeros([SOME, WIDTH], tl.float32)
+    wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + dscores_row
+    at = exponentials_of_key + (key_both * keys + own) * wide + channels
+    e = _four(at, wide, own, end, prepared, 1.0)
+    far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
+    found = tl.zeros([LANES, 4, 4], tl.float32)
     for group in range(groups):
         head = key_head_here * groups + group
         both = batch * heads + head
         query_at = exponentials_of_query + both * queries * wide + channels
-        gradient_at = dscores + both * dscores_head + columns - first_row * step
-        of_head = tl.zeros([SOME, WIDTH], tl.float32)
+        gradient_at = dscores + both * dscores_head + own - first_row * step + _apart(zero, LANES)
+        slopes = tl.zeros([LANES, 4, 4], tl.float32)
         for tile in range(tl.cdiv(row_count, ROWS)):
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 stop = tl.minimum(row + ROWS, last)
-                reach = far + tl.load(reach_of_query + both * query_tiles + row // ROWS)
+                reach = far + furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 if reach * (2.0 * TWICE_LOG2E) <= BITS:
-                    for i in range(row, stop, 2):
-                        first = tl.load(query_at + i * wide, mask=there, other=1.0)
-                        second = tl.load(query_at + (i + 1) * wide, mask=there & (i + 1 < stop), other=1.0)
-                        r, r2 = _two_shares(e, first, second, APPROXIMATE)
-                        of_head += tl.load(gradient_at + i * step)[:, None] * (r - r * r)
-                        of_head += tl.load(gradient_at + (i + 1) * step)[:, None] * (r2 - r2 * r2)
+                    q_at, g_at = query_at + row * wide, gradient_at + row * step
+                    for i in range(row, stop, 2 * PAIRS):
+                        for pair in tl.static_range(PAIRS):
+                            n = i + 2 * pair
+                            q = tl.load(q_at, mask=prepared & (n < stop), other=1.0)
+                            q2 = tl.load(q_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
+                            g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
+                            r, r2 = _two_shares(e, q, q2, APPROXIMATE)
+                            slopes += g * (r - r * r)
+                            slopes += g2 * (r2 - r2 * r2)
+                            q_at, g_at = q_at + 2 * wide, g_at + 2 * step
                 else:
-                    key_at = key + batch * key_batch + key_head_here * key_head + channels[None, :]
-                    key_at += columns.to(tl.int64)[:, None] * key_row
-                    k = tl.load(key_at, mask=inside, other=0.0).to(tl.float32)
+                    key_step = tl.full([], 0, tl.int64) + key_row
+                    key_at = key + batch * key_batch + key_head_here * key_head + own * key_step + channels
+                    k = _four(key_at, key_step, own, end, there, 0.0)
                     plain = query + batch * query_batch + head * query_head + channels
                     query_step = tl.full([], 0, tl.int64) + query_row
                     for i in range(row, stop):
                         q = tl.load(plain + i * query_step, mask=there, other=0.0).to(tl.float32)
-                        r = exact_share(q[None, :] + k, APPROXIMATE)
-                        of_head += tl.load(gradient_at + i * step)[:, None] * (r - r * r)
+                        r = exact_share(q[:, :, None] + k, APPROXIMATE)
+                        slopes += tl.load(gradient_at + i * step)[:, None, :] * (r - r * r)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-        found += 4.0 * v[None, :] * of_head
-    place = dkey + (key_both * keys + columns)[:, None] * width + channels[None, :]
-    wanted = (columns < keys)[:, None] & there[None, :]
+        found += 4.0 * v[:, :, None] * slopes
+    rows = own + tl.arange(0, 4)[None, None, :]
+    place = dkey + (key_both * keys + rows) * width + channels[:, :, None]
+    wanted = (rows < keys) & there[:, :, None]
     if ADD:
         found += tl.load(place, mask=wanted, other=0.0)
     tl.store(place, found, mask=wanted)

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
 """From scores to what is read: an online softmax over the keys, and the values summed by it.
 
-additive_forward_kernel finds the scores itself, tile by tile, and forgets them; additive_read_kernel is given
-them. Either can be set to some of the keys, and additive_combine_kernel then puts the parts together.
+additive_read_kernel can be set to some of the keys; additive_combine_kernel then puts the parts together.
+A kernel that found the scores itself was slower: it had no registers left to hide its loads behind.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.additive_scores import tile_of_scores
 from regard.kernels.product import product
 from regard.kernels.sight import tile_is_seen, visible
 
-__all__ = ["additive_combine_kernel", "additive_forward_kernel", "additive_read_kernel"]
+__all__ = ["additive_combine_kernel", "additive_read_kernel"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -57,67 +56,6 @@ def _finish(
         tl.store(lse + place, sums, mask=rows_inside & first)
         tl.store(norm + place, level, mask=rows_inside & first)
         tl.store(norm + size + place, 1.0 / something, mask=rows_inside & first)
-
-
-@triton.jit
-def additive_forward_kernel(
-    query, key, value, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
-    output, lse, norm, lengths, document_of_query, document_of_key,
-    length_step, start, left, right, documents_query_step, documents_key_step,
-    heads, groups, queries, keys, width, padded, depth, scale,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    value_batch, value_head, value_row, query_tiles, key_tiles, part_tiles, size,
-    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    DEPTH: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
-    CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
-):  # fmt: skip
-    """Scores, mask, softmax and context of one tile of rows, over part_tiles tiles of keys."""
-    tile, part = tl.program_id(0), tl.program_id(1)
-    both = tl.program_id(2).to(tl.int64)
-    batch, head = both // heads, both % heads
-    key_head_here = head // groups
-    row = tile * ROWS
-    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, DEPTH)
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
-    key_base = (batch * (heads // groups) + key_head_here) * key_tiles
-    value_base = value + batch * value_batch + key_head_here * value_head
-    far = tl.load(reach_of_query + both * query_tiles + tile)
-    best = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    found = tl.zeros([ROWS, DEPTH], tl.float32)
-    for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
-        column = key_tile * COLUMNS
-        if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
-            scores = tile_of_scores(
-                query + batch * query_batch + head * query_head,
-                key + batch * key_batch + key_head_here * key_head,
-                vector + head * vector_head,
-                exponentials_of_query + (both * query_tiles + tile) * padded * ROWS,
-                exponentials_of_key + (key_base + key_tile) * padded * COLUMNS,
-                far + tl.load(reach_of_key + key_base + key_tile),
-                row, column, queries, keys, width, query_row, key_row, 0, padded, scale,
-                ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,
-            )  # fmt: skip
-            columns = column + tl.arange(0, COLUMNS)
-            seen = visible(
-                rows, columns, queries, end, start, left, right,
-                document_of_query + batch * documents_query_step,
-                document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
-            )  # fmt: skip
-            values = tl.load(
-                value_base + columns.to(tl.int64)[:, None] * value_row + channels[None, :],
-                mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
-            )  # fmt: skip
-            scores = tl.where(seen, scores, float("-inf"))
-            best, total, found = _joined(best, total, found, scores, values, PRECISION)
-    place = both * queries + rows
-    at = place[:, None] * depth + channels[None, :]
-    inside = (rows < queries)[:, None] & (channels < depth)[None, :]
-    _finish(
-        best, total, found, output, lse, norm, place, at, rows < queries, inside, part.to(tl.int64), size,
-        depth, True, PARTED,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -171,7 +109,7 @@ def additive_read_kernel(
             )  # fmt: skip
             these = tl.where(seen, these, float("-inf"))
             best, total, found = _joined(best, total, found, these, values, PRECISION)
-    place = both * queries + rows
+    place = both * row_count + local if PARTED else both * queries + rows
     at = place[:, None] * depth + channels[None, :]
     inside = (rows < last)[:, None] & (channels < depth)[None, :]
     _finish(
@@ -182,26 +120,29 @@ def additive_read_kernel(
 
 @triton.jit
 def additive_combine_kernel(
-    outputs, norms, output, lse, norm, size, depth, parts, ROWS: tl.constexpr, DEPTH: tl.constexpr
-):
-    """One output, lse and norm from the sums, levels and totals of several sets of keys."""
+    outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """One output, lse and norm of some rows from the sums, levels and totals of several sets of keys."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    wide = tl.full([], 0, tl.int64) + size
+    wide = tl.full([], 0, tl.int64) + part_size
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
-    inside = (rows < size)[:, None] & (channels < depth)[None, :]
+    inside = (rows < part_size)[:, None] & (channels < depth)[None, :]
     at = rows[:, None] * depth + channels[None, :]
     best = tl.full([ROWS], float("-inf"), tl.float32)
     for part in range(parts):
-        best = tl.maximum(best, tl.load(norms + part * 2 * wide + rows, mask=rows < size, other=0.0))
+        best = tl.maximum(best, tl.load(norms + part * 2 * wide + rows, mask=rows < part_size, other=0.0))
     level = tl.where(best == float("-inf"), 0.0, best)
     total = tl.zeros([ROWS], tl.float32)
     found = tl.zeros([ROWS, DEPTH], tl.float32)
     for part in range(parts):
         norms_here = norms + part * 2 * wide + rows
-        shrink = tl.exp2((tl.load(norms_here, mask=rows < size, other=0.0) - level) * LOG2E)
-        total += shrink * tl.load(norms_here + wide, mask=rows < size, other=0.0)
+        shrink = tl.exp2((tl.load(norms_here, mask=rows < part_size, other=0.0) - level) * LOG2E)
+        total += shrink * tl.load(norms_here + wide, mask=rows < part_size, other=0.0)
         found += shrink[:, None] * tl.load(outputs + part * wide * depth + at, mask=inside, other=0.0)
+    place = rows // row_count * queries + first_row + rows % row_count
+    at = place[:, None] * depth + channels[None, :]
     _finish(
-        best, total, found, output, lse, norm, rows, at, rows < size, inside, 0, size,
+        best, total, found, output, lse, norm, place, at, rows < part_size, inside, 0, size,
         depth, tl.program_id(1) == 0, False,
     )  # fmt: skip

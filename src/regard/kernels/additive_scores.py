@@ -4,7 +4,7 @@
 A thread owns 4 x 4 scores of a tile and walks over the channels, so that what it loads serves four times and
 nothing has to be summed across threads. For that the exponentials lie tile by tile: (B H, tiles, D, rows).
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import triton
 import triton.language as tl
 
 from regard.kernels.sight import tile_is_seen
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, shared_sum
+from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, furthest, shared_sum
 
-__all__ = ["additive_prepare_kernel", "additive_scores_kernel", "tile_of_scores"]
+__all__ = ["additive_prepare_kernel", "additive_scores_kernel"]
 
 
 @triton.jit
 def _exponentials(
-    source, place, reach, tile, size, width, padded, step,
+    source, place, reach, tile, size, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2x of the rows of one tile, and how far from 0 the largest x is. TURNED: `place` is the tile's
-    own, (D, rows), and is filled; else it is that of the whole sequence, (size, D)."""
+    """Write e^2x of the rows of one tile and the channels from low to high, and how far from 0 the largest x
+    is. TURNED: `place` is the tile's own, (D, rows), and is filled; else it is that of the whole sequence,
+    (size, padded)."""
     rows = tile * ROWS + tl.arange(0, ROWS)
-    furthest = tl.zeros([ROWS], tl.float32)
-    for first in range(0, padded, WIDTH):
+    largest = tl.zeros([ROWS], tl.float32)
+    for first in range(low, high, WIDTH):
         channels = first + tl.arange(0, WIDTH)
         inside = (rows < size)[:, None] & (channels < width)[None, :]
         x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
         x = x.to(tl.float32)
-        furthest = tl.maximum(furthest, tl.max(tl.abs(x), 1))
+        largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
         if TURNED:
             there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-            tl.store(there, tl.trans(exponential(x)), mask=(channels < padded)[:, None])
+            tl.store(there, tl.trans(exponential(x)), mask=(channels < high)[:, None])
         else:
-            at = place + rows.to(tl.int64)[:, None] * width + channels[None, :]
-            tl.store(at, exponential(x), mask=inside)
-    tl.store(reach, tl.max(furthest, 0))
+            at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
+            tl.store(at, exponential(x), mask=(rows < size)[:, None] & (channels < high)[None, :])
+    tl.store(reach, tl.max(largest, 0))
 
 
 @triton.jit
@@ -48,45 +49,47 @@ def additive_prepare_kernel(
     reach_of_query, reach_of_key, heads, key_heads, queries, keys, width, padded,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
-    EIGHTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
+    TURNED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows, first those of the
-    query and then those of the key; then one a vector. EIGHTS: the steps are multiples of 8, which Triton
-    would not see (it sees those of 16, and 1000 is none) and which lets eight numbers be loaded together."""
-    program = tl.program_id(0).to(tl.int64)
+    """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows and SPAN of channels,
+    first those of the query and then those of the key; then those of a vector. EIGHTS: the steps are
+    multiples of 8, which Triton would not see (it sees those of 16, and 1000 is none) and which lets eight
+    numbers be loaded together."""
+    program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    low, high = span * SPAN, tl.minimum((span + 1) * SPAN, padded)
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
         query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
         key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
     if program >= query_programs + key_programs:
         program -= query_programs + key_programs
-        for first in range(0, padded, WIDTH):
+        for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
             v = tl.load(vector + program * vector_head + channels, mask=channels < width, other=0.0)
             v = -2.0 * v.to(tl.float32)
-            tl.store(vector_padded + program * padded + channels, v, mask=channels < padded)
+            tl.store(vector_padded + program * padded + channels, v, mask=channels < high)
     elif program < query_programs:
         head, tile = program // query_tiles, program % query_tiles
         source = query + head // heads * query_batch + head % heads * query_head
-        place = exponentials_of_query + (program * padded * ROWS if TURNED else head * queries * width)
+        place = exponentials_of_query + (program * padded * ROWS if TURNED else head * queries * padded)
         _exponentials(
-            source, place, reach_of_query + program, tile, queries, width, padded, query_row,
-            ROWS, WIDTH, TURNED,
+            source, place, reach_of_query + program * spans + span, tile, queries, width, padded, low, high,
+            query_row, ROWS, WIDTH, TURNED,
         )  # fmt: skip
     else:
         program -= query_programs
         head, tile = program // key_tiles, program % key_tiles
         source = key + head // key_heads * key_batch + head % key_heads * key_head
-        place = exponentials_of_key + (program * padded * COLUMNS if TURNED else head * keys * width)
+        place = exponentials_of_key + (program * padded * COLUMNS if TURNED else head * keys * padded)
         _exponentials(
-            source, place, reach_of_key + program, tile, keys, width, padded, key_row,
-            COLUMNS, WIDTH, TURNED,
+            source, place, reach_of_key + program * spans + span, tile, keys, width, padded, low, high,
+            key_row, COLUMNS, WIDTH, TURNED,
         )  # fmt: skip
 
 
 @triton.jit
-def tile_of_scores(
+def _tile_of_scores(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach,
     row, column, queries, keys, width, query_row, key_row, low, high, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
@@ -137,7 +140,7 @@ def additive_scores_kernel(
     lengths, length_step, start, left, right,
     heads, groups, queries, keys, width, padded, scale,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    query_tiles, key_tiles, first_tile, parts, part_width, scores_part, scores_head, scores_row,
+    query_tiles, key_tiles, spans, first_tile, parts, part_width, scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
@@ -156,9 +159,9 @@ def additive_scores_kernel(
     if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
-        reach = tl.load(reach_of_query + query_tile) + tl.load(reach_of_key + key_tile)
+        reach = furthest(reach_of_query, query_tile, spans) + furthest(reach_of_key, key_tile, spans)
         low = part * part_width
-        found = tile_of_scores(
+        found = _tile_of_scores(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + key_head_here * key_head,
             vector + head * vector_head,

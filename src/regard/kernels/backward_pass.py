@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import (
+    FOUR,
     additive_balance_kernel,
     additive_key_backward_kernel,
     additive_query_backward_kernel,
@@ -114,21 +115,21 @@ class Backward:
     def to_key(self, made: Prepared, dscores: Tensor, first: int, rows: int) -> None:
         """The gradient of the keys from some rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid = -(-shape.keys // launch.some), -(-shape.width // launch.width), self.key_sequences
+        grid = -(-shape.keys // FOUR.value), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
             forward.query, forward.key, forward.vector, made.query, made.key, dscores, self.dkey,
             *forward.split(made.reach),
-            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
-            **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows,
+            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
+            **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
-            ROWS=launch.rows, COLUMNS=launch.columns, SOME=launch.some, WIDTH=launch.width, ADD=first > 0,
-            APPROXIMATE=forward.approximate, num_warps=launch.warps,
+            ROWS=launch.rows, COLUMNS=launch.columns, LANES=32 * launch.warps, ADD=first > 0,
+            PAIRS=launch.pairs, APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
 
     def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
         """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid = -(-rows // launch.some), -(-shape.width // launch.width)
+        grid = -(-rows // FOUR.value), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
         parts = shape.key_parts(self.sequences * grid[0] * grid[1] * launch.warps, key_tiles, turned.device)
         part_tiles = -(-key_tiles // parts)
@@ -140,12 +141,13 @@ class Backward:
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
             forward.query, forward.key, forward.vector, made.query, made.key, turned, place, dvector,
             *forward.split(made.reach),
-            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width,
-            **forward.sources, channel_step=1, **forward.tiles, first_row=first, row_count=rows, parts=parts,
-            part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
+            **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
+            **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
+            parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
-            dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns, SOME=launch.some,
-            WIDTH=launch.width, APPROXIMATE=forward.approximate, num_warps=launch.warps,
+            dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
+            LANES=32 * launch.warps, PAIRS=launch.pairs, APPROXIMATE=forward.approximate,
+            num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
             self.dquery[:, :, first : first + rows] = place.sum(0)

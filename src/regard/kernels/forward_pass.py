@@ -12,11 +12,10 @@ from regard.kernels import interpreting
 from regard.kernels.additive_decode import additive_decode_kernel
 from regard.kernels.additive_forward import (
     additive_combine_kernel,
-    additive_forward_kernel,
     additive_read_kernel,
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.launch import Shape, up
+from regard.kernels.launch import SPAN, Shape, up
 
 __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
@@ -122,7 +121,7 @@ class Forward:
             **steps("key", self.key),
             "vector_head": 0 if self.vector.shape[0] == 1 else self.vector.stride(0),
         }
-        self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1]}
+        self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1], "spans": shape.spans}
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Output, lse, and what is held for the backward pass."""
@@ -135,11 +134,7 @@ class Forward:
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
-            prepared = self.prepared()
-            if shape.fused:
-                self.read_as_found(prepared)
-            else:
-                scores = self.read_when_found(prepared)
+            scores = self.read_when_found(self.prepared())
         held = self.hold and shape.kind != "long"
         return self.output, self.lse, self.norm, scores if held else self.new(0)
 
@@ -152,21 +147,22 @@ class Forward:
         shape, launch = self.shape, self.launch
         sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
         tiles, key_tiles = shape.tiles
+        padded = shape.padded if turned else shape.pitch
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
-        rows, key_rows = (sequences, shape.queries, shape.width), (key_sequences, shape.keys, shape.width)
+        rows, key_rows = (sequences, shape.queries, shape.pitch), (key_sequences, shape.keys, shape.pitch)
         made = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
-            self.new(self.vector.shape[0], shape.padded),
-            self.new(programs + key_programs),
+            self.new(self.vector.shape[0], padded),
+            self.new(programs + key_programs, shape.spans),
         )
-        additive_prepare_kernel[(programs + key_programs + self.vector.shape[0],)](
+        additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, made.query, made.key, made.vector,
             made.reach[:programs], made.reach[programs:],
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
-            width=shape.width, padded=shape.padded, **self.sources,
-            query_programs=programs, key_programs=key_programs, **self.tiles,
-            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, TURNED=turned,
+            width=shape.width, padded=padded, **self.sources,
+            query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
+            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
             EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return made
@@ -232,56 +228,31 @@ class Forward:
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
         parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
-        if rows != shape.queries:  # the parts would have to be those of all rows
-            parts = 1
         part_tiles = -(-tiles // parts)
         parts = -(-tiles // part_tiles)
-        output, norm = self.targets(parts)
+        output, norm, size = self.output, self.norm, self.lse.numel()
+        if parts > 1:
+            size = sequences * rows
+            output, norm = self.new(parts, size, shape.depth), self.new(parts, 2, size)
         additive_read_kernel[(*grid, sequences * parts)](
             scores, scores if held is None else held, self.value, output, self.lse, norm,
             **self.sight.whole(self.query), **self.sizes, depth=shape.depth, first_row=first, row_count=rows,
             **steps("value", self.value), score_parts=len(scores), scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
-            part_tiles=part_tiles, size=self.lse.numel(),
+            part_tiles=part_tiles, size=size,
             ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,
             PRECISION=self.precision, PARTED=parts > 1, EIGHTS=in_eights(self.value), num_warps=4,
         )  # fmt: skip
-        self.combine(output, norm, parts)
+        if parts > 1:
+            self.combine(output, norm, first, rows)
 
-    def read_as_found(self, prepared: Prepared) -> None:
-        """Scores, softmax and context in one kernel."""
-        shape, launch = self.shape, self.launch
-        sequences, (tiles, key_tiles) = shape.batch * shape.heads, shape.tiles
-        parts = shape.key_parts(sequences * tiles * launch.threads, key_tiles, self.query.device)
-        part_tiles = -(-key_tiles // parts)
-        parts = -(-key_tiles // part_tiles)
-        output, norm = self.targets(parts)
-        additive_forward_kernel[(tiles, parts, sequences)](
-            self.query, self.key, self.value, prepared.vector, prepared.query, prepared.key,
-            *self.split(prepared.reach), output, self.lse, norm,
-            **self.sight.whole(self.query), **self.sizes, width=shape.width, padded=shape.padded,
-            depth=shape.depth, scale=self.scale, **self.padded_sources(), **steps("value", self.value),
-            **self.tiles,
-            part_tiles=part_tiles, size=self.lse.numel(),
-            ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group, UNROLL=launch.unroll,
-            DEPTH=max(16, 1 << (shape.depth - 1).bit_length()), PRECISION=self.precision,
-            PARTED=parts > 1, CENTRED=self.centred, APPROXIMATE=self.approximate, num_warps=launch.threads,
-        )  # fmt: skip
-        self.combine(output, norm, parts)
-
-    def targets(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Where a kernel writes output and norm: the result itself, or room for the parts of it."""
-        if parts == 1:
-            return self.output, self.norm
-        return self.new(parts, *self.output.shape), self.new(parts, *self.norm.shape)
-
-    def combine(self, outputs: Tensor, norms: Tensor, parts: int) -> None:
-        """Put the parts together, if there are several."""
-        if parts == 1:
-            return
-        size, depth, block = self.lse.numel(), self.shape.depth, self.launch.depth
-        some = 16 if size > 1024 else 4
-        additive_combine_kernel[(-(-size // some), -(-depth // block))](
+    def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
+        """Put the parts of some rows together."""
+        shape, block = self.shape, self.launch.depth
+        parts, part_size = len(outputs), shape.batch * shape.heads * rows
+        some = 16 if part_size > 1024 else 4
+        additive_combine_kernel[(-(-part_size // some), -(-shape.depth // block))](
             outputs, norms, self.output, self.lse, self.norm,
-            size=size, depth=depth, parts=parts, ROWS=some, DEPTH=block, num_warps=1,
+            size=self.lse.numel(), part_size=part_size, queries=shape.queries, first_row=first,
+            row_count=rows, depth=shape.depth, parts=parts, ROWS=some, DEPTH=block, num_warps=1,
         )  # fmt: skip

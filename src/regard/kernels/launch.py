@@ -17,17 +17,17 @@ queries and keys have numbers."""
 MOST_PARTS = {"decode": 64, "short": 16, "long": 16}
 """Into how many parts keys are cut at most: each has a result of its own until they are put together."""
 
-WIDEST = 256
-"""The widest value that is summed in registers while the scores are found."""
+SPAN = 256
+"""So many channels are prepared by one program."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """rows, columns: a tile of scores, 4 x 4 of them a thread. group: how many channels share a reciprocal,
-    1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns, depth: a tile where
-    scores are read, weighed and turned to values. some, width, warps: a tile of the gradient kernels, rows
-    and channels, one channel a thread; some divides rows and columns. fill: how many warps a
-    multiprocessor should get."""
+    """rows, columns: a tile of scores, 4 x 4 of them a thread, multiples of 16. group: how many channels
+    share a reciprocal, 1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns,
+    depth: a tile where scores are read, weighed and turned to values. warps, pairs: of the gradient kernels,
+    and how many pairs of the other side stand in the loop. some, width: keys and channels where there is one
+    query. fill: how many warps a multiprocessor should get."""
 
     rows: int
     columns: int
@@ -36,9 +36,10 @@ class Launch:
     read_rows: int
     read_columns: int
     depth: int
-    some: int
-    width: int
     warps: int
+    pairs: int = 2
+    some: int = 16
+    width: int = 128
     fill: int = 16
 
     @property
@@ -46,16 +47,21 @@ class Launch:
         """Warps of the kernels in which a thread owns 4 x 4 scores."""
         return max(1, self.rows * self.columns // 512)
 
+    @property
+    def channels(self) -> int:
+        """Channels of a program of the gradient kernels, four a thread."""
+        return 128 * self.warps
+
 
 LAUNCHES: dict[str, Launch] = {
     # One query a sequence: rows of 16 because a matrix product needs them, most of them empty.
-    "decode": Launch(16, 32, 2, 2, 16, 32, 128, 16, 128, 4),
+    "decode": Launch(16, 32, 2, 2, 16, 32, 128, 4),
     # T x S is less than what it is made from: the scores are held.
-    "short": Launch(32, 32, 4, 1, 64, 64, 64, 16, 64, 2),
-    # The scores are found, read and forgotten.
-    "long": Launch(64, 32, 4, 1, 64, 32, 64, 16, 64, 2),
+    "short": Launch(32, 32, 4, 2, 64, 64, 64, 1),
+    # The scores of some rows at a time are found, read and forgotten.
+    "long": Launch(64, 32, 4, 1, 32, 128, 128, 1),
 }
-"""By the class of the shape. First guesses, from the machine code; to be measured."""
+"""By the class of the shape; measured on an H200."""
 
 
 class Shape(NamedTuple):
@@ -89,11 +95,6 @@ class Shape(NamedTuple):
         return LAUNCHES[self.kind]
 
     @property
-    def fused(self) -> bool:
-        """Whether scores are found and read by one kernel: where they are not held, and a value fits."""
-        return self.kind == "long" and self.depth <= WIDEST
-
-    @property
     def groups(self) -> int:
         """How many query heads share a key head."""
         return self.heads // self.key_heads
@@ -102,6 +103,16 @@ class Shape(NamedTuple):
     def padded(self) -> int:
         """The width, rounded up to whole groups of channels."""
         return up(self.width, self.launch.group * self.launch.unroll)
+
+    @property
+    def pitch(self) -> int:
+        """How far rows of exponentials are apart: a multiple of 16, which Triton sees."""
+        return up(self.width, 16)
+
+    @property
+    def spans(self) -> int:
+        """Into how many spans the channels are cut where they are prepared."""
+        return -(-self.pitch // SPAN)
 
     @property
     def tiles(self) -> tuple[int, int]:

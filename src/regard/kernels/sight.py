@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """Who may see whom, inside a kernel: lengths, a window (causal is one that ends at the query) and documents.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ so that each element costs one multiply-add and one reciprocal at the accuracy o
 elements can share a reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where a product could overflow, the
 kernels take exact_share, which is given q + k itself and cannot.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["BITS", "TWICE_LOG2E", "exact_share", "exponential", "reciprocal", "shared_sum"]
+__all__ = ["BITS", "TWICE_LOG2E", "exact_share", "exponential", "furthest", "reciprocal", "shared_sum"]
 
 TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
@@ -38,6 +38,15 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 def exponential(x):
     """e^2x, held within what a float32 can say."""
     return tl.exp2(tl.minimum(tl.maximum(x * TWICE_LOG2E, -126.0), 126.0))
+
+
+@triton.jit
+def furthest(reach, tile, spans):
+    """How far from 0 a tile reaches, over all spans of its channels."""
+    found = tl.load(reach + tile * spans)
+    for span in range(1, spans):
+        found = tl.maximum(found, tl.load(reach + tile * spans + span))
+    return found
 
 
 @triton.jit
