@@ -203,6 +203,16 @@ def test_without_targets_it_judges_what_is_said():
     assert len(found.words) == sum(len(text.split()) for text in said)
 
 
+def test_a_result_is_judged_by_itself_and_told_under_its_picture():
+    pointer = translator(Pointer)
+    said, given = pointer.translate("d c b"), pointer.score("d c b", "d c a")
+    for result in (said, given):
+        found = faithfulness(pointer, result)
+        assert found == faithfulness(pointer, result.source, result.text)
+        assert str(found) in str(result.seen().noted(found).picture()).replace("\n", " ")
+    assert faithfulness(pointer, said, "d c a") == faithfulness(pointer, given)
+
+
 def test_what_cannot_be_compared_is_counted_and_what_cannot_look_is_told():
     made = translator(Pointer)
     found = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
