@@ -37,7 +37,7 @@ PART = 1000
 """The most characters of a line that is learned from; a longer one is learned from in parts."""
 
 MET = 50_000
-"""How many words are remembered to be drawn again, some 4 kB each, and as many that were met before those."""
+"""How many words are remembered to be drawn again, some 3 kB each, and as many that were met before those."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 """The words of a line in which a space is ▁, each with the one before it."""
