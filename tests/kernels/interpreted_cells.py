@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.batch import PAD
 from regard.kernels.choosing import by_kernel
 from regard.layers import gated_cell, gru
+from regard.models.base import words
 from regard.training.losses import cross_entropy
 
 ROWS, WIDTH = 6, 300
@@ -96,3 +97,19 @@ def test_cross_entropy(classes: int, smoothing: float):
         found.append((total.double(), plain.double(), gradient.double()))
     for mine, oracle in zip(*found, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_words(count: int):
+    """Words that come once, often, and never, and padding."""
+    source = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 40, (1, count), generator=source)
+    spread = torch.randn(1, count, 150, generator=source)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        table = words(60, 150).to(dtype)
+        (gradient,) = torch.autograd.grad((table(tokens) * spread.to(dtype)).sum(), table.weight)
+        found.append(gradient.double())
+    assert not found[0][PAD].any()
+    torch.testing.assert_close(*found, rtol=1e-6, atol=3e-6)

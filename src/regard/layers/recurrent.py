@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.errors import UnknownName, positive
 from regard.layers.aligned import linear
 from regard.layers.gru import gru_ways
+from regard.shapes import autocast_on
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
@@ -29,7 +31,8 @@ def _gru_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
     x_gates, x_new = x_BG.tensor_split((x_BG.shape[-1] // 3 * 2,), -1)
     u_gates, u_new = u_BG.tensor_split((u_BG.shape[-1] // 3 * 2,), -1)
     reset, keep = torch.sigmoid(x_gates + u_gates).chunk(2, -1)
-    return (torch.lerp(torch.tanh(x_new + reset * u_new), hidden[0], keep),)
+    new = torch.tanh(x_new + reset * u_new)
+    return (torch.lerp(new, hidden[0].to(new.dtype), keep),)
 
 
 def _lstm_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -176,9 +179,13 @@ class Recurrent(nn.Module):
 
     def _whole(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """One layer in one direction over a whole sequence, from a state."""
+        x, hidden, precise = _single(x, hidden)
         given = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
-        with warnings.catch_warnings():  # of weights that do not lie together: those of one direction do not
+        with (
+            precise,
+            warnings.catch_warnings(),
+        ):  # of weights that do not lie together: one direction's do not
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             found = self._over(x, given if len(given) > 1 else given[0], *options)
         return found[0], tuple(each.squeeze(0) for each in found[1:])
@@ -194,8 +201,10 @@ class Recurrent(nn.Module):
                 x, last = self._whole(x, own, self.layers.all_weights[layer])
                 after.append(last)
             return x, tuple(torch.stack(each, 1) for each in zip(*after, strict=True))
+        x, hidden, precise = _single(x, hidden)
         given = tuple(each.transpose(0, 1).contiguous() for each in hidden)
-        outputs, last = self.layers(x, given if len(given) > 1 else given[0])
+        with precise:
+            outputs, last = self.layers(x, given if len(given) > 1 else given[0])
         return outputs, self._ours(last)
 
     def gates(self, x: Tensor) -> Tensor:
@@ -220,6 +229,13 @@ class Recurrent(nn.Module):
 
     def _ours(self, last: Tensor | tuple[Tensor, Tensor]) -> Hidden:
         return tuple(each.transpose(0, 1) for each in (last if isinstance(last, tuple) else (last,)))
+
+
+def _single(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
+    """Under autocast on CUDA, float32: cuDNN would take float16 instead, in which small gradients vanish."""
+    if x.device.type != "cuda" or not autocast_on("cuda"):
+        return x, hidden, nullcontext()
+    return x.float(), tuple(each.float() for each in hidden), torch.autocast("cuda", enabled=False)
 
 
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:

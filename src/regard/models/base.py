@@ -22,9 +22,10 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, message
+from regard.kernels.choosing import by_kernel
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "words"]
+__all__ = ["Encoded", "Model", "State", "Words", "at_least_one", "attend", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +145,26 @@ def at_least_one(tokens: Tensor) -> Tensor:
     return tokens
 
 
-def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
+class Words(nn.Embedding):
+    """A vector for each word of a vocabulary; on a GPU its gradient is a kernel of its own, for a few words.
+
+    >>> Words(5, 3, padding_idx=PAD)(torch.tensor([[4, 0]])).shape
+    torch.Size([1, 2, 3])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not by_kernel(self.weight) or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return super().forward(input)
+        from regard.kernels.words import MOST, LookedUp
+
+        if not 0 < input.numel() <= MOST:
+            return super().forward(input)
+        return LookedUp.apply(input, self.weight, self.padding_idx)
+
+
+def words(size: int, width: int, deviation: float = 1.0) -> Words:
     """A vector for each word of a vocabulary, drawn with this standard deviation, and 0 for padding."""
-    table = nn.Embedding(size, width, padding_idx=PAD)
+    table = Words(size, width, padding_idx=PAD)
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0
     return table

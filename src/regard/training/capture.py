@@ -107,6 +107,7 @@ class Captured:
     def _graph(self, batch: Any, factor: float) -> _Graph:
         shape = tuple((each.shape, each.dtype) for each in tensors_in(batch))
         if shape not in self._graphs:
+            self._make_room()
             while len(self._graphs) >= self._most:
                 self._graphs.popitem(last=False)
             try:
@@ -127,7 +128,6 @@ class Captured:
     def _capture(self, batch: Any, factor: float) -> _Graph:
         batch = _copied(batch)
         self._factor.fill_(factor)
-        self._make_room()
         if self._pool is None:
             self._pool = new_pool()
         replay, (loss, found) = recorded(lambda: self._step(batch), self._device, self._pool)
