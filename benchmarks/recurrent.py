@@ -1,0 +1,382 @@
+"""Training a recurrent translator: tokens a second of Bahdanau's model, beside a loop in plain PyTorch.
+
+python -m benchmarks.recurrent --into FOLDER: the gate first, then the clocks. Widths 620 and 1,000, 30,000
+words, batches of 80 sentences; a whole step of training: loss, gradients, clipping, AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import functools
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from benchmarks.measure import environment
+from regard.backends import choose_backend
+from regard.batch import EOS, PAD, Batch
+from regard.call import Call
+from regard.layers.recurrent import Hidden, Recurrent
+from regard.models.bahdanau import Bahdanau
+from regard.training.gradients import Gradients
+from regard.training.losses import cross_entropy
+from regard.training.optimizer import build_optimizer
+from regard.training.task import Evaluation, Loss, Task
+
+WORDS, WIDTH, EMBEDDING, ROWS, SMOOTHING = 30_000, 1000, 620, 80, 0.1
+LENGTHS, DEVICE = (30, 50), torch.device("cuda")
+
+
+def batch_of(length: int, seed: int, ragged: bool = False) -> Batch:
+    """80 random pairs, EOS counted all of this length, or of lengths up to it."""
+    source = torch.Generator().manual_seed(seed)
+    lengths = torch.full((2, ROWS), length - 1)
+    if ragged:
+        lengths = torch.randint(0, length, (2, ROWS), generator=source)
+    rows = [
+        [torch.randint(EOS + 1, WORDS, (size,), generator=source).tolist() for size in side.tolist()]
+        for side in lengths
+    ]
+    return Batch.collate(*rows)
+
+
+class Learned(Task):
+    """The model with a loss, and no data."""
+
+    small_steps = True
+
+    def __init__(self, model: nn.Module, loss: Callable[[Batch], tuple[Tensor, Tensor]]):
+        self.model, self._loss = model, loss
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        return iter(())
+
+    def len_epoch(self, epoch: int) -> int:
+        return 1
+
+    def count(self, batch: Batch) -> int:
+        return int(batch.target_lengths.sum())
+
+    def loss(self, batch: Batch) -> Loss:
+        total, plain = self._loss(batch)
+        return Loss(total, {"loss": plain})
+
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        return Evaluation({})
+
+    def restored(self, tensors: dict[str, Tensor]) -> Batch:
+        return Batch(**tensors)
+
+
+def eager_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """The loss as one would write it in plain PyTorch, a Python loop over the steps; with our weights."""
+    gru, cell, score, width = model.encoder.layers.layers, model.cell, model.score, model.width
+
+    def encoded(embedded: Tensor, lengths: Tensor) -> Tensor:
+        if embedded.shape[1] * len(lengths) == int(lengths.sum()):
+            return gru(embedded)[0]
+        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(gru(packed)[0], batch_first=True, total_length=embedded.shape[1])[0]
+
+    def loss(batch: Batch) -> tuple[Tensor, Tensor]:
+        states = encoded(model.source(batch.source), batch.source_lengths)
+        padding = torch.arange(states.shape[1], device=states.device) >= batch.source_lengths[:, None]
+        keys = states @ score.key_weight
+        state = torch.tanh(model.first(states[:, 0, width:]))
+        embedded = model.target(batch.inputs)
+        taken = cell.input(embedded)
+        read = []
+        for t in range(embedded.shape[1]):
+            query = state @ score.query_weight
+            scores = (torch.tanh(query[:, None] + keys) @ score.vector).masked_fill(padding, -torch.inf)
+            context = (torch.softmax(scores, -1)[:, None].to(states.dtype) @ states)[:, 0]
+            gates = taken[:, t] + cell.context(context)
+            take, reset = torch.sigmoid(gates[:, : 2 * width] + cell.gate(state)).chunk(2, -1)
+            new = torch.tanh(gates[:, 2 * width :] + cell.state(reset * state))
+            state = (1 - take) * state + take * new
+            read.append(torch.cat((state, context), -1))
+        read_all = torch.cat((torch.stack(read, 1), embedded.to(state.dtype)), -1)
+        pairs = model.readout.pairs(read_all).unflatten(-1, (-1, 2))
+        logits = model.readout.output(pairs.amax(-1)).flatten(0, 1)
+        labels = batch.labels.flatten()
+        options: dict[str, Any] = {"ignore_index": PAD, "reduction": "sum"}
+        total = functional.cross_entropy(logits, labels, label_smoothing=SMOOTHING, **options)
+        return total, total.detach()
+
+    return loss
+
+
+def our_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """The loss of the translation task."""
+    return lambda batch: cross_entropy(model(batch), batch.labels, SMOOTHING)
+
+
+def packed(layers: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
+    """How an encoder read sequences of several lengths before: the host waits for them."""
+    given = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    states, last = layers.layers(given)
+    return pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0], (last.transpose(0, 1),)
+
+
+BEFORE: dict[str, Any] = {
+    "regard.layers.recurrent.Recurrent.read_on": packed,
+    "regard.training.losses.by_kernel": lambda logits: False,
+}
+STEP_BY_STEP: dict[str, Any] = {"regard.models.bahdanau.Bahdanau._alone": lambda *_: False}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train: by which loss and backend of attention, captured or not, and what it does otherwise
+    than the library does now."""
+
+    about: str
+    loss: Callable[[Bahdanau], Callable[[Batch], tuple[Tensor, Tensor]]] = our_loss
+    backend: str = "auto"
+    captured: bool = False
+    otherwise: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """With the choices of this way."""
+
+        def choose(call: Call, name: str = "auto") -> str:
+            return choose_backend(call, self.backend)
+
+        with ExitStack() as stack:
+            for place, made in {"regard.attention.choose_backend": choose, **self.otherwise}.items():
+                stack.enter_context(mock.patch(place, made))
+            yield
+
+
+STEPWISE = Way("regard, step by step, fused", backend="fused", otherwise=STEP_BY_STEP)
+ALONG = Way("regard, gradients of weights and memory behind the last step", backend="fused")
+WAYS = {
+    "eager loop": Way("plain PyTorch, a Python loop over the steps", eager_loss),
+    "before": Way("regard before, step by step, blocked", backend="blocked", otherwise=BEFORE | STEP_BY_STEP),
+    "fused": STEPWISE,
+    "fused, captured": replace(STEPWISE, about="the same in a CUDA graph", captured=True),
+    "along": ALONG,
+    "along, captured": replace(ALONG, about="the same in a CUDA graph", captured=True),
+}
+
+
+@functools.cache
+def untrained() -> Bahdanau:
+    """The model that every way begins with."""
+    torch.manual_seed(0)
+    return Bahdanau(WORDS, WORDS, WIDTH, embedding=EMBEDDING)
+
+
+class Trained:
+    """A way to train, with a model and an optimizer of its own."""
+
+    def __init__(self, way: Way, half: bool = True):
+        self.model = copy.deepcopy(untrained()).to(DEVICE).train()
+        self.way, self.said = way, list[str]()
+        task = Learned(self.model, way.loss(self.model))
+        options: dict[str, Any] = {"half": half, "captured": way.captured, "say": self.said.append}
+        self.gradients = Gradients(task, seed=1, device=DEVICE, **options)
+        self.task, self.optimizer = task, build_optimizer(self.model, beta=0.98, weight_decay=0.01)
+
+    def added(self, step: int, batch: Batch) -> Tensor:
+        """The loss of a batch; its gradients stand in the parameters."""
+        sums = self.gradients.add(step, [batch], self.task.count(batch))
+        return sums[""]
+
+    def step(self, step: int, batch: Batch) -> None:
+        """One whole step."""
+        self.added(step, batch)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 1e-4
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def gate(half: bool, names: Iterable[str] = WAYS) -> dict[str, float]:
+    """How far each way is from the eager loop in float32, on ragged batches: the loss, and all gradients.
+
+    Stops where it is over twice as far as the eager loop in the same precision, plus a rounding step.
+    """
+    batch, found = batch_of(20, 7, ragged=True), dict[str, list[Tensor]]()
+    plain = WAYS["eager loop"]
+    ways = {"oracle": (plain, False), "eager loop": (plain, half)}
+    ways |= {name: (WAYS[name], half) for name in names}
+    torch.backends.cudnn.allow_tf32 = False
+    for name, (way, low) in ways.items():
+        trained = Trained(way, half=low)
+        with way.entered():
+            loss = trained.added(1, batch)
+        if trained.said:
+            sys.exit(trained.said[0])
+        gradients = [each.grad.float().flatten() for each in trained.model.parameters()]  # type: ignore[union-attr]
+        found[name] = [loss.float().flatten(), torch.cat(gradients)]
+        del trained, gradients
+        gc.collect()
+    torch.backends.cudnn.allow_tf32 = True
+    step = torch.finfo(torch.bfloat16 if half else torch.float32).eps
+    oracle, errors = found.pop("oracle"), {}
+    for name, each in found.items():
+        parts = [(mine - right).norm() / right.norm() for mine, right in zip(each, oracle, strict=True)]
+        errors[name] = max(parts).item()
+        allowed = 2 * errors["eager loop"] + (step if half else 1e-4)
+        if not errors[name] <= allowed:
+            sys.exit(f"wrong before it was fast: {name}: {errors[name]:.2e}, allowed {allowed:.2e}")
+    return errors
+
+
+@dataclass
+class Row:
+    """What was found of one way at one length."""
+
+    way: str
+    length: int
+    milliseconds: list[float] = field(default_factory=list)
+    peak: float = 0.0
+    missing: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.milliseconds)
+
+    @property
+    def rate(self) -> float:
+        """Target tokens a second."""
+        return ROWS * self.length / self.median * 1000
+
+    def written(self, eager: float | None) -> dict[str, Any]:
+        """As JSON has it; eager: the rate of the eager loop."""
+        if self.missing:
+            return {"way": self.way, "length": self.length, "missing": self.missing}
+        low, _, high = statistics.quantiles(self.milliseconds, n=4)
+        times = {"milliseconds": self.median, "low": low, "high": high, "tokens a second": self.rate}
+        times |= {"times the eager loop": self.rate / eager} if eager else {}
+        return {"way": self.way, "length": self.length, **times, "peak MiB": self.peak}
+
+
+def measured(name: str, length: int, seconds: float = 2.0, each: int = 3) -> Row:
+    """A way at a length: windows of so many steps, by the clock on the wall, for about so long."""
+    row, way = Row(name, length), WAYS[name]
+    try:
+        trained, batches = Trained(way), [batch_of(length, seed) for seed in range(4)]
+        with way.entered():
+            for step in range(4):
+                trained.step(step, batches[step % 4])
+            if trained.said:
+                raise RuntimeError(trained.said[0])
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            begun = time.perf_counter()
+            while len(row.milliseconds) < 5 or time.perf_counter() - begun < seconds:
+                start = time.perf_counter()
+                for step in range(each):
+                    trained.step(step, batches[step % 4])
+                torch.cuda.synchronize()
+                row.milliseconds.append((time.perf_counter() - start) / each * 1000)
+        row.peak = torch.cuda.max_memory_allocated() / 2**20
+    except Exception as error:
+        row.missing = f"{type(error).__name__}: {error}".splitlines()[0]
+    return row
+
+
+def profiled(length: int) -> str:
+    """The kernels of five captured steps, the longest first."""
+    way = WAYS["along, captured"]
+    trained, batch = Trained(way), batch_of(length, 0)
+    with way.entered():
+        for step in range(3):
+            trained.step(step, batch)
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            for step in range(5):
+                trained.step(step, batch)
+            torch.cuda.synchronize()
+    return seen.key_averages().table(sort_by="cuda_time_total", row_limit=40, max_name_column_width=70)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown, one line a way and length."""
+    lines = [
+        "| batch | way | tokens/s | times the eager loop | ms a step (quartiles) | peak MiB |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        head = f"| {ROWS} x {row['length']} | {row['way']}: {WAYS[row['way']].about} |"
+        if "missing" in row:
+            lines.append(f"{head} {row['missing']} | | | |")
+            continue
+        spread = f"{row['milliseconds']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        times = f"{row.get('times the eager loop', 0):.2f}"
+        lines.append(f"{head} {row['tokens a second']:,.0f} | {times} | {spread} | {row['peak MiB']:,.0f} |")
+    return "\n".join(lines)
+
+
+def keep(folder: Path, errors: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> None:
+    """Write what is known so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"date": f"{datetime.date.today()}", "device": torch.cuda.get_device_name(), **environment()}
+    whole = {**head, "gate, error against the eager loop in float32": errors, "rows": rows}
+    stem = folder / f"{datetime.date.today()}-recurrent"
+    stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
+    worst = "; ".join(
+        f"{precision} {max(found.values()):.1e} (eager loop {found['eager loop']:.1e})"
+        for precision, found in errors.items()
+    )
+    about = (
+        f"Bahdanau's model, embeddings of {EMBEDDING}, states of {WIDTH:,}, {WORDS:,} words a side, batches "
+        f"of {ROWS} sentences of one length; a whole step in bfloat16: loss, gradients, clipping, fused "
+        f"AdamW. {head['device']}, torch {torch.__version__}, by the clock on the wall. The gate, on batches "
+        "of many lengths: the largest relative error of loss or gradients against the eager loop in float32, "
+        f"{worst}."
+    )
+    stem.with_suffix(".md").write_text(f"{about}\n\n{table(rows)}\n")
+
+
+def main() -> None:
+    """Run the gate, then the clocks."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recurrent", description=main.__doc__)
+    parser.add_argument("--into", metavar="FOLDER", type=Path, help="write the numbers and a table there")
+    parser.add_argument("--profile", action="store_true", help="also time each kernel")
+    parser.add_argument("--only", action="append", choices=list(WAYS), help="a way; all unless given")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("needs a CUDA device")
+    captured = [name for name, way in WAYS.items() if way.captured]
+    errors = {"float32": gate(False, captured), "bfloat16": gate(True)}
+    print(f"the gate is passed; error against float32: {errors}", flush=True)
+    rows = []
+    for length in LENGTHS:
+        eager = None
+        for name in given.only or WAYS:
+            row = measured(name, length)
+            gc.collect()
+            torch.cuda.empty_cache()
+            eager = row.rate if name == "eager loop" and not row.missing else eager
+            rows.append(row.written(eager))
+            print(json.dumps(rows[-1]), flush=True)
+            if given.into:
+                keep(given.into, errors, rows)
+    print("\n" + table(rows))
+    if given.profile:
+        for length in LENGTHS:
+            print(profiled(length))
+
+
+if __name__ == "__main__":
+    main()
