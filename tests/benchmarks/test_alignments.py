@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks.alignments import (
     EFLOMAL_RUNS,
+    RESULTS,
     Pairs,
     Row,
     built_in,
@@ -120,3 +122,19 @@ def test_a_table_says_what_was_learned_from_and_how_many_words_are_unknown():
     assert "of the source, 9.5 % of its words and 21.0 % of those that differ" in text
     assert "Far from home." in text
     assert "| transformer de-en | *cross, all heads (by default) | 41.2 | 60.0 | 57.5 | 1,234 |" in text
+
+
+def test_the_page_and_the_table_say_what_was_measured():
+    sets = json.loads((RESULTS / "2026-11-15-alignments.json").read_text())
+    page = (Path(__file__).parents[2] / "docs" / "seeing.md").read_text()
+    for name, of in (("deen", "Europarl"), ("enfr", "Hansards"), ("enko", "Parallel UD")):
+        found = sets[name]
+        rates = []
+        for who, how in (("", "by links"), (" and ", "by links"), ("eflomal", "-and"), ("diagonal", "")):
+            rows = (row for row in found["rows"] if who in row["aligner"] and how in row["read"])
+            rates.append(f"{next(rows)['error_rate']:.1f}")
+        unknown = [f"{found['unknown'][side]['running']:.1f} %" for side in ("source", "target")]
+        learned = f"{found['trained']:,} pairs of {found['corpus']}"
+        line = " | ".join([learned, " and ".join(unknown), *rates])
+        assert f", {of} | {line} |" in page
+    assert "\n".join(table(sets)) + "\n" == (RESULTS / "2026-11-15-alignments.md").read_text()
