@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
+import statistics
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +25,7 @@ from regard.evaluation import Links, agreement, bleu, faithfulness, score_links
 from regard.tasks.translation import load_translator, train_translation
 from regard.training.settings import merged
 
-__all__ = ["KINDS", "Kind", "Row", "measured", "table", "trained"]
+__all__ = ["KINDS", "Kind", "Row", "measured", "spread", "table", "trained"]
 
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 20_000, "held_out": 100},
@@ -36,15 +39,15 @@ class Kind:
     """How a model is made and trained; seeds: how often. even: with its attention held even all the while."""
 
     settings: dict[str, Any]
-    seeds: int = 1
+    seeds: int = 2
     even: bool = False
 
 
 BAHDANAU = {"model": {"name": "bahdanau", "width": 96, "dropout": 0.1}, "training": {"evaluate_every": 1450}}
 KINDS: dict[str, Kind] = {
-    "bahdanau": Kind(BAHDANAU, seeds=2),
+    "bahdanau": Kind(BAHDANAU),
     "bahdanau-guided": Kind(merged(BAHDANAU, {"training": {"guided": 0.3}})),
-    "bahdanau-even": Kind(BAHDANAU, even=True),
+    "bahdanau-even": Kind(BAHDANAU, seeds=1, even=True),
     "luong": Kind(
         {
             "model": {"name": "luong", "width": 128, "dropout": 0.1, "cell": "lstm", "both_ways": True},
@@ -60,19 +63,26 @@ KINDS: dict[str, Kind] = {
 }
 
 
+COLUMNS = (
+    *("model", "seeds", "BLEU", "AER %", "hidden", "random", "unknown", "random", "compr.", "suff."),
+    *("tau", "even", "agree"),
+)
+
+
 @dataclass(frozen=True)
 class Row:
-    """One model, or one site of it: BLEU and alignment error rate in per cent, and what faithfulness() says.
+    """One kind of model, or one site of it, with a number for each seed.
 
-    agreement: with the next seed, the share of words for which both look most at one word.
+    bleu, error_rate: in per cent. truth: what faithfulness() says. agreement: for each pair of seeds, the
+    share of words for which both look most at one word, and distance, how far their weights are apart.
     """
 
     kind: str
-    bleu: float
-    error_rate: float
-    truth: dict[str, Any]
-    distance: float | None = None
-    agreement: float | None = None
+    bleu: list[float]
+    error_rate: list[float]
+    truth: list[dict[str, Any]]
+    distance: list[float]
+    agreement: list[float]
 
 
 def trained(folder: Path, name: str, seed: int) -> Translator:
@@ -92,44 +102,59 @@ def measured(folder: Path, name: str, count: int) -> list[Row]:
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     rows = []
     with intervene(uniform=True, at="*cross") if kind.even else nullcontext():
-        said = [each.text for each in seeds[0].translate(sources)]
-        scored = seeds[0].score(sources, targets)
-        sites = list(scored[0].passages[0].attention)
+        said = [[found.text for found in each.translate(sources)] for each in seeds]
+        scored = [each.score(sources, targets) for each in seeds]
+        sites = list(scored[0][0].passages[0].attention)
         for at in ["*cross", *(sites if len(sites) > 1 else [])]:
-            links = [each.align(at).links for each in scored]
-            other = agreement(*seeds[:2], sources, targets, at=at) if len(seeds) > 1 else None
+            links = [[each.align(at).links for each in found] for found in scored]
+            alike = [agreement(*pair, sources, targets, at=at) for pair in itertools.combinations(seeds, 2)]
             rows.append(
                 Row(
                     name if at == "*cross" else f"{name}, {at}",
-                    bleu(said, targets).value,
-                    100 * score_links(links, gold).error_rate,
-                    faithfulness(seeds[0], sources, targets, at=at).written(),
-                    other and other.distance,
-                    other and other.same,
+                    [bleu(each, targets).value for each in said],
+                    [100 * score_links(each, gold).error_rate for each in links],
+                    [faithfulness(each, sources, targets, at=at).written() for each in seeds],
+                    [each.distance for each in alike],
+                    [each.same for each in alike],
                 )
             )
+            print(f"{rows[-1].kind}: tried", flush=True)
     return rows
+
+
+def spread(numbers: Sequence[float | None], digits: int) -> str:
+    """The mean of what was measured with each seed, and half of what lies between the least and the most.
+
+    >>> spread([2.0, 2.5], 2), spread([0.001, -0.002], 2), spread([None], 2)
+    ('2.25 ± 0.25', '0.00 ± 0.00', '')
+    """
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return ""
+    mean = f"{round(statistics.mean(known), digits) + 0.0:.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {(max(known) - min(known)) / 2:.{digits}f}"
 
 
 def table(rows: list[Row], count: int) -> str:
     """One row a model or site."""
-    words = rows[0].truth["words"]
+    words = rows[0].truth[0]["words"]
     lines = [
         f"Cost in nats of erasing, for each of {words:,} target words of {count} test sentences, the source "
         "word looked at most, or another drawn at random. Hidden: masked at all cross sites while that word "
         "is said. Unknown: its token replaced. Comprehensiveness and sufficiency in probability, over 10, 20 "
         "and 50 % of the words. tau: Kendall's, with gradient x input. Even: the cost a word of even "
-        "attention at these sites. Seeds: words for which two seeds look most at the same word.",
+        "attention at these sites. Each number is the mean over seeds, with half of what lies between the "
+        "least and the most of them. Agree: words for which two seeds look most at the same word.",
         "",
-        "| model | BLEU | AER | hidden | random | unknown | random | compr. | suff. | tau | even | seeds |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{' --- |' * len(COLUMNS)}",
     ]
     names = ("hidden", "hidden_random", "unknown", "unknown_random", "comprehensiveness", "sufficiency")
     for row in rows:
-        numbers = [row.truth[name] for name in (*names, "kendall", "uniform")]
-        shown = ["" if number is None else f"{round(number, 2) + 0.0:.2f}" for number in numbers]
-        seeds = "" if row.agreement is None else f"{100 * row.agreement:.0f} %"
-        line = (row.kind, f"{row.bleu:.1f}", f"{row.error_rate:.1f} %", *shown, seeds)
+        numbers = [[each[name] for each in row.truth] for name in (*names, "kendall", "uniform")]
+        shown = [spread(each, 2) for each in numbers]
+        alike = f"{100 * statistics.mean(row.agreement):.0f} %" if row.agreement else ""
+        line = (row.kind, f"{len(row.bleu)}", spread(row.bleu, 1), spread(row.error_rate, 1), *shown, alike)
         lines.append(f"| {' | '.join(line)} |")
     where = ", ".join(f"{name} {value}" for name, value in environment().items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
