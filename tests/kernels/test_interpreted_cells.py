@@ -5,8 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.reading import ROOT
+
+KERNELS = {
+    "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
+    "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
+    "cross_entropy_backward_kernel", "words_backward_kernel",
+}  # fmt: skip
 
 
 def test_cells_agree_under_the_interpreter():
@@ -20,3 +29,15 @@ def test_cells_agree_under_the_interpreter():
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
     assert " passed" in ran.stdout and " skipped" not in ran.stdout
+
+
+@pytest.mark.slow
+def test_every_cell_compiles(tmp_path: Path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compiled_cells"],
+        env=environment, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert {line.split()[0] for line in ran.stdout.splitlines()} == KERNELS

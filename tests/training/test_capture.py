@@ -48,8 +48,8 @@ class Device:
 
 
 def _results(made: Any) -> list[Tensor]:
-    loss, gradients = made
-    return [loss.total, *loss.shown.values(), *gradients]
+    loss, _ = made
+    return [loss.total, *loss.shown.values()]
 
 
 @pytest.fixture
@@ -57,7 +57,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     made = Device()
     monkeypatch.setattr(capture, "recorded", made.recorded)
     monkeypatch.setattr(capture, "new_pool", lambda: None)
-    monkeypatch.setattr(capture, "borrowed", lambda tensor: tensor)
     monkeypatch.setattr(capture, "release_generator", lambda device: None)
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (True, ""))
     return made

@@ -55,21 +55,20 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
 
 @dataclass(eq=False)
 class _Graph:
-    """A captured step: how it is run, what it reads, and what it leaves behind each time: the loss, and the
-    gradients of the parameters that have a part in it."""
+    """A captured step: how it is run, what it reads and leaves behind each time, and which parameters have no
+    part in it."""
 
     replay: Callable[[], None]
     inputs: list[Tensor]
     loss: Loss
-    gradients: list[Tensor | None]
+    unused: frozenset[int]
 
 
 class Captured:
     """Runs batches through graphs and adds their gradients to the parameters.
 
     objective: from a batch to its Loss. most: how many graphs are held; the one that was used longest ago is
-    dropped for another. They share one pool of memory, in which the gradients of a batch stand until the next
-    is run.
+    dropped for another. They share one pool of memory, and one place for gradients.
     """
 
     def __init__(self, objective: Callable[[Any], Loss], model: nn.Module, device: torch.device, most: int):
@@ -77,7 +76,7 @@ class Captured:
         self._parameters = [each for each in model.parameters() if each.requires_grad]
         self._factor = torch.zeros((), device=device)
         self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
-        self._standing: list[Tensor | None] = [None] * len(self._parameters)
+        self._places: list[Tensor] = []
         self._pool: Any = None
 
     def run(self, batch: Any, seed: int, factor: float) -> Loss:
@@ -90,19 +89,17 @@ class Captured:
         torch.manual_seed(seed)
         graph.replay()
         with torch.no_grad():
-            for parameter, gradient in zip(self._parameters, graph.gradients, strict=True):
-                if gradient is not None:
-                    before = parameter.grad
-                    parameter.grad = gradient if before is None else before.add_(gradient)
-        self._standing = graph.gradients
+            for number, (parameter, place) in enumerate(zip(self._parameters, self._places, strict=True)):
+                if number not in graph.unused:
+                    parameter.grad = place if parameter.grad is None else parameter.grad.add_(place)
         shown = {name: value.clone() for name, value in graph.loss.shown.items()}
         return Loss(graph.loss.total.clone(), shown)
 
     def _make_room(self) -> None:
         """What an earlier batch of the same step left is kept elsewhere: the next one writes over it."""
-        for parameter, gradient in zip(self._parameters, self._standing, strict=True):
-            if gradient is not None and parameter.grad is gradient:
-                parameter.grad = gradient.clone()
+        for parameter, place in zip(self._parameters, self._places, strict=False):
+            if parameter.grad is place:
+                parameter.grad = place.clone()
 
     def _graph(self, batch: Any, factor: float) -> _Graph:
         shape = tuple((each.shape, each.dtype) for each in tensors_in(batch))
@@ -119,10 +116,10 @@ class Captured:
         return self._graphs[shape]
 
     def _give_up(self) -> None:
-        """Forget all graphs; gradients that stand in their memory are kept elsewhere."""
+        """Forget all graphs and what they wrote to; gradients that stand there are kept elsewhere."""
         self._make_room()
         self._graphs.clear()
-        self._pool, self._standing = None, [None] * len(self._parameters)
+        self._pool, self._places = None, []
         release_generator(self._device)
 
     def _capture(self, batch: Any, factor: float) -> _Graph:
@@ -130,19 +127,20 @@ class Captured:
         self._factor.fill_(factor)
         if self._pool is None:
             self._pool = new_pool()
-        replay, (loss, found) = recorded(lambda: self._step(batch), self._device, self._pool)
-        # Those of all graphs may stand in one another's place: none is read once another graph has run.
-        gradients = [None if each is None else borrowed(each) for each in found]
-        return _Graph(replay, list(tensors_in(batch)), loss, gradients)
+        if not self._places:
+            self._places = [torch.zeros_like(each) for each in self._parameters]
+        replay, (loss, unused) = recorded(lambda: self._step(batch), self._device, self._pool)
+        return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
-    def _step(self, batch: Any) -> tuple[Loss, tuple[Tensor | None, ...]]:
-        """The loss, and the gradients of the parameters, None for one that has no part in it."""
+    def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
+        """The loss, and which parameters have no part in it; the gradients of the others are put in place."""
         loss = self._objective(batch)
         found = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
-        pairs = zip(self._parameters, found, strict=True)
-        found = tuple(None if each is None else _laid_like(each, parameter) for parameter, each in pairs)
+        pairs = [(place, each) for place, each in zip(self._places, found, strict=True) if each is not None]
+        torch._foreach_copy_([place for place, _ in pairs], [each for _, each in pairs])
+        unused = frozenset(number for number, each in enumerate(found) if each is None)
         shown = {name: value.detach() for name, value in loss.shown.items()}
-        return Loss(loss.total.detach(), shown), found
+        return Loss(loss.total.detach(), shown), unused
 
 
 def new_pool() -> Any:
@@ -162,22 +160,6 @@ def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple
     with torch.cuda.graph(graph, pool=pool):
         made = step()
     return graph.replay, made
-
-
-def borrowed(tensor: Tensor) -> Tensor:
-    """The memory of a tensor on CUDA under another that does not own it: its pool may give it away again."""
-    if tensor.dtype != torch.float32:
-        return tensor
-    own = _Memory(tuple(tensor.shape), tuple(4 * each for each in tensor.stride()), tensor.data_ptr())
-    return torch.as_tensor(own, device=tensor.device)
-
-
-class _Memory:
-    """A place in the memory of a CUDA device, as torch.as_tensor() takes it."""
-
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], address: int):
-        place = {"shape": shape, "strides": strides, "typestr": "<f4", "data": (address, False), "version": 3}
-        self.__cuda_array_interface__ = place
 
 
 def release_generator(device: torch.device) -> None:
@@ -202,13 +184,6 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
     elif is_dataclass(batch):
         for field in fields(batch):
             yield from tensors_in(getattr(batch, field.name))
-
-
-def _laid_like(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient in memory as its parameter is, for optimizers go through both alike."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _copied(batch: Any) -> Any:

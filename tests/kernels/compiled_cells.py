@@ -1,0 +1,44 @@
+"""Compile the kernels of cells, losses and words for Hopper, without a device; test_interpreted_cells.py runs
+this file in a process of its own."""
+
+from __future__ import annotations
+
+import torch
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from regard.kernels import cells
+from regard.kernels.cross_entropy import SmoothedCrossEntropy
+from regard.kernels.words import LookedUp
+from tests.kernels.compiled import Hopper, compiling
+
+ROWS, WIDTH = 4, 40
+
+
+def main() -> None:
+    """Each kernel in each dtype that a training has."""
+    driver.set_active(Hopper())
+    JITFunction.__getitem__ = compiling
+    for dtype in (torch.float32, torch.bfloat16):
+
+        def zeros(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return torch.zeros(*sizes, dtype=dtype)
+
+        one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
+        cells.gated(three, two, one, one)
+        cells.mixed(three, one, one)
+        cells.gated_backward(one, three, one, three, one)
+        for parts in (1, 3):
+            cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
+        six = zeros(6, ROWS // 2, WIDTH)
+        cells.gru(three, three, zeros(2, 3 * WIDTH), one, one, ROWS // 2)
+        cells.gru_backward(six, one, one, three, three, one, three, six)
+        logits = zeros(ROWS, 5000).requires_grad_()
+        total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
+        total.backward()
+        table = zeros(50, WIDTH).requires_grad_()
+        LookedUp.apply(torch.ones(ROWS, 3, dtype=torch.long), table, 0).sum().backward()
+
+
+if __name__ == "__main__":
+    main()
