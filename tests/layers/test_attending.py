@@ -90,3 +90,10 @@ def test_a_model_that_learns_along_learns_the_same(encoder: str, monkeypatch: py
         found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
     for plain, along in zip(*found, strict=True):
         torch.testing.assert_close(along, plain, rtol=1e-6, atol=1e-12)
+
+
+def test_the_encoder_of_the_paper_takes_half_precision():
+    model = build_model("bahdanau", 9, 9, width=6, encoder="paper")
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(Batch.collate([[4, 5, 6], [7]], [[8, 4], [5]]))
+    assert logits.isfinite().all()

@@ -164,8 +164,9 @@ class PaperEncoder(nn.Module):
         return torch.cat((forwards, backwards), -1)
 
     def _run(self, cell: GatedCell, embedded_BSM: Tensor) -> Tensor:
-        state, states = embedded_BSM.new_zeros(len(embedded_BSM), cell.width), []
-        for gates in cell.gates(embedded_BSM).unbind(1):
+        gates_BSG, states = cell.gates(embedded_BSM), []
+        state = gates_BSG.new_zeros(len(gates_BSG), cell.width)  # under autocast not as the inputs are
+        for gates in gates_BSG.unbind(1):
             state = cell(gates, state)
             states.append(state)
         return torch.stack(states, 1)
