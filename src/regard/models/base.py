@@ -146,14 +146,16 @@ def at_least_one(tokens: Tensor) -> Tensor:
 
 
 class Words(nn.Embedding):
-    """A vector for each word of a vocabulary; on a GPU its gradient is a kernel of its own, for a few words.
+    """A vector for each word of a vocabulary. Its gradient can be a kernel of its own, for a few words; on a
+    GPU that waits until the kernel has been run on one, for so far it has been interpreted alone.
 
     >>> Words(5, 3, padding_idx=PAD)(torch.tensor([[4, 0]])).shape
     torch.Size([1, 2, 3])
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if not by_kernel(self.weight) or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        plainly = self.weight.is_cuda or not by_kernel(self.weight)
+        if plainly or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return super().forward(input)
         from regard.kernels.words import MOST, LookedUp
 
