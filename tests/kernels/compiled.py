@@ -58,7 +58,7 @@ def main() -> None:
         )
         vector = torch.zeros(1, width, dtype=dtype)
         output, _, *held = additive_forward(query, key, value, vector, *sight, True)
-        additive_backward(torch.zeros_like(output), query, key, value, vector, *held, *sight)
+        additive_backward(torch.zeros_like(output), query, key, value, vector, *held, *sight, True)
 
 
 if __name__ == "__main__":

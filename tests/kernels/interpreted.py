@@ -148,7 +148,7 @@ def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
     output, lse, norm, scores = forward(*projected, value, ramp[None], *sight, True)
     doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
-    found = backward(doutput, *projected, value, ramp[None], norm, scores, *sight)
+    found = backward(doutput, *projected, value, ramp[None], norm, scores, *sight, True)
     return [output, lse, found[0] @ weight.T, found[1] @ weight.T, found[2]]
 
 
@@ -189,7 +189,20 @@ def test_compiles_whole(queries: int):
 
 
 @pytest.mark.parametrize("queries", [1, 5])
-def test_the_operators_are_what_they_say(queries: int):
+def test_of_the_query_alone(queries: int):
+    tensors, score = list(inputs(queries, 20).values()), regard.Additive(6, 6).requires_grad_(False)
+    found = []
+    for wanted in (1, 3):
+        given = [each.requires_grad_(place < wanted) for place, each in enumerate(tensors)]
+        output = regard.attention(*given, score=score, backend="fused").output
+        found.append(torch.autograd.grad(output.square().sum(), given[0])[0])
+        assert output.grad_fn is not None
+    assert torch.equal(*found) and found[0].any()
+
+
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_the_operators_are_what_they_say(queries: int, others: bool):
     assert fused._load()
     tensors = [torch.randn(2, 1, size, 3).half() for size in (queries, 20, 20)]
     tensors.append(torch.randn(1, 3).half())
@@ -199,6 +212,6 @@ def test_the_operators_are_what_they_say(queries: int):
     checks = torch.library.opcheck(forward.default, (*tensors, *sight, True), test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}
     output, _, *held = forward(*tensors, *sight, True)
-    given = (torch.randn_like(output), *tensors, *held, *sight)
+    given = (torch.randn_like(output), *tensors, *held, *sight, others)
     checks = torch.library.opcheck(backward.default, given, test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}

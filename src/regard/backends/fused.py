@@ -104,9 +104,10 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
         return *differentiable(call, [query, key, value, vector], doutput), *nothing
     found = torch.ops.regard.additive_backward(
         doutput, query, key, value, vector, norm, scores,
-        lengths, of_query, of_key, start, left, right, scale,
+        lengths, of_query, of_key, start, left, right, scale, any(ctx.needs_input_grad[1:4]),
     )  # fmt: skip
-    return *found, *nothing
+    wanted = (each if needed else None for each, needed in zip(found, ctx.needs_input_grad, strict=False))
+    return *wanted, *nothing
 
 
 def _again(

@@ -67,7 +67,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     "regard::additive_backward",
     mutates_args=(),
     schema="(Tensor doutput, Tensor query, Tensor key, Tensor value, Tensor vector, "
-    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE})"
+    f"Tensor norm, Tensor scores, {_SIGHT}, {_PLACE}, bool others)"
     " -> (Tensor dquery, Tensor dkey, Tensor dvalue, Tensor dvector)",
 )
 def additive_backward(
@@ -85,15 +85,19 @@ def additive_backward(
     left: int | None,
     right: int | None,
     scale: float,
+    others: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, from what additive_forward was given and gave."""
+    """The gradients, from what additive_forward was given and gave; without `others` that of the query alone,
+    and nothing in place of the rest."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     forward = Forward(query, key, value, vector, sight, scale, hold=False)
-    return Backward(forward, doutput, norm, scores).run()
+    return Backward(forward, doutput, norm, scores, others).run()
 
 
 @additive_backward.register_fake
 def _(
     doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
 ) -> tuple[Tensor, ...]:
-    return tuple(each.new_empty(each.shape) for each in (query, key, value, vector))
+    others = bool(rest[-1])
+    rest_of_them = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
+    return query.new_empty(query.shape), *rest_of_them

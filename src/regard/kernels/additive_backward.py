@@ -212,6 +212,11 @@ def _apart(zero, LANES: tl.constexpr):
 
 
 @triton.jit
+def _zeros(LANES: tl.constexpr):
+    return tl.zeros([LANES, 4, 4], tl.float32)
+
+
+@triton.jit
 def _two_shares(mine, first, second, APPROXIMATE: tl.constexpr):
     """r of a four with each of two others, from their exponentials, by one reciprocal."""
     x = 1.0 + mine * first[:, :, None]
@@ -230,13 +235,14 @@ def additive_query_backward_kernel(
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of FOUR rows of the query, a part of a tile of ROWS, over part_tiles tiles of keys, PAIRS
     of them at a time.
 
     With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
-    rows and keys, since the g of a row add up to 0. dvector: one row a program, to be summed.
+    rows and keys, since the g of a row add up to 0. dvector: one row a program, to be summed. EXACT: each
+    tile is summed by itself first, since long sums lose the last bits of a float32.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -255,8 +261,7 @@ def additive_query_backward_kernel(
     key_at = exponentials_of_key + key_both * keys * wide + channels
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
     gradient_at = turned + both * dscores_head + local + _apart(zero, LANES)
-    shares = tl.zeros([LANES, 4, 4], tl.float32)
-    slopes = tl.zeros([LANES, 4, 4], tl.float32)
+    shares, slopes = _zeros(LANES), _zeros(LANES)
     for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
@@ -264,6 +269,7 @@ def additive_query_backward_kernel(
             reach = far + furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             if reach * (2.0 * TWICE_LOG2E) <= BITS:
                 k_at, g_at = key_at + column * wide, gradient_at + column * step
+                share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
                 for j in range(column, stop, 2 * PAIRS):
                     for pair in tl.static_range(PAIRS):
                         n = j + 2 * pair
@@ -271,11 +277,12 @@ def additive_query_backward_kernel(
                         k2 = tl.load(k_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
                         g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
                         r, r2 = _two_shares(e, k, k2, APPROXIMATE)
-                        shares += g * r
-                        slopes += g * (r - r * r)
-                        shares += g2 * r2
-                        slopes += g2 * (r2 - r2 * r2)
+                        share += g * r
+                        slope += g * (r - r * r)
+                        share += g2 * r2
+                        slope += g2 * (r2 - r2 * r2)
                         k_at, g_at = k_at + 2 * wide, g_at + 2 * step
+                shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
             else:
                 query_step = tl.full([], 0, tl.int64) + query_row
                 query_at = query + batch * query_batch + head * query_head + row * query_step + channels
@@ -305,11 +312,11 @@ def additive_key_backward_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr, ADD: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
+    EXACT: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of FOUR keys, a part of a tile, from some rows, PAIRS of them at a time. ADD to what is
-    there?"""
+    """The gradient of FOUR keys, a part of a tile, from some rows, PAIRS of them at a time; EXACT as there.
+    ADD to what is there?"""
     own = tl.program_id(0) * FOUR
     column = own // COLUMNS * COLUMNS
     channels = (tl.program_id(1) * LANES + tl.arange(0, LANES))[:, None] * 4 + tl.arange(0, 4)[None, :]
@@ -323,13 +330,13 @@ def additive_key_backward_kernel(
     at = exponentials_of_key + (key_both * keys + own) * wide + channels
     e = _four(at, wide, own, end, prepared, 1.0)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
-    found = tl.zeros([LANES, 4, 4], tl.float32)
+    found = _zeros(LANES)
     for group in range(groups):
         head = key_head_here * groups + group
         both = batch * heads + head
         query_at = exponentials_of_query + both * queries * wide + channels
         gradient_at = dscores + both * dscores_head + own - first_row * step + _apart(zero, LANES)
-        slopes = tl.zeros([LANES, 4, 4], tl.float32)
+        slopes = _zeros(LANES)
         for tile in range(tl.cdiv(row_count, ROWS)):
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
@@ -337,6 +344,7 @@ def additive_key_backward_kernel(
                 reach = far + furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 if reach * (2.0 * TWICE_LOG2E) <= BITS:
                     q_at, g_at = query_at + row * wide, gradient_at + row * step
+                    slope = _zeros(LANES) if EXACT else slopes
                     for i in range(row, stop, 2 * PAIRS):
                         for pair in tl.static_range(PAIRS):
                             n = i + 2 * pair
@@ -344,9 +352,10 @@ def additive_key_backward_kernel(
                             q2 = tl.load(q_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
                             g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
                             r, r2 = _two_shares(e, q, q2, APPROXIMATE)
-                            slopes += g * (r - r * r)
-                            slopes += g2 * (r2 - r2 * r2)
+                            slope += g * (r - r * r)
+                            slope += g2 * (r2 - r2 * r2)
                             q_at, g_at = q_at + 2 * wide, g_at + 2 * step
+                    slopes = slopes + slope if EXACT else slope
                 else:
                     key_step = tl.full([], 0, tl.int64) + key_row
                     key_at = key + batch * key_batch + key_head_here * key_head + own * key_step + channels

@@ -49,10 +49,12 @@ def additive_decode_backward_kernel(
     query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,
     heads, keys, width, query_batch, query_head, key_batch, key_head, key_row, vector_head, dscores_head,
     part_keys, dquery_part, dvector_part,
-    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, OTHERS: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """All gradients of the scores of one query and some of its keys, over some channels; a key head a query
-    head. dquery: (parts, B H, D), to be summed over the parts; dvector: likewise, and over the batch."""
+    head. dquery: (parts, B H, D), to be summed over the parts; dvector: likewise, and over the batch. OTHERS:
+    whether more than dquery is wanted."""
     both, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     batch, head = both // heads, both % heads
     channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
@@ -73,9 +75,11 @@ def additive_decode_backward_kernel(
         share = exact_share(q[None, :] + k, APPROXIMATE)
         slope = gradient[:, None] * (4.0 * (share - share * share))
         of_query += slope
-        of_vector += gradient[:, None] * (1.0 - 2.0 * share)
-        place = dkey + (both * keys + columns)[:, None] * width + channels[None, :]
-        tl.store(place, slope * v[None, :], mask=(columns < keys)[:, None] & there[None, :])
+        if OTHERS:
+            of_vector += gradient[:, None] * (1.0 - 2.0 * share)
+            place = dkey + (both * keys + columns)[:, None] * width + channels[None, :]
+            tl.store(place, slope * v[None, :], mask=(columns < keys)[:, None] & there[None, :])
     at = both * width + channels
     tl.store(dquery + part * dquery_part + at, tl.sum(of_query, 0) * v, mask=there)
-    tl.store(dvector + part * dvector_part + at, tl.sum(of_vector, 0), mask=there)
+    if OTHERS:
+        tl.store(dvector + part * dvector_part + at, tl.sum(of_vector, 0), mask=there)

@@ -21,10 +21,11 @@ __all__ = ["Backward"]
 
 
 class Backward:
-    """One call on its way back. scores: those held, or nothing."""
+    """One call on its way back. scores: those held, or nothing. others: whether the gradients of key, value
+    and vector are wanted too."""
 
-    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor):
-        self.forward, self.doutput = forward, in_rows(doutput)
+    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool = True):
+        self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
@@ -41,8 +42,8 @@ class Backward:
         self.dquery = forward.query.new_empty(forward.query.shape)
         # What is added up over chunks is added up in float32.
         dtype = torch.float32 if several else forward.key.dtype
-        self.dkey = forward.key.new_empty(forward.key.shape, dtype=dtype)
-        self.dvalue = forward.value.new_empty(forward.value.shape, dtype=dtype)
+        self.dkey = forward.key.new_empty(forward.key.shape if self.others else (0,), dtype=dtype)
+        self.dvalue = forward.value.new_empty(forward.value.shape if self.others else (0,), dtype=dtype)
         dvector = None
         for first in chunks:
             rows = min(shape.chunk, shape.queries - first)
@@ -53,7 +54,9 @@ class Backward:
             found = self.chunk(scores, first, rows)
             dvector = found if dvector is None else dvector + found
         assert dvector is not None
-        if forward.vector.shape[0] == 1:
+        if not self.others:
+            dvector = dvector.new_empty(0)
+        elif forward.vector.shape[0] == 1:
             dvector = dvector.sum(0, keepdim=True)
         return (
             self.dquery,
@@ -64,11 +67,13 @@ class Backward:
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> Tensor:
         """Add what some rows send back; what they send to the vector, by head, (H, D)."""
-        self.to_value(scores, first, rows)
+        if self.others:
+            self.to_value(scores, first, rows)
         dscores, turned = self.weighed(scores, first, rows, turned=not self.alone)
         if self.rows is None:
             return self.at_once(dscores)
-        self.to_key(self.rows, dscores, first, rows)
+        if self.others:
+            self.to_key(self.rows, dscores, first, rows)
         return self.to_query(self.rows, turned, first, rows)
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> tuple[Tensor, Tensor]:
@@ -123,7 +128,8 @@ class Backward:
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
             ROWS=launch.rows, COLUMNS=launch.columns, LANES=32 * launch.warps, ADD=first > 0,
-            PAIRS=launch.pairs, APPROXIMATE=forward.approximate, num_warps=launch.warps,
+            PAIRS=launch.pairs, EXACT=forward.centred, APPROXIMATE=forward.approximate,
+            num_warps=launch.warps,
         )  # fmt: skip
 
     def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
@@ -146,8 +152,8 @@ class Backward:
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
             dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
-            LANES=32 * launch.warps, PAIRS=launch.pairs, APPROXIMATE=forward.approximate,
-            num_warps=launch.warps,
+            LANES=32 * launch.warps, PAIRS=launch.pairs, EXACT=forward.centred,
+            APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
             self.dquery[:, :, first : first + rows] = place.sum(0)
@@ -169,8 +175,9 @@ class Backward:
             **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
             part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
-            COLUMNS=launch.some, WIDTH=launch.width, APPROXIMATE=forward.approximate, num_warps=launch.warps,
+            COLUMNS=launch.some, WIDTH=launch.width, OTHERS=self.others, APPROXIMATE=forward.approximate,
+            num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
             self.dquery.copy_(dquery.sum(0))
-        return dvector.sum((0, 1))
+        return dvector.sum((0, 1)) if self.others else dvector
