@@ -205,8 +205,14 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """The first so many of some pairs, as text."""
+    """So many of some pairs, as text, from all over them: a file may be sorted by length.
+
+    >>> from regard.data import pairs_from_lists
+    >>> numbers = [str(number) for number in range(9)]
+    >>> [source for source, _ in texts(pairs_from_lists(numbers, numbers), 3)]
+    ['2', '5', '8']
+    """
+    total = len(pairs)
     for number, pair in enumerate(pairs):
-        if number >= count:
-            return
-        yield pair.source, pair.target
+        if (number + 1) * count // total > number * count // total:
+            yield pair.source, pair.target
