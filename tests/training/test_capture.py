@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.batch import Batch
 from regard.models import build_model
 from regard.training import capture
-from regard.training.capture import capture_chosen, tensors_in
+from regard.training.capture import Uncaptured, capture_chosen, shape_of, tensors_in
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
+from regard.training.task import Loss
 from tests.models.variants import SIZE, VARIANTS
 from tests.training.test_compiled import Uneven
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
@@ -165,3 +167,75 @@ def test_what_is_asked_for_and_cannot_be_is_said(tmp_path: Path):
 def test_tensors_are_found_in_tuples_and_dataclasses():
     x, y = torch.zeros(1), torch.ones(2)
     assert [id(each) for each in tensors_in((Numbers(x, y), None))] == [id(x), id(y)]
+
+
+@dataclass(frozen=True)
+class Weighed(Numbers):
+    """Points with a number of their own, which is no tensor."""
+
+    weight: float = 1.0
+
+    def to(self, device: Any) -> Weighed:
+        return self
+
+
+class Listed(list[Tensor]):
+    """Points in a list, which is not looked into."""
+
+    def to(self, device: Any) -> Listed:
+        return self
+
+
+class Held(Toy):
+    """A toy whose batches are made anew by `hold`, and opened again before the loss by `open`."""
+
+    def __init__(self, hold: Callable[[Numbers, int], Any], open: Callable[[Any], tuple[Tensor, Tensor]]):
+        super().__init__()
+        self.hold, self.open = hold, open
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        for number, batch in enumerate(super().batches(epoch, start), start):
+            yield self.hold(batch, number)
+
+    def count(self, batch: Any) -> int:
+        return self.each
+
+    def loss(self, batch: Any) -> Loss:
+        x, y = self.open(batch)
+        return super().loss(Numbers(x, y))
+
+
+@pytest.mark.parametrize(
+    ("hold", "open", "captured"),
+    [
+        (lambda batch, number: Weighed(batch.x, batch.y, number % 2), lambda it: (it.x * it.weight, it.y), 2),
+        (lambda batch, number: Listed((batch.x, batch.y)), lambda it: (it[0], it[1]), 0),
+    ],
+    ids=["a number", "a list"],
+)
+def test_what_is_no_tensor_is_never_frozen(
+    tmp_path: Path, device: Device, hold: Any, open: Any, captured: int, monkeypatch: pytest.MonkeyPatch
+):
+    trainer(tmp_path / "captured", Held(hold, open), steps=5).run()
+    assert device.captured == captured
+    monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
+    trainer(tmp_path / "plain", Held(hold, open), steps=5).run()
+    assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
+
+
+def test_a_batch_that_is_elsewhere_is_not_captured():
+    with pytest.raises(Uncaptured, match="a tensor on cpu"):
+        shape_of(Numbers(torch.zeros(1), torch.zeros(1)), torch.device("cuda"))
+
+
+def test_steps_before_a_capture_move_no_running_mean(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+):
+    found = []
+    for chosen in (True, False):
+        monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_, chosen=chosen: (chosen, ""))
+        task = Toy()
+        task.model.insert(1, nn.BatchNorm1d(8))
+        trainer(tmp_path / str(chosen), task, steps=3).run()
+        found.append(bits(tmp_path / str(chosen)))
+    assert device.captured == 1 and found[0] == found[1]

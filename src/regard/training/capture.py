@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.training.settings import Training
 from regard.training.task import Loss, Task
 
-__all__ = ["Captured", "Uncaptured", "capture_chosen", "tensors_in"]
+__all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in"]
 
 Made = TypeVar("Made")
 
@@ -74,6 +74,7 @@ class Captured:
     def __init__(self, objective: Callable[[Any], Loss], model: nn.Module, device: torch.device, most: int):
         self._objective, self._most, self._device = objective, most, device
         self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._buffers = list(model.buffers())
         self._factor = torch.zeros((), device=device)
         self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self._places: list[Tensor] = []
@@ -102,7 +103,7 @@ class Captured:
                 parameter.grad = place.clone()
 
     def _graph(self, batch: Any, factor: float) -> _Graph:
-        shape = tuple((each.shape, each.dtype) for each in tensors_in(batch))
+        shape = shape_of(batch, self._device)
         if shape not in self._graphs:
             self._make_room()
             while len(self._graphs) >= self._most:
@@ -129,7 +130,10 @@ class Captured:
             self._pool = new_pool()
         if not self._places:
             self._places = [torch.zeros_like(each) for each in self._parameters]
+        before = [each.clone() for each in self._buffers]
         replay, (loss, unused) = recorded(lambda: self._step(batch), self._device, self._pool)
+        for buffer, kept in zip(self._buffers, before, strict=True):
+            buffer.copy_(kept)  # steps before a capture are not steps of the training: no running mean moves
         return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
     def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
@@ -157,7 +161,8 @@ def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # A capture that fails would leave its own stream as the current one.
+    with torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
         made = step()
     return graph.replay, made
 
@@ -186,12 +191,36 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(batch, field.name))
 
 
+def shape_of(batch: Any, device: torch.device) -> Any:
+    """What two batches have alike that one graph serves: the shapes of their tensors, and all that is none.
+
+    A graph is given new tensors, and nothing else of a batch: what it cannot be given anew raises Uncaptured.
+
+    >>> shape_of((torch.zeros(2), None, 7), torch.device("cpu"))
+    ((torch.Size([2]), torch.float32), None, 7)
+    """
+    if isinstance(batch, Tensor):
+        if batch.device.type != device.type:
+            raise Uncaptured(f"a batch has a tensor on {batch.device.type}")
+        return batch.shape, batch.dtype
+    if isinstance(batch, tuple):
+        return tuple(shape_of(each, device) for each in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return tuple(shape_of(getattr(batch, each.name), device) for each in fields(batch))
+    if batch is None or isinstance(batch, bool | int | float | str):
+        return batch
+    raise Uncaptured(
+        f"a batch holds a {type(batch).__name__}, and not tensors in tuples or dataclasses alone"
+    )
+
+
 def _copied(batch: Any) -> Any:
     """The same batch with tensors of its own."""
     if isinstance(batch, Tensor):
         return batch.clone()
     if isinstance(batch, tuple):
-        return tuple(_copied(each) for each in batch)
+        copied = [_copied(each) for each in batch]
+        return type(batch)(*copied) if hasattr(batch, "_fields") else tuple(copied)
     if is_dataclass(batch) and not isinstance(batch, type):
         return replace(batch, **{each.name: _copied(getattr(batch, each.name)) for each in fields(batch)})
     return batch
