@@ -99,6 +99,12 @@ def test_cross_entropy(classes: int, smoothing: float):
         torch.testing.assert_close(mine, oracle, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("label", [-1, 5, 10**9])
+def test_a_label_that_is_no_class_is_noticed(label: int):
+    total, plain = cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, label]]), 0.1)
+    assert total.isnan() and plain.isnan()
+
+
 @pytest.mark.parametrize("count", [1, 300])
 def test_words(count: int):
     """Words that come once, often, and never, and padding."""

@@ -39,7 +39,9 @@ def cross_entropy_forward_kernel(
         best = above
     found = best + tl.log(total)
     label = tl.load(labels + row)
-    chosen = tl.load(logits + label).to(tl.float32)
+    # A label that is no class makes the loss NaN, which the trainer refuses, and never reads another's memory.
+    known = (label >= 0) & (label < classes)
+    chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     there = label != pad
     tl.store(lse + row, found)
     tl.store(plain + row, tl.where(there, found - chosen, 0.0))
