@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 
@@ -121,6 +122,29 @@ def test_what_is_drawn_does_not_depend_on_what_was_met_before(
         assert drawn(forgetful, sample, lines) == wanted[sample]
         backwards = drawn(forgetful, sample, lines[::-1])
         assert backwards == drawn(subwords, sample, lines[::-1])
+
+
+def test_lines_without_spaces_are_remembered_by_their_length(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("regard.data.tokenizers.subwords.LETTERS", 200)
+    unigram = TRAINED["unigram"]
+    forgetful = type(unigram).deserialized(unigram.serialized(), "again")
+    lines = [f"{number:03}" + "ab" * 20 for number in range(50)]
+    for line in lines:
+        forgetful.encode(line, sample=0.1, generator=random.Random(0))
+    held = [word for part in (forgetful._young, forgetful._old) for word in part]
+    assert 2 <= len(held) <= 10
+
+
+def test_a_word_of_many_bytes_takes_memory_by_its_length():
+    word = "═" * 2000
+    tracemalloc.start()
+    try:
+        tokens = TRAINED["unigram"].encode(word, sample=0.1, generator=random.Random(0))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert TRAINED["unigram"].decode(tokens) == word
+    assert most < 8 * 2**20
 
 
 def test_a_long_word_is_sampled_too(subwords: Tokenizer):

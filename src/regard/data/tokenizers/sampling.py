@@ -10,7 +10,7 @@ import heapq
 import math
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = [
     "Cut",
@@ -131,14 +131,24 @@ def every_way(
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    found: list[list[tuple[float, tuple[Item, ...]]]] = [[(1.0, ())]]
+    # Each way is its last piece and the way before that, spelled when all are known: a long word has many
+    # places, and to spell the ways to each of them would take its length squared.
+    found: list[list[tuple[float, Any]]] = [[(1.0, None)]]
     for end in range(1, len(text) + 1):
-        here: list[tuple[float, tuple[Item, ...]]] = []
+        here: list[tuple[float, Any]] = []
         for part, begin in ways[end]:
-            last = tuple(spelled(text[begin:end]))
-            here += [(part * so_far, (*first, *last)) for so_far, first in found[begin]]
+            last = spelled(text[begin:end])
+            here += [(part * so_far, (first, last)) for so_far, first in found[begin]]
         found.append(here)
-    return found[-1]
+    return [(part, _spelled(way)) for part, way in found[-1]]
+
+
+def _spelled(way: Any) -> tuple[Any, ...]:
+    pieces = []
+    while way is not None:
+        way, last = way
+        pieces.append(last)
+    return tuple(item for piece in reversed(pieces) for item in piece)
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:

@@ -39,6 +39,9 @@ PART = 1000
 MET = 50_000
 """How many words are remembered to be drawn again, some 3 kB each, and as many that were met before those."""
 
+LETTERS = 12 * MET
+"""Of how many characters those may be: where nothing stands between words, each line is one."""
+
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 """The words of a line in which a space is ▁, each with the one before it."""
 
@@ -63,6 +66,7 @@ class Subwords(Tokenizer):
             problem = f"this sentencepiece model is not of kind '{self.kind}'"
             raise DataError(message(place, problem, hint="load_tokenizer(path) finds the kind"))
         self._strength, self._young, self._old = 0.0, dict[str, Cut](), dict[str, Cut]()
+        self._letters = 0
         self.size = int(self._processor.vocab_size())
         self.fingerprint = hashlib.sha256(model).hexdigest()
 
@@ -106,7 +110,7 @@ class Subwords(Tokenizer):
     def _met(self, sample: float) -> dict[str, Cut]:
         """The words that were met lately and are ready to be cut, as strongly as this."""
         if self._strength != sample:
-            self._strength, self._young, self._old = sample, {}, {}
+            self._strength, self._young, self._old, self._letters = sample, {}, {}, 0
         return self._young
 
     def _meet(self, word: str, sample: float) -> Cut:
@@ -114,11 +118,12 @@ class Subwords(Tokenizer):
 
         What is forgotten is made again, the same: what is drawn does not depend on what was met before.
         """
-        if len(self._young) >= MET:
-            self._old = dict(self._young)
+        if len(self._young) >= MET or self._letters >= LETTERS:
+            self._old, self._letters = dict(self._young), 0
             self._young.clear()
         ready = self._old.pop(word) if word in self._old else self.cut(word, sample)
         self._young[word] = ready
+        self._letters += len(word)
         return ready
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
