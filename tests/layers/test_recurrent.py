@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.layers.gru import gru_ways
 from regard.layers.recurrent import CELLS, Recurrence, Recurrent, flip
 
 LENGTHS = [[5, 1, 3, 5], [1, 1], [4, 4, 4], [7]]
@@ -44,6 +45,27 @@ def test_layers_that_drop_something_run_one_by_one_elsewhere(cell: str):
     x = torch.empty(2, 5, 3, device="meta")
     outputs, last = layers.run(x, layers.zeros(x))
     assert outputs.shape == (2, 5, 4) and all(each.shape == (2, 2, 4) for each in last)
+
+
+def test_a_gradient_written_out_is_not_compiled(monkeypatch: pytest.MonkeyPatch):
+    """Its loop would be unrolled, kernels and all; what stands there instead is torch's own."""
+    layers, compiling = Recurrent(Recurrence(width=4, cell="gru"), 3, both_ways=True), list[bool]()
+
+    def watched(*given: Tensor) -> Tensor:
+        compiling.append(torch.compiler.is_compiling())
+        return gru_ways(*given)
+
+    monkeypatch.setattr("regard.layers.recurrent.gru_ways", watched)
+    x = torch.randn(2, 5, 3)
+    torch._dynamo.reset()
+    inside = torch.ones(2, 5, 1, dtype=torch.bool)
+    given = ([x, x.flip(1)], inside, layers.layers.all_weights)
+    found = torch.compile(layers._directions, backend="eager", dynamic=False)(*given)
+    torch._dynamo.reset()
+    assert compiling == []
+    for (outputs, _), (wanted, _) in zip(found, layers._directions(*given), strict=True):
+        torch.testing.assert_close(outputs, wanted)
+    assert compiling == [False]
 
 
 def test_flipped_twice_is_as_it_was():

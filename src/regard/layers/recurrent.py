@@ -147,20 +147,20 @@ class Recurrent(nn.Module):
                 states = functional.dropout(states, self.dropout, self.training)
             weights = self.layers.all_weights[layer * ways : (layer + 1) * ways]
             read = [flip(states, lengths) if way else states for way in range(ways)]
-            if isinstance(self.layers, nn.GRU) and torch.is_grad_enabled():
-                found = self._side_by_side(read, weights)
-            else:
-                found = [self._one_way(x, inside_BS1, own) for x, own in zip(read, weights, strict=True)]
+            found = self._directions(read, inside_BS1, weights)
             final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, self.layers.hidden_size)
             last += [(outputs.gather(1, final_B1M).squeeze(1), *ended[1:]) for outputs, ended in found]
             both = [flip(outputs, lengths) if way else outputs for way, (outputs, _) in enumerate(found)]
             states = torch.where(inside_BS1, torch.cat(both, -1) if ways > 1 else both[0], 0.0)
         return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
 
-    def _side_by_side(
-        self, read: Sequence[Tensor], weights: Sequence[Sequence[Tensor]]
+    def _directions(
+        self, read: Sequence[Tensor], inside_BS1: Tensor, weights: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Hidden]]:
-        """All directions of one layer of GRUs at once."""
+        """All directions of one layer: GRUs that learn side by side, others one by one."""
+        # Asked here, where it is known: the compiler would unroll the loop of gru_ways, kernels and all.
+        if self._over is not torch.gru or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return [self._one_way(x, inside_BS1, own) for x, own in zip(read, weights, strict=True)]
         gates = [linear(x, own[0], own[2]) for x, own in zip(read, weights, strict=True)]
         weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
         return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
@@ -182,10 +182,8 @@ class Recurrent(nn.Module):
         x, hidden, precise = _single(x, hidden)
         given = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
-        with (
-            precise,
-            warnings.catch_warnings(),
-        ):  # of weights that do not lie together: one direction's do not
+        with precise, warnings.catch_warnings():
+            # Those of one direction of several never lie together.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             found = self._over(x, given if len(given) > 1 else given[0], *options)
         return found[0], tuple(each.squeeze(0) for each in found[1:])
