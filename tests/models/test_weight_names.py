@@ -1,0 +1,91 @@
+"""The names and shapes of weights: a run that was saved before a model was made faster is loaded after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.models.variants import make
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def cells(place: str, gates: int, *sizes: int, ways: int = 1) -> Shapes:
+    """Of torch's layers of width 6, one for each size of what it is given."""
+    found: Shapes = {}
+    for layer, size in enumerate(sizes):
+        for end in ("", "_reverse")[:ways]:
+            found |= {
+                f"{place}.weight_ih_l{layer}{end}": (6 * gates, size),
+                f"{place}.weight_hh_l{layer}{end}": (6 * gates, 6),
+                f"{place}.bias_ih_l{layer}{end}": (6 * gates,),
+                f"{place}.bias_hh_l{layer}{end}": (6 * gates,),
+            }
+    return found
+
+
+def linear(place: str, rows: int, columns: int) -> Shapes:
+    return {f"{place}.weight": (rows, columns), f"{place}.bias": (rows,)}
+
+
+def gated(place: str, size: int, context: int = 0) -> Shapes:
+    found = linear(f"{place}.input", 18, size)
+    found |= {f"{place}.context.weight": (18, context)} if context else {}
+    return {**found, f"{place}.gate.weight": (12, 6), f"{place}.state.weight": (6, 6)}
+
+
+def words(size: int) -> Shapes:
+    return {"source.weight": (11, size), "target.weight": (11, size)}
+
+
+def bahdanau(size: int, hidden: int) -> Shapes:
+    """Of Bahdanau's model, but for its encoder."""
+    return {
+        **words(size),
+        **linear("first", 6, 6),
+        "score.query_weight": (6, hidden),
+        "score.key_weight": (12, hidden),
+        "score.vector": (hidden,),
+        **gated("cell", size, context=12),
+        **linear("readout.pairs", 6, size + 18),
+        **linear("readout.output", 11, 3),
+    }
+
+
+LUONG: Shapes = {**words(6), "readout.both.weight": (6, 12), **linear("readout.output", 11, 6)}
+
+NAMES: dict[str, Shapes] = {
+    "bahdanau": {**bahdanau(5, 7), **cells("encoder.layers.layers", 3, 5, ways=2)},
+    "bahdanau paper": {**bahdanau(6, 6), **gated("encoder.forwards", 6), **gated("encoder.backwards", 6)},
+    "luong general": {
+        **LUONG,
+        "score.weight": (6, 6),
+        **cells("encoder.layers", 4, 6),
+        **cells("decoder.layers", 4, 12),
+    },
+    "luong both ways dot": {
+        **LUONG,
+        "narrow.weight": (6, 12),
+        **linear("bridge.both", 6, 12),
+        **cells("encoder.layers", 4, 6, 12, ways=2),
+        **cells("decoder.layers", 4, 12, 6),
+    },
+    "luong local-p unfed": {
+        **LUONG,
+        "score.weight": (6, 6),
+        "place.hidden.weight": (6, 6),
+        "place.vector.weight": (1, 6),
+        **cells("encoder.layers", 3, 6),
+        **cells("decoder.layers", 3, 6),
+    },
+    "seq2seq gru": {
+        **words(6),
+        **linear("readout", 11, 6),
+        **cells("encoder.layers", 3, 6),
+        **cells("decoder.layers", 3, 6),
+    },
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_have_the_names_that_runs_were_saved_with(name: str):
+    assert {key: tuple(value.shape) for key, value in make(name).state_dict().items()} == NAMES[name]
