@@ -67,6 +67,13 @@ def test_files_are_named_as_wanted_and_told_as_options(command, repeated, tmp_pa
     assert command("data", "check", *told.removeprefix("train: ").split()).status == 0
 
 
+def test_what_is_wrong_is_told_as_an_option(command, tmp_path):
+    (tmp_path / "one.tsv").write_text("ein Satz\tone\nohne\n", encoding="utf-8")
+    said = command("data", "split", "--tsv", tmp_path / "one.tsv", "--out", tmp_path / "new")
+    assert said.status == 2 and "check --columns; mend the data, or --choose malformed=skip" in said.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_every_form_gives_the_same_files_and_gzip_gives_plain_text(command, repeated, tmp_path):
     rows = [line.split("\t")[:2] for line in repeated.read_text().splitlines()]
     source, target, packed = tmp_path / "a", tmp_path / "b", tmp_path / "c.gz"

@@ -45,6 +45,7 @@ OPTIONS = {
     r'Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
     r'fetch\(".*?", \.\.\., edition="any"\)': "--any-edition",
     r"hold_out\(\) of ": "",
+    r"check columns=": "check --columns",
 }
 """What errors tell people who write Python, and what it is on the command line."""
 
