@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.batch import Batch
 from regard.models import build_model
 from regard.training import capture
-from regard.training.capture import Uncaptured, capture_chosen, shape_of, tensors_in
+from regard.training.capture import Captured, Uncaptured, capture_chosen, shape_of, tensors_in
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
 from regard.training.task import Loss
@@ -226,6 +226,16 @@ def test_what_is_no_tensor_is_never_frozen(
 def test_a_batch_that_is_elsewhere_is_not_captured():
     with pytest.raises(Uncaptured, match="a tensor on cpu"):
         shape_of(Numbers(torch.zeros(1), torch.zeros(1)), torch.device("cuda"))
+
+
+def test_another_device_than_the_current_one_is_not_captured(monkeypatch: pytest.MonkeyPatch):
+    """The graph would be of the current one, and empty: the first batch would be learned for ever."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    task = Toy()
+    captured = Captured(task.loss, task.model, torch.device("cpu"), most=2)
+    captured._device = torch.device("cuda", 1)
+    with pytest.raises(Uncaptured, match="cuda:1 is not the current device"):
+        captured.run(next(task.batches(0)), seed=0, factor=1.0)
 
 
 def test_steps_before_a_capture_move_no_running_mean(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.kernels import TRITON, interpreting
 
-__all__ = ["by_kernel"]
+__all__ = ["by_kernel", "is_current"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,4 +19,15 @@ def by_kernel(tensor: Tensor) -> bool:
     False
     """
     device = tensor.device.type
-    return TRITON and tensor.dtype in DTYPES and (device == "cuda" or (device == "cpu" and interpreting()))
+    if not TRITON or tensor.dtype not in DTYPES:
+        return False
+    return is_current(tensor.device) if device == "cuda" else device == "cpu" and interpreting()
+
+
+def is_current(device: torch.device) -> bool:
+    """Whether what is launched now runs there: of several CUDA devices, Triton and graphs take the current.
+
+    >>> is_current(torch.device("cpu"))
+    True
+    """
+    return device.type != "cuda" or device.index in (None, torch.cuda.current_device())

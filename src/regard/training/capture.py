@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.kernels.choosing import is_current
 from regard.training.settings import Training
 from regard.training.task import Loss, Task
 
@@ -103,6 +104,8 @@ class Captured:
                 parameter.grad = place.clone()
 
     def _graph(self, batch: Any, factor: float) -> _Graph:
+        if not is_current(self._device):
+            raise Uncaptured(f"{self._device} is not the current device: torch.cuda.set_device() makes it so")
         shape = shape_of(batch, self._device)
         if shape not in self._graphs:
             self._make_room()
