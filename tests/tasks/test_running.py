@@ -226,3 +226,13 @@ def test_the_bad_step_of_a_real_run_is_replayed(
         )
     found = replay(tmp_path / "run" / "nonfinite-000001", load_task(tmp_path / "run"))
     assert found.losses == {"batch-0-0": torch.inf}
+
+
+def test_a_step_that_was_captured_is_padded_again(begun: Path):
+    """What is dropped at random depends on the shapes."""
+    ready = []
+    for device in ("cpu", "cuda"):
+        task = load_task(begun, device)
+        batch, _ = task.prepare(task.largest_batch(), "cpu")
+        ready.append(batch.source.shape[1])
+    assert ready[1] % 8 == 0 and ready[0] < ready[1]

@@ -77,7 +77,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
 
     folder: nonfinite-... in the run folder. task: of the same settings; its model takes the weights that the
     step began with, and has the gradients afterwards. The batches of all processes are computed in this one.
-    On the device that the run used, the values are the same.
+    On the device that the run used, the values are the same; where steps were captured, but for rounding.
     """
     place = Path(folder)
     try:

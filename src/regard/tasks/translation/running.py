@@ -176,12 +176,15 @@ def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
     return build_model(settings.model.name, corpus.source.size, corpus.target.size, **settings.model.options)
 
 
-def load_task(folder: str | Path) -> TranslationTask:
-    """The task of a run folder, its weights untrained: what regard.training.replay.replay() needs."""
+def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
+    """The task of a run folder, its weights untrained: what regard.training.replay.replay() needs.
+
+    device: the kind that it was trained on; where steps were captured, batches are padded as they were.
+    """
     place = Path(folder)
     settings = build(TranslationSettings, config_of(place), str(place / "config.toml"))
     corpus = Corpus.made(read_split(settings.data), settings.data, place)
-    return TranslationTask(build_from(settings, corpus), corpus, settings, Processes())
+    return TranslationTask(build_from(settings, corpus), corpus, settings, Processes(), device)
 
 
 def _trained(
