@@ -118,6 +118,23 @@ def test_what_cannot_be_captured_runs_as_it_is_and_is_said_once(tmp_path: Path, 
     assert bits(tmp_path / "refused") == bits(tmp_path / "taken")
 
 
+def test_a_capture_that_fails_within_a_step_keeps_what_was_added(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+):
+    task = Uneven(4, shapes=4)
+
+    def fail(count: int) -> None:
+        if count == 8:  # each shape is run three times: this is the third of the first step
+            raise RuntimeError("no memory is left")
+
+    task.on_loss = fail
+    trainer(tmp_path / "captured", task, steps=4, accumulate=3).run()
+    assert device.replayed == 2
+    monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=4, accumulate=3).run()
+    assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
+
+
 def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
     task = Toy()
 

@@ -25,7 +25,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     >>> round(smoothed.item(), 4), round(plain.item(), 4)
     (1.3863, 1.3863)
     """
-    if by_kernel(logits) and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and by_kernel(logits):
         from regard.kernels.cross_entropy import SmoothedCrossEntropy
 
         return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
