@@ -39,7 +39,7 @@ def cross_entropy_forward_kernel(
         best = above
     found = best + tl.log(total)
     label = tl.load(labels + row)
-    # A label that is no class makes the loss NaN, which the trainer refuses, and never reads another's memory.
+    # A label that is no class makes the loss NaN, which the trainer refuses; nothing is read beside the row.
     known = (label >= 0) & (label < classes)
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     there = label != pad
