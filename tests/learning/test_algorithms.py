@@ -28,10 +28,10 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "luong concat": ("luong", {**GRU, "score": "concat"}, 10, 600),
     "luong location": ("luong", {**GRU, "score": "location"}, 10, 600),
     "luong unfed": ("luong", {**GRU, "feeding": False}, 10, 900),
-    "luong affine": ("luong", {**GRU, **PLAIN}, 10, 900),
+    "luong affine": ("luong", {**GRU, **PLAIN}, 10, 1200),
     "luong local-p": ("luong", {**GRU, "view": "local-p"}, 10, 900),
     "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 600),
-    "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 600),
+    "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 900),
 }
 """Name: model, options, length of the sequences, steps; twice as many to sort, which no word tells alone."""
 

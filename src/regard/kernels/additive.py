@@ -9,6 +9,9 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,6 +23,11 @@ __all__ = ["additive_backward", "additive_forward"]
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
+
+
+def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, wherever the tensors are."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @torch.library.custom_op(
@@ -45,7 +53,8 @@ def additive_forward(
     """Output (B, H, T, E), lse (B, H, T) and norm (2, B, H, T), by which weights are found again; and the
     scores, where they are few and to be held for the backward pass."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    return Forward(query, key, value, vector, sight, scale, hold).run()
+    with _on_device_of(query):
+        return Forward(query, key, value, vector, sight, scale, hold).run()
 
 
 @additive_forward.register_fake
@@ -90,8 +99,9 @@ def additive_backward(
     """The gradients, from what additive_forward was given and gave; without `others` that of the query alone,
     and nothing in place of the rest."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    forward = Forward(query, key, value, vector, sight, scale, hold=False)
-    return Backward(forward, doutput, norm, scores, others).run()
+    with _on_device_of(query):
+        forward = Forward(query, key, value, vector, sight, scale, hold=False)
+        return Backward(forward, doutput, norm, scores, others).run()
 
 
 @additive_backward.register_fake

@@ -1,4 +1,4 @@
-"""Aligned products: rows of a multiple of 16 bytes, which tensor cores read at full speed."""
+"""Aligned products: rows of a multiple of 16 bytes, as tensor cores read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EIGHTH = 8
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """W x + b, as torch.nn.functional.linear; on CUDA under autocast, widths of no multiple of 8 are padded.
 
-    The 620 of Bahdanau's embeddings and the 500 of his maxout are none: products of such rows take two to
-    three times as long there. What is added is 0, so the result is the same.
+    The 620 of Bahdanau's embeddings and the 500 of his maxout are none, and products of such rows cannot be
+    loaded by whole words of memory there. What is added is 0, so the result is the same.
 
     >>> linear(torch.ones(1, 3), torch.ones(2, 3)).tolist()
     [[3.0, 3.0]]
