@@ -236,7 +236,8 @@ class Trainer:
         """Stop at a step that cannot be taken; what it was made of is kept."""
         step = self.progress.step
         kept = [self.task.tensors(batch) for batch in batches]
-        state = {"step": step, "seed": self.seed, "tokens": tokens, "half": self._half}
+        coarse = self.settings.precision == "tf32"
+        state = {"step": step, "seed": self.seed, "tokens": tokens, "half": self._half, "coarse": coarse}
         try:
             place = keep_batches(self.folder, self.processes.rank, kept, self.model.state_dict(), state)
             told = f"{place.name} in the run folder has the batch and the weights, and "

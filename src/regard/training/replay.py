@@ -59,7 +59,8 @@ def keep_batches(
 ) -> Path:
     """Write the batches of a step, and the weights it began with, into a folder of the run; for replay().
 
-    state: the step, the seed, the tokens, and whether it was computed in half precision.
+    state: the step, the seed, the tokens, and whether it was computed in half precision, or by coarse
+    products.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
     place.mkdir(parents=True, exist_ok=True)
@@ -93,7 +94,12 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
     losses: dict[str, float] = {}
     for rank, files in sorted(_by_process(place).items()):
         gradients = Gradients(
-            task, seed=seed, device=torch.device(device), processes=Processes(rank), half=half
+            task,
+            seed=seed,
+            device=torch.device(device),
+            processes=Processes(rank),
+            half=half,
+            coarse=bool(state.get("coarse")),
         )
         batches = [task.restored(read_tensors(file)) for file in files]
         for number, loss in enumerate(gradients.each(step, batches, tokens)):
