@@ -126,6 +126,16 @@ def eager(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Ten
     return torch.softmax(scores, -1) @ value
 
 
+def eager_summed(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Tensor | None = None
+) -> Tensor:
+    """What one would write who thinks in sums: one more tensor of B x T x S x D."""
+    scores = (torch.tanh(query[:, :, None] + key[:, None]) * vector).sum(-1)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return torch.softmax(scores, -1) @ value
+
+
 def ours(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, mask: regard.Mask | None = None,
     backend: str = "fused",
@@ -136,6 +146,7 @@ def ours(
 
 PEERS: dict[str, Callable[[], Callable[..., Tensor]]] = {
     "eager": lambda: eager,
+    "eager, summed": lambda: eager_summed,
     "torch.compile": lambda: torch.compile(eager, dynamic=False, fullgraph=True),
     "regard": lambda: ours,
 }
@@ -188,7 +199,11 @@ def additive_case(
     for dtype, turn in zip(dtypes, compiled, strict=True):
         kind = getattr(torch, dtype)
         whole = float(shape.batch * shape.queries * shape.keys * shape.width * kind.itemsize)
-        holds = {"eager": EAGER_COPIES * whole, "torch.compile": COMPILED_COPIES * whole}
+        holds = {
+            "eager": EAGER_COPIES * whole,
+            "eager, summed": (EAGER_COPIES + 1) * whole,
+            "torch.compile": COMPILED_COPIES * whole,
+        }
         for name in PEERS:
             make = partial(passes, name, shape, kind, device, backend)
             when = turn if name == "torch.compile" else 0

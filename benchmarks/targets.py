@@ -53,6 +53,7 @@ def verdicts(gpu: Found) -> list[Verdict]:
         *_within(cases, LONG, 1.6),
         *_faster(cases, LONG, "torch.compile", 5.0),
         *_faster(cases, LONG, "eager", 10.0),
+        *_faster(cases, LONG, "eager, summed", 10.0),
         *_within(cases, SHORT, 3.0),
         *_faster(cases, SHORT, "torch.compile", 4.0),
         *_faster(cases, ONE, "torch.compile", 1.0, "forward"),
