@@ -1,4 +1,4 @@
-"""A short loop that trains a model, to see whether it learns; the real one comes with training/."""
+"""A loop of a few lines that trains a model, to see whether it learns: no run folder, nothing kept."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ __all__ = ["profile", "sweep"]
 
 TILES = [(16, 32), (16, 64), (32, 32), (64, 32), (32, 64), (64, 64)]
 GROUPS = [(4, 1), (2, 2), (2, 1), (1, 4)]
-GRADIENTS = [(some, warps) for some in (8, 16, 32) for warps in (1, 2, 4)]
+WARPS = (1, 2, 4)
 
 
 def sweep(name: str, dtype: torch.dtype) -> None:
@@ -31,9 +31,13 @@ def sweep(name: str, dtype: torch.dtype) -> None:
         for (rows, columns), (group, unroll), fill in itertools.product(TILES, GROUPS, (8, 16))
     ]
     best = _quickest(name, kind, shape, dtype, "forward", [own, *scores])
-    gradients = [replace(best, some=some, width=32 * warps, warps=warps) for some, warps in GRADIENTS]
-    fitting = [each for each in gradients if not each.rows % each.some and not each.columns % each.some]
-    best = _quickest(name, kind, shape, dtype, "both", [best, *fitting])
+    if kind == "decode":
+        other = itertools.product((8, 16, 32), WARPS)
+        gradients = [replace(best, some=some, width=32 * warps, warps=warps) for some, warps in other]
+    else:
+        other = itertools.product((1, 2, 4), WARPS)
+        gradients = [replace(best, pairs=pairs, warps=warps) for pairs, warps in other]
+    best = _quickest(name, kind, shape, dtype, "both", [best, *gradients])
     print(f"{name}: {kind}: {best}")
 
 

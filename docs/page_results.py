@@ -14,16 +14,17 @@ from benchmarks.targets import losses, training, verdicts
 
 __all__ = ["PARTS", "newest", "plots"]
 
-NOTHING = "No results of this kind have been committed yet.\n"
+NOTHING = "Not measured yet: no such result is committed.\n"
 ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
     "faithfulness": "[Does attention tell the truth?](faithfulness.md)",
-    "alignments": "[Does attention tell the truth?](faithfulness.md)",
+    "alignments": "[Seeing](seeing.md)",
     "korean": "[Pairs in, translations out](translation.md)",
     "multi30k": "[Training](training.md)",
+    "tatoeba": "[Training](training.md)",
 }
 """Where each kind of result is told."""
 

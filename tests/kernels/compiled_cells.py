@@ -1,4 +1,4 @@
-"""Compile the kernels of cells, losses and words for Hopper, without a device; test_interpreted_cells.py runs
+"""Compile the kernels of cells and losses for Hopper, without a device; test_compiling.py runs
 this file in a process of its own."""
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from triton.runtime.jit import JITFunction
 
 from regard.kernels import cells
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
-from regard.kernels.words import LookedUp
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -36,8 +35,6 @@ def main() -> None:
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()
-        table = zeros(50, WIDTH).requires_grad_()
-        LookedUp.apply(torch.ones(ROWS, 3, dtype=torch.long), table, 0).sum().backward()
 
 
 if __name__ == "__main__":

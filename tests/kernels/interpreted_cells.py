@@ -1,4 +1,4 @@
-"""Cells and losses under Triton's interpreter; test_interpreted_cells.py runs it in its own process."""
+"""Cells and losses under Triton's interpreter; test_interpreted.py runs it in its own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 from regard.batch import PAD
 from regard.kernels.choosing import by_kernel
 from regard.layers import gated_cell, gru
-from regard.models.base import words
 from regard.training.losses import cross_entropy
 
 ROWS, WIDTH = 6, 300
@@ -103,19 +102,3 @@ def test_cross_entropy(classes: int, smoothing: float):
 def test_a_label_that_is_no_class_is_noticed(label: int):
     total, plain = cross_entropy(torch.zeros(1, 2, 5), torch.tensor([[4, label]]), 0.1)
     assert total.isnan() and plain.isnan()
-
-
-@pytest.mark.parametrize("count", [1, 300])
-def test_words(count: int):
-    """Words that come once, often, and never, and padding."""
-    source = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, 40, (1, count), generator=source)
-    spread = torch.randn(1, count, 150, generator=source)
-    found = []
-    for dtype in (torch.float32, torch.float64):
-        torch.manual_seed(0)
-        table = words(60, 150).to(dtype)
-        (gradient,) = torch.autograd.grad((table(tokens) * spread.to(dtype)).sum(), table.weight)
-        found.append(gradient.double())
-    assert not found[0][PAD].any()
-    torch.testing.assert_close(*found, rtol=1e-6, atol=3e-6)

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.recurrent import Learned
-from regard.batch import PAD, Batch
+from benchmarks.eager_loop import Learned
+from regard.batch import Batch
 from regard.models import build_model
-from regard.models.base import words
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
 from tests.models.variants import SIZE, VARIANTS
@@ -84,18 +83,6 @@ def test_what_reads_the_device_runs_as_it_is():
     sources = Batch.collate([[4, 5, 6, 7]], [[4]])
     losses = [gradients.add(1, [sources], 4)[""].item() for _ in range(3)]
     assert len(said) == 1 and losses[0] == losses[1] == losses[2]
-
-
-def test_the_gradient_of_words_is_that_of_the_cpu():
-    torch.manual_seed(0)
-    tokens, spread = torch.randint(0, 400, (40, 50)), torch.randn(40, 50, 620)
-    table, found = words(500, 620), []
-    for device in ("cpu", "cuda"):
-        own = copy.deepcopy(table).to(device)
-        (own(tokens.to(device)) * spread.to(device)).sum().backward()
-        found.append(own.weight.grad.cpu())
-    assert not found[1][PAD].any()
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -2,7 +2,6 @@
 """From scores to what is read: an online softmax over the keys, and the values summed by it.
 
 additive_read_kernel can be set to some of the keys; additive_combine_kernel then puts the parts together.
-A kernel that found the scores itself was slower: it had no registers left to hide its loads behind.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

@@ -61,7 +61,7 @@ LAUNCHES: dict[str, Launch] = {
     # The scores of some rows at a time are found, read and forgotten.
     "long": Launch(64, 32, 4, 1, 32, 128, 128, 1),
 }
-"""By the class of the shape; measured on an H200."""
+"""By the class of the shape; chosen by timing on an H200."""
 
 
 class Shape(NamedTuple):

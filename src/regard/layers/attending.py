@@ -110,7 +110,7 @@ class _Along(torch.autograd.Function):
         dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         # Of the query and the gates that take and reset, as joint_MN has them, and of the new state.
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # A long sum is a slow one: it is cut into parts, which the next step puts together.
+        # A long sum is cut into parts, which the next step puts together: more of the device has work to do.
         joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)

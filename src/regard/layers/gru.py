@@ -65,7 +65,7 @@ class _Ways(torch.autograd.Function):
         ways, rows, steps, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
         # U h by gates, W ways of three: their products with U are parts of a sum, which the next step puts
-        # together; as one sum it would be slow.
+        # together: more of the device has work to do.
         dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)

@@ -22,10 +22,9 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.batch import PAD, Batch
 from regard.errors import ArgumentError, message
-from regard.kernels.choosing import by_kernel
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "Words", "at_least_one", "attend", "words"]
+__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,28 +144,9 @@ def at_least_one(tokens: Tensor) -> Tensor:
     return tokens
 
 
-class Words(nn.Embedding):
-    """A vector for each word of a vocabulary. Its gradient can be a kernel of its own, for a few words; on a
-    GPU that waits until the kernel has been run on one, for so far it has been interpreted alone.
-
-    >>> Words(5, 3, padding_idx=PAD)(torch.tensor([[4, 0]])).shape
-    torch.Size([1, 2, 3])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        plainly = self.weight.is_cuda or not by_kernel(self.weight)
-        if plainly or torch.compiler.is_compiling() or not torch.is_grad_enabled():
-            return super().forward(input)
-        from regard.kernels.words import MOST, LookedUp
-
-        if not 0 < input.numel() <= MOST:
-            return super().forward(input)
-        return LookedUp.apply(input, self.weight, self.padding_idx)
-
-
-def words(size: int, width: int, deviation: float = 1.0) -> Words:
+def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
     """A vector for each word of a vocabulary, drawn with this standard deviation, and 0 for padding."""
-    table = Words(size, width, padding_idx=PAD)
+    table = nn.Embedding(size, width, padding_idx=PAD)
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0
     return table

@@ -1,8 +1,8 @@
 """Capture: the loss of a batch and its gradients as one CUDA graph for each shape, launched as a whole.
 
-A recurrent model is thousands of small kernels a step, and to launch them one by one takes longer than to run
-them. A graph is captured at the first sight of a shape, and replayed for every batch of it, the first
-included: whether a shape was seen before makes no difference to a run that is resumed.
+A recurrent model is thousands of small kernels a step, each of them launched from Python. A graph is captured
+at the first sight of a shape, and replayed for every batch of it, the first included: whether a shape was
+seen before makes no difference to a run that is resumed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,21 @@
+"""The peer of the recurrent benchmark computes what ours computes, or it would be none."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.eager_loop import eager_loss, our_loss
+from regard.batch import Batch
+from regard.models.bahdanau import Bahdanau
+
+
+def test_the_loop_has_our_loss_and_gradients():
+    torch.manual_seed(0)
+    model = Bahdanau(source_size=20, target_size=15, width=8, embedding=6)
+    batch = Batch.collate([[4, 5, 9], [6], [7, 8]], [[4], [5, 6, 7], [8, 9]])
+    found = []
+    for loss in (eager_loss(model), our_loss(model)):
+        total, _ = loss(batch)
+        found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
