@@ -228,11 +228,14 @@ def test_the_bad_step_of_a_real_run_is_replayed(
     assert found.losses == {"batch-0-0": torch.inf}
 
 
-def test_a_step_that_was_captured_is_padded_again(begun: Path):
+def test_a_step_that_was_captured_is_padded_again(begun: Path, tmp_path: Path):
     """What is dropped at random depends on the shapes."""
-    ready = []
+    folder, ready = shutil.copytree(begun, tmp_path / "captured"), []
+    settings = (folder / "config.toml").read_text()
+    assert "capture = false" in settings
+    (folder / "config.toml").write_text(settings.replace("capture = false", 'capture = "auto"'))
     for device in ("cpu", "cuda"):
-        task = load_task(begun, device)
+        task = load_task(folder, device)
         batch, _ = task.prepare(task.largest_batch(), "cpu")
         ready.append(batch.source.shape[1])
     assert ready[1] % 8 == 0 and ready[0] < ready[1]

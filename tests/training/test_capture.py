@@ -149,14 +149,14 @@ def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
 @pytest.mark.parametrize(
     ("settings", "device", "world", "small", "chosen"),
     [
-        ({}, "cuda", 1, True, (True, "")),
-        ({}, "cuda", 1, False, (False, "")),
-        ({}, "cpu", 1, True, (False, "")),
-        ({"capture": False}, "cuda", 1, True, (False, "")),
+        ({}, "cuda", 1, True, (False, "")),
+        ({"capture": "auto"}, "cuda", 1, True, (True, "")),
+        ({"capture": "auto"}, "cuda", 1, False, (False, "")),
+        ({"capture": "auto"}, "cpu", 1, True, (False, "")),
         ({"capture": True}, "cuda", 1, False, (True, "")),
         ({"capture": True}, "cpu", 1, True, (False, "this is cpu")),
-        ({"compile": True}, "cuda", 1, True, (False, "a compiled step")),
-        ({}, "cuda", 2, True, (False, "exchange gradients")),
+        ({"capture": "auto", "compile": True}, "cuda", 1, True, (False, "a compiled step")),
+        ({"capture": "auto"}, "cuda", 2, True, (False, "exchange gradients")),
     ],
 )
 def test_who_is_captured(
@@ -172,7 +172,10 @@ def test_who_is_captured(
 def test_a_task_can_say_why_not():
     task = Toy()
     task.small_steps, task.uncapturable = True, "it is watched"
-    assert capture_chosen(Training(), task, "cuda") == (False, "steps are not captured: it is watched")
+    assert capture_chosen(Training(capture="auto"), task, "cuda") == (
+        False,
+        "steps are not captured: it is watched",
+    )
 
 
 def test_what_is_asked_for_and_cannot_be_is_said(tmp_path: Path):
