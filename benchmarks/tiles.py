@@ -36,7 +36,7 @@ def sweep(name: str, dtype: torch.dtype) -> None:
         gradients = [replace(best, some=some, width=32 * warps, warps=warps) for some, warps in other]
     else:
         other = itertools.product((1, 2, 4), WARPS)
-        gradients = [replace(best, pairs=pairs, warps=warps) for pairs, warps in other]
+        gradients = [replace(best, fours=fours, warps=fours * warps) for fours, warps in other]
     best = _quickest(name, kind, shape, dtype, "both", [best, *gradients])
     print(f"{name}: {kind}: {best}")
 

@@ -184,6 +184,24 @@ def test_autocast(name: str, prepared: bool):
     assert regard.attention(query, key).output.dtype == torch.float32
 
 
+def test_a_projection_in_another_dtype_is_brought_back():
+    """Under autocast some operations answer in float32, as norms do on CUDA."""
+
+    class Wide(regard.Score):
+        def project_query(self, query: torch.Tensor) -> torch.Tensor:
+            return query.float()
+
+        def project_key(self, key: torch.Tensor, start: int = 0) -> torch.Tensor:
+            return key.float()
+
+    query, key = (torch.randn(2, 5, 4).to(torch.bfloat16) for _ in range(2))
+    plain = regard.attention(query, key, score=regard.Dot()).output
+    for backend in takers(query, key, score=Wide()):
+        found = regard.attention(query, key, score=Wide(), backend=backend).output
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found, plain, atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bias"])
 def test_agrees_with_scaled_dot_product_attention(dtype: torch.dtype, kind: str):

@@ -72,11 +72,14 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    projected_query, projected_key = score.narrowed(projected_query, projected_key)
+    # Under autocast some operations answer in float32, whatever they are given; kernels want one dtype.
+    projected_query, projected_key = (
+        each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
+    )
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
-        key=lift(projected_key).to(projected_query.dtype),
+        key=lift(projected_key),
         value=lift(raw_value),
         combine=score.combine,
         scale=score.scale(query.shape[-1]),

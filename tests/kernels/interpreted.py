@@ -34,6 +34,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles so small that the cases have seams, and so large that they are quick."""
     tile = replace(launch.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
     monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    monkeypatch.setattr(launch, "CHANGES", {})
 
 
 @pytest.fixture
@@ -105,6 +106,21 @@ def test_any_number_of_channels_shares_a_reciprocal(group: int, monkeypatch: pyt
     tile = replace(launch.LAUNCHES["short"], group=group, unroll=2)
     monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
     assert_agrees(inputs(5, 7, width=11))
+
+
+@pytest.mark.parametrize(("fours", "warps"), [(2, 2), (4, 4), (2, 4)])
+def test_rows_are_shared_out_among_warps(fours: int, warps: int, monkeypatch: pytest.MonkeyPatch):
+    tile = replace(launch.LAUNCHES["short"], fours=fours, warps=warps)
+    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    assert_agrees(inputs(19, 35, width=7))
+
+
+@pytest.mark.parametrize("mask", [regard.causal(), regard.window(3, 0)])
+def test_the_way_back_has_tiles_of_its_own(mask: regard.Mask, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(launch, "CHANGES", {("short", "back"): {"rows": 64, "columns": 16}})
+    arguments = inputs(19, 35, width=30)
+    assert launch.Shape.of(*arguments.values()).kind == "short"
+    assert_agrees({**arguments, "mask": mask})
 
 
 @pytest.mark.parametrize("size", [3.0, 12.0, 40.0, 300.0])

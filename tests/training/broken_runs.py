@@ -1,4 +1,6 @@
-"""Runs that are killed again and again: python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED.
+"""Runs that are killed again and again: python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED CPU.
+
+On cuda, which the last word may be, what is trained has its steps captured.
 
 A script of its own: it imports torch once, starts nothing, and forks a process for each attempt, so that a
 hundred kills take minutes. It prints, as JSON, how often a run was killed, how often inside a save, and
@@ -40,12 +42,19 @@ SETTINGS: dict[str, Any] = {
     },
     "evaluation": {"sentences": 2, "samples": 1},
 }
+CAPTURED: dict[str, Any] = {
+    **SETTINGS,
+    "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
+    "training": {**SETTINGS["training"], "guided": 0.0, "capture": True},
+}
+"""What is trained on a GPU: a model whose steps are captured, with the additive kernels in them."""
+
 FILES = ("weights.safetensors", "raw.safetensors", "optimizer.safetensors")
 CALLS = ("fsync", "replace", "rename", "unlink")
 """What a save does to the disk: a process can be killed just before any of them."""
 
 
-def train(folder: Path, rank: int, world: int, port: int, fatal: int | None) -> None:
+def train(folder: Path, rank: int, world: int, port: int, fatal: int | None, device: str) -> None:
     """What one process does: train on, and die before the fatal-th of its calls."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -55,7 +64,8 @@ def train(folder: Path, rank: int, world: int, port: int, fatal: int | None) -> 
         for name in CALLS:
             setattr(os, name, deadly(getattr(os, name), left))
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115  (lives as long as the process)
-    train_translation(SETTINGS, folder, resume=True, machine=Machine("cpu"), console=console)
+    settings = CAPTURED if device == "cuda" else SETTINGS
+    train_translation(settings, folder, resume=True, machine=Machine(device), console=console)
 
 
 def deadly(call: Any, left: list[int]) -> Any:
@@ -70,7 +80,7 @@ def deadly(call: Any, left: list[int]) -> Any:
     return made
 
 
-def attempt(folder: Path, world: int, delay: float | None, fatal: int | None) -> bool:
+def attempt(folder: Path, world: int, delay: float | None, fatal: int | None, device: str) -> bool:
     """Start a run and kill it, after a delay or at a call; whether it came to its end before that."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -81,7 +91,7 @@ def attempt(folder: Path, world: int, delay: float | None, fatal: int | None) ->
         if not child:
             status = 1
             try:
-                train(folder, rank, world, port, fatal if rank == 0 else None)
+                train(folder, rank, world, port, fatal if rank == 0 else None, device)
                 status = 0
             finally:
                 os._exit(status)
@@ -116,6 +126,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {
         "files": {name: (last / name).read_bytes() for name in FILES},
         "best": (folder / "best").read_text(),
+        "said": [record.get("text") for record in records if record["kind"] == "capture"],
         "log": [
             {key: value for key, value in record.items() if key not in passing}
             for record in records
@@ -124,14 +135,16 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, kills: int, world: int, seed: int) -> None:
+def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
     """Kill runs until there were enough kills, and compare all that came to their end."""
     chance = random.Random(seed)
     began = time.monotonic()
-    if not attempt(folder / "unbroken", world, None, None):
+    if not attempt(folder / "unbroken", world, None, None, device):
         raise SystemExit("the unbroken run did not end")
     whole = time.monotonic() - began
     expected = outcome(folder / "unbroken")
+    if expected.pop("said"):
+        raise SystemExit("steps were to be captured, and were not")
     killed = inside = compared = 0
     different: list[str] = []
     while killed < kills or not compared:
@@ -139,7 +152,7 @@ def main(folder: Path, kills: int, world: int, seed: int) -> None:
         at_call = chance.random() < 0.5
         fatal = chance.randrange(120) if at_call and killed < kills else None
         delay = chance.uniform(0.0, whole) if not at_call and killed < kills else None
-        if attempt(folder / name, world, delay, fatal):
+        if attempt(folder / name, world, delay, fatal, device):
             compared += 1
             found = outcome(folder / name)
             different += [f"{name}: {key}" for key in expected if found[key] != expected[key]]
@@ -149,4 +162,4 @@ def main(folder: Path, kills: int, world: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:5]), sys.argv[5])

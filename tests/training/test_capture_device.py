@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -83,6 +84,26 @@ def test_what_reads_the_device_runs_as_it_is():
     sources = Batch.collate([[4, 5, 6, 7]], [[4]])
     losses = [gradients.add(1, [sources], 4)[""].item() for _ in range(3)]
     assert len(said) == 1 and losses[0] == losses[1] == losses[2]
+
+
+def test_garbage_does_not_end_a_capture():
+    """An old graph that is found among it would be freed by a call that no capture survives."""
+    model, said = made("bahdanau"), list[str]()
+    before = gc.get_threshold()
+    for _ in range(2):
+        gc.collect()
+        task = Learned(model.cuda(), lambda batch: cross_entropy(model(batch), batch.labels, 0.1))
+        gradients = Gradients(task, seed=1, device=torch.device("cuda"), say=said.append, captured=True)
+        gradients.itself = gradients  # type: ignore[attr-defined]
+        gc.set_threshold(10, 1, 1)
+        try:
+            gradients.add(1, BATCHES[:1], 9)
+        finally:
+            gc.set_threshold(*before)
+        gc.disable()  # what is captured stays garbage until the next capture
+        del task, gradients
+        gc.enable()
+    assert said == []
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

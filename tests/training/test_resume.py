@@ -14,11 +14,13 @@ from tests.conftest import seed
 from tests.reading import ROOT
 
 
-def killed(folder: Path, kills: int, processes: int) -> None:
+def killed(folder: Path, kills: int, processes: int, device: str = "cpu") -> None:
     """Kill runs so often, and see that all that were killed ended like the one that was not."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
     environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, processes, seed()]
+    command.append(device)
     ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout.splitlines()[-1])
@@ -28,6 +30,11 @@ def killed(folder: Path, kills: int, processes: int) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
     killed(tmp_path, 5, processes)
+
+
+@pytest.mark.gpu
+def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
+    killed(tmp_path, 3, 1, "cuda")
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def additive_backward(
     and nothing in place of the rest."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
-        forward = Forward(query, key, value, vector, sight, scale, hold=False)
+        forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
         return Backward(forward, doutput, norm, scores, others).run()
 
 

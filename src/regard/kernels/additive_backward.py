@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.additive_scores import up_to_four
 from regard.kernels.product import product
 from regard.kernels.sight import tile_is_seen, visible
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 LOG2E = tl.constexpr(1.4426950408889634)
+
+SOME = tl.constexpr(16)
+"""Of so many tiles the parts of a row's sum are read at once."""
 
 
 @triton.jit
@@ -118,9 +122,13 @@ def additive_balance_kernel(
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta = tl.zeros([ROWS], tl.float32)
         rows_whole = tl.num_programs(0) * ROWS
-        for tile in range(key_tiles):
-            if tile_is_seen(row, tile * COLUMNS, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
-                delta += tl.load(deltas + (both * key_tiles + tile) * rows_whole + local)
+        for first in range(0, key_tiles, SOME):
+            tiles = first + tl.arange(0, SOME)
+            written = (tiles < key_tiles) & tile_is_seen(
+                row, tiles * COLUMNS, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT
+            )
+            places = deltas + (both * key_tiles + tiles)[:, None] * rows_whole + local[None, :]
+            delta += tl.sum(tl.load(places, mask=written[:, None], other=0.0), 0)
         seen = visible(
             rows, columns, last, end, start, left, right,
             document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,
@@ -192,7 +200,7 @@ def additive_value_backward_kernel(
 
 
 FOUR = tl.constexpr(4)
-"""How many rows a program of the gradient kernels owns; a thread owns as many channels of each."""
+"""How many rows a thread of the gradient kernels owns; and how many channels of each."""
 
 
 @triton.jit
@@ -206,10 +214,17 @@ def _four(at, step, number, bound, there, otherwise):
 
 
 @triton.jit
-def _apart(zero, LANES: tl.constexpr):
-    """0 to 3 for each lane, (LANES, 4): where the gradients of a four of scores are. The compiler cannot know
-    that `zero` is 0, so each thread loads what it needs itself, though others load the same."""
-    return (tl.arange(0, LANES) * zero * 4)[:, None] + tl.arange(0, 4)[None, :]
+def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
+    """For each lane of a program, which has FOURS of rows beside each other, so that they read the same:
+    its channels, (LANES, 4); the same within what is prepared, since lanes beyond it compute what is not
+    stored; the first of its rows, (LANES, 1); and all four of them, (LANES, 4). The compiler cannot know that
+    `zero` is 0, so each thread loads the gradients of its rows itself, though others load the same."""
+    lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
+    ACROSS: tl.constexpr = LANES // FOURS
+    across = tl.program_id(1) * ACROSS + lane % ACROSS
+    first = (lane // ACROSS * 4)[:, None]
+    within = tl.minimum(across, pitch // 4 - 1)[:, None] * 4 + four
+    return across[:, None] * 4 + four, within, first, first + (lane * zero * 4)[:, None] + four
 
 
 @triton.jit
@@ -218,12 +233,44 @@ def _zeros(LANES: tl.constexpr):
 
 
 @triton.jit
-def _two_shares(mine, first, second, APPROXIMATE: tl.constexpr):
-    """r of a four with each of two others, from their exponentials, by one reciprocal."""
-    x = 1.0 + mine * first[:, :, None]
-    y = 1.0 + mine * second[:, :, None]
+def _pair(others, gradients, wide, step):
+    """Two rows of the other side, and the gradients of a four's scores with each."""
+    return tl.load(others), tl.load(others + wide), tl.load(gradients), tl.load(gradients + step)
+
+
+@triton.jit
+def _added(shares, slopes, mine, first, second, g, g2, SHARES: tl.constexpr, APPROXIMATE: tl.constexpr):
+    """Sums of g r, where SHARES are wanted, and of g (r - r^2), with those of a pair added; both r by one
+    reciprocal."""
+    x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
-    return both * y, both * x
+    r, r2 = both * y, both * x
+    g, g2 = g[:, None, :], g2[:, None, :]
+    if SHARES:
+        shares += g * r
+    slopes += g * (r - r * r)
+    if SHARES:
+        shares += g2 * r2
+    slopes += g2 * (r2 - r2 * r2)
+    return shares, slopes
+
+
+@triton.jit
+def _walked(
+    shares, slopes, mine, others, gradients, wide, step, fours,
+    SHARES: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """The sums of _added over so many fours of rows of the other side. Each pair is loaded while the one
+    before it is computed with: memory is far, and few warps fit beside each other to wait for it in turns."""
+    a, a2, g, g2 = _pair(others, gradients, wide, step)
+    for four in range(fours):
+        at = 4 * four
+        b, b2, h, h2 = _pair(others + (at + 2) * wide, gradients + (at + 2) * step, wide, step)
+        shares, slopes = _added(shares, slopes, mine, a, a2, g, g2, SHARES, APPROXIMATE)
+        at = 4 * tl.minimum(four + 1, fours - 1)
+        a, a2, g, g2 = _pair(others + at * wide, gradients + at * step, wide, step)
+        shares, slopes = _added(shares, slopes, mine, b, b2, h, h2, SHARES, APPROXIMATE)
+    return shares, slopes
 
 
 @triton.jit(do_not_specialize=["zero"])
@@ -235,33 +282,32 @@ def additive_query_backward_kernel(
     query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of FOUR rows of the query, a part of a tile of ROWS, over part_tiles tiles of keys, PAIRS
-    of them at a time.
+    """The gradient of some FOURS of rows of the query, a part of a tile, over part_tiles tiles of keys.
 
     With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
-    rows and keys, since the g of a row add up to 0. dvector: one row a program, to be summed. EXACT: each
+    rows and keys, since the g of a row add up to 0. dvector: one row for each four, to be summed. EXACT: each
     tile is summed by itself first, since long sums lose the last bits of a float32.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
-    local = tl.program_id(0) * FOUR
+    local = tl.program_id(0) * FOUR * FOURS
     row = first_row + local
     tile = row // ROWS
-    channels = (tl.program_id(1) * LANES + tl.arange(0, LANES))[:, None] * 4 + tl.arange(0, 4)[None, :]
-    there, prepared = channels < width, channels < pitch
+    channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)
+    there = channels < width
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
-    at = exponentials_of_query + (both * queries + row) * wide + channels
-    e = _four(at, wide, row, last, prepared, 1.0)
-    key_at = exponentials_of_key + key_both * keys * wide + channels
+    at = exponentials_of_query + (both * up_to_four(queries) + row + own) * wide + within
+    e = _four(at, wide, row + own, last, within >= 0, 1.0)
+    key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
-    gradient_at = turned + both * dscores_head + local + _apart(zero, LANES)
+    gradient_at = turned + both * dscores_head + local + four
     shares, slopes = _zeros(LANES), _zeros(LANES)
     for key_tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
         column = key_tile * COLUMNS
@@ -269,25 +315,17 @@ def additive_query_backward_kernel(
             stop = tl.minimum(column + COLUMNS, end)
             reach = far + furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             if reach * (2.0 * TWICE_LOG2E) <= BITS:
-                k_at, g_at = key_at + column * wide, gradient_at + column * step
                 share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
-                for j in range(column, stop, 2 * PAIRS):
-                    for pair in tl.static_range(PAIRS):
-                        n = j + 2 * pair
-                        k = tl.load(k_at, mask=prepared & (n < stop), other=1.0)
-                        k2 = tl.load(k_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
-                        g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
-                        r, r2 = _two_shares(e, k, k2, APPROXIMATE)
-                        share += g * r
-                        slope += g * (r - r * r)
-                        share += g2 * r2
-                        slope += g2 * (r2 - r2 * r2)
-                        k_at, g_at = k_at + 2 * wide, g_at + 2 * step
+                share, slope = _walked(
+                    share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
+                    tl.cdiv(stop - column, 4), True, APPROXIMATE,
+                )  # fmt: skip
                 shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
             else:
                 query_step = tl.full([], 0, tl.int64) + query_row
-                query_at = query + batch * query_batch + head * query_head + row * query_step + channels
-                q = _four(query_at, query_step, row, last, there, 0.0)
+                query_at = query + batch * query_batch + head * query_head
+                query_at += (row + own) * query_step + channels
+                q = _four(query_at, query_step, row + own, last, there, 0.0)
                 plain = key + batch * key_batch + head // groups * key_head + channels
                 key_step = tl.full([], 0, tl.int64) + key_row
                 for j in range(column, stop):
@@ -297,12 +335,14 @@ def additive_query_backward_kernel(
                     shares += g * r
                     slopes += g * (r - r * r)
     v = 4.0 * tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-    rows = local + tl.arange(0, 4)[None, None, :]
+    rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dquery + part * dquery_part + both * dquery_head
     place += rows.to(tl.int64) * width + channels[:, :, None]
     tl.store(place, v[:, :, None] * slopes, mask=(rows < row_count) & there[:, :, None])
     program = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(dvector + program * dvector_row + channels, -2.0 * tl.sum(shares, 2), mask=there)
+    tl.store(
+        dvector + (program * FOURS + own // 4) * dvector_row + channels, -2.0 * tl.sum(shares, 2), mask=there
+    )
 
 
 @triton.jit(do_not_specialize=["zero"])
@@ -313,30 +353,30 @@ def additive_key_backward_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of FOUR keys, a part of a tile, from some rows, PAIRS of them at a time; EXACT as there.
-    ADD to what is there?"""
-    own = tl.program_id(0) * FOUR
-    column = own // COLUMNS * COLUMNS
-    channels = (tl.program_id(1) * LANES + tl.arange(0, LANES))[:, None] * 4 + tl.arange(0, 4)[None, :]
-    there, prepared = channels < width, channels < pitch
+    """The gradient of some FOURS of keys, a part of a tile, from some rows; EXACT as there. ADD to what is
+    there?"""
+    local = tl.program_id(0) * FOUR * FOURS
+    column = local // COLUMNS * COLUMNS
+    channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)
+    there = channels < width
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
     last = first_row + row_count
     end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + dscores_row
-    at = exponentials_of_key + (key_both * keys + own) * wide + channels
-    e = _four(at, wide, own, end, prepared, 1.0)
+    at = exponentials_of_key + (key_both * up_to_four(keys) + local + own) * wide + within
+    e = _four(at, wide, local + own, end, within >= 0, 1.0)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
     found = _zeros(LANES)
     for group in range(groups):
         head = key_head_here * groups + group
         both = batch * heads + head
-        query_at = exponentials_of_query + both * queries * wide + channels
-        gradient_at = dscores + both * dscores_head + own - first_row * step + _apart(zero, LANES)
+        query_at = exponentials_of_query + both * up_to_four(queries) * wide + within
+        gradient_at = dscores + both * dscores_head + local - first_row * step + four
         slopes = _zeros(LANES)
         for tile in range(tl.cdiv(row_count, ROWS)):
             row = first_row + tile * ROWS
@@ -344,23 +384,17 @@ def additive_key_backward_kernel(
                 stop = tl.minimum(row + ROWS, last)
                 reach = far + furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 if reach * (2.0 * TWICE_LOG2E) <= BITS:
-                    q_at, g_at = query_at + row * wide, gradient_at + row * step
                     slope = _zeros(LANES) if EXACT else slopes
-                    for i in range(row, stop, 2 * PAIRS):
-                        for pair in tl.static_range(PAIRS):
-                            n = i + 2 * pair
-                            q = tl.load(q_at, mask=prepared & (n < stop), other=1.0)
-                            q2 = tl.load(q_at + wide, mask=prepared & (n + 1 < stop), other=1.0)
-                            g, g2 = tl.load(g_at)[:, None, :], tl.load(g_at + step)[:, None, :]
-                            r, r2 = _two_shares(e, q, q2, APPROXIMATE)
-                            slope += g * (r - r * r)
-                            slope += g2 * (r2 - r2 * r2)
-                            q_at, g_at = q_at + 2 * wide, g_at + 2 * step
+                    _, slope = _walked(
+                        slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,
+                        tl.cdiv(stop - row, 4), False, APPROXIMATE,
+                    )  # fmt: skip
                     slopes = slopes + slope if EXACT else slope
                 else:
                     key_step = tl.full([], 0, tl.int64) + key_row
-                    key_at = key + batch * key_batch + key_head_here * key_head + own * key_step + channels
-                    k = _four(key_at, key_step, own, end, there, 0.0)
+                    key_at = key + batch * key_batch + key_head_here * key_head
+                    key_at += (local + own) * key_step + channels
+                    k = _four(key_at, key_step, local + own, end, there, 0.0)
                     plain = query + batch * query_batch + head * query_head + channels
                     query_step = tl.full([], 0, tl.int64) + query_row
                     for i in range(row, stop):
@@ -369,7 +403,7 @@ def additive_key_backward_kernel(
                         slopes += tl.load(gradient_at + i * step)[:, None, :] * (r - r * r)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += 4.0 * v[:, :, None] * slopes
-    rows = own + tl.arange(0, 4)[None, None, :]
+    rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dkey + (key_both * keys + rows) * width + channels[:, :, None]
     wanted = (rows < keys) & there[:, :, None]
     if ADD:

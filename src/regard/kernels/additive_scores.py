@@ -15,22 +15,28 @@ import triton.language as tl
 from regard.kernels.sight import tile_is_seen
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, furthest, shared_sum
 
-__all__ = ["additive_prepare_kernel", "additive_scores_kernel"]
+__all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
+
+
+@triton.jit
+def up_to_four(size):
+    """A multiple of four: so many rows has a sequence of exponentials that lie row by row."""
+    return (size + 3) // 4 * 4
 
 
 @triton.jit
 def _exponentials(
-    source, place, reach, tile, size, width, padded, low, high, step,
+    source, place, reach, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2x of the rows of one tile and the channels from low to high, and how far from 0 the largest x
-    is. TURNED: `place` is the tile's own, (D, rows), and is filled; else it is that of the whole sequence,
-    (size, padded)."""
+    """Write e^2x of the rows of one tile and the channels from low to high, 1 from `end` on, and how far from
+    0 the largest x is. TURNED: `place` is the tile's own, (D, rows), and is filled; else it is that of the
+    whole sequence, (up_to_four(size), padded)."""
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
     for first in range(low, high, WIDTH):
         channels = first + tl.arange(0, WIDTH)
-        inside = (rows < size)[:, None] & (channels < width)[None, :]
+        inside = (rows < end)[:, None] & (channels < width)[None, :]
         x = tl.load(source + rows.to(tl.int64)[:, None] * step + channels[None, :], mask=inside, other=0.0)
         x = x.to(tl.float32)
         largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
@@ -39,23 +45,24 @@ def _exponentials(
             tl.store(there, tl.trans(exponential(x)), mask=(channels < high)[:, None])
         else:
             at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
-            tl.store(at, exponential(x), mask=(rows < size)[:, None] & (channels < high)[None, :])
+            inside = (rows < up_to_four(size))[:, None] & (channels < high)[None, :]
+            tl.store(at, exponential(x), mask=inside)
     tl.store(reach, tl.max(largest, 0))
 
 
 @triton.jit
 def additive_prepare_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, vector_padded,
-    reach_of_query, reach_of_key, heads, key_heads, queries, keys, width, padded,
+    reach_of_query, reach_of_key, lengths, length_step, heads, key_heads, queries, keys, width, padded,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    TURNED: tl.constexpr, EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """e^2q, e^2k, and -2 v in float32 with zeros behind it. One program a tile of rows and SPAN of channels,
-    first those of the query and then those of the key; then those of a vector. EIGHTS: the steps are
-    multiples of 8, which Triton would not see (it sees those of 16, and 1000 is none) and which lets eight
-    numbers be loaded together."""
+    """e^2q, e^2k, 1 for keys beyond the length, and -2 v in float32 with zeros behind it. One program a tile
+    of rows and SPAN of channels, first those of the query and then those of the key; then those of a vector.
+    EIGHTS: the steps are multiples of 8, which Triton would not see (it sees those of 16, and 1000 is none)
+    and which lets eight numbers be loaded together."""
     program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     low, high = span * SPAN, tl.minimum((span + 1) * SPAN, padded)
     if EIGHTS:
@@ -72,18 +79,24 @@ def additive_prepare_kernel(
     elif program < query_programs:
         head, tile = program // query_tiles, program % query_tiles
         source = query + head // heads * query_batch + head % heads * query_head
-        place = exponentials_of_query + (program * padded * ROWS if TURNED else head * queries * padded)
+        place = exponentials_of_query + (
+            program * padded * ROWS if TURNED else head * up_to_four(queries) * padded
+        )
         _exponentials(
-            source, place, reach_of_query + program * spans + span, tile, queries, width, padded, low, high,
-            query_row, ROWS, WIDTH, TURNED,
+            source, place, reach_of_query + program * spans + span, tile, queries, queries, width, padded,
+            low, high, query_row, ROWS, WIDTH, TURNED,
         )  # fmt: skip
     else:
         program -= query_programs
         head, tile = program // key_tiles, program % key_tiles
-        source = key + head // key_heads * key_batch + head % key_heads * key_head
-        place = exponentials_of_key + (program * padded * COLUMNS if TURNED else head * keys * padded)
+        batch = head // key_heads
+        end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+        source = key + batch * key_batch + head % key_heads * key_head
+        place = exponentials_of_key + (
+            program * padded * COLUMNS if TURNED else head * up_to_four(keys) * padded
+        )
         _exponentials(
-            source, place, reach_of_key + program * spans + span, tile, keys, width, padded, low, high,
+            source, place, reach_of_key + program * spans + span, tile, keys, end, width, padded, low, high,
             key_row, COLUMNS, WIDTH, TURNED,
         )  # fmt: skip
 

@@ -120,7 +120,8 @@ class Backward:
     def to_key(self, made: Prepared, dscores: Tensor, first: int, rows: int) -> None:
         """The gradient of the keys from some rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid = -(-shape.keys // FOUR.value), -(-shape.width // launch.channels), self.key_sequences
+        owned = FOUR.value * launch.fours
+        grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
             forward.query, forward.key, forward.vector, made.query, made.key, dscores, self.dkey,
             *forward.split(made.reach),
@@ -128,14 +129,14 @@ class Backward:
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
             ROWS=launch.rows, COLUMNS=launch.columns, LANES=32 * launch.warps, ADD=first > 0,
-            PAIRS=launch.pairs, EXACT=forward.centred, APPROXIMATE=forward.approximate,
+            FOURS=launch.fours, EXACT=forward.centred, APPROXIMATE=forward.approximate,
             num_warps=launch.warps,
         )  # fmt: skip
 
     def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
         """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid = -(-rows // FOUR.value), -(-shape.width // launch.channels)
+        grid = -(-rows // (FOUR.value * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
         parts = shape.key_parts(self.sequences * grid[0] * grid[1] * launch.warps, key_tiles, turned.device)
         part_tiles = -(-key_tiles // parts)
@@ -143,7 +144,7 @@ class Backward:
         place = self.dquery[:, :, first:]
         if parts > 1:
             place = forward.new(parts, shape.batch, shape.heads, rows, shape.width)
-        dvector = forward.new(shape.batch, shape.heads, parts * grid[0], shape.width)
+        dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
             forward.query, forward.key, forward.vector, made.query, made.key, turned, place, dvector,
             *forward.split(made.reach),
@@ -152,8 +153,8 @@ class Backward:
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
             dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
-            LANES=32 * launch.warps, PAIRS=launch.pairs, EXACT=forward.centred,
-            APPROXIMATE=forward.approximate, num_warps=launch.warps,
+            LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred,
+            APPROXIMATE=forward.approximate, num_warps=launch.warps, maxnreg=128,
         )  # fmt: skip
         if parts > 1:
             self.dquery[:, :, first : first + rows] = place.sum(0)

@@ -15,7 +15,7 @@ from regard.kernels.additive_forward import (
     additive_read_kernel,
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.launch import SPAN, Shape, up
+from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
 
 __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
@@ -89,8 +89,17 @@ def in_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def _precision(value: Tensor) -> str:
+    """How matrix products are computed: those of float32 by three products of TF32, as exact and faster,
+    where the device has it; those of half precision as they are."""
+    if value.dtype == torch.float32:
+        return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
+    return "widened" if interpreting() else "tf32"
+
+
 class Forward:
-    """One call on its way forward; the backward pass uses what it knows, and finds scores again by it."""
+    """One call on its way forward; the backward pass, made with `back`, uses what it knows, and finds scores
+    again by it."""
 
     def __init__(
         self,
@@ -101,12 +110,13 @@ class Forward:
         sight: Sight,
         scale: float,
         hold: bool,
+        back: bool = False,
     ):
         self.query, self.key, self.value, self.vector = map(in_rows, (query, key, value, vector))
         self.sight, self.scale, self.hold = sight, scale, hold
-        self.shape = Shape.of(query, key, value)
+        self.shape = Shape.of(query, key, value, back)
         self.launch = self.shape.launch
-        self.precision = "ieee" if value.dtype == torch.float32 else "widened" if interpreting() else "tf32"
+        self.precision = _precision(value)
         self.centred = value.dtype == torch.float32  # half precision has no such bits to lose
         self.approximate = not interpreting()
         shape = self.shape
@@ -149,16 +159,19 @@ class Forward:
         tiles, key_tiles = shape.tiles
         padded = shape.padded if turned else shape.pitch
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
-        rows, key_rows = (sequences, shape.queries, shape.pitch), (key_sequences, shape.keys, shape.pitch)
+        rows = sequences, up(shape.queries, 4), shape.pitch
+        key_rows = key_sequences, up(shape.keys, 4), shape.pitch
         made = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
         )
+        sight = self.sight.by_position(self.query)
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, made.query, made.key, made.vector,
             made.reach[:programs], made.reach[programs:],
+            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,

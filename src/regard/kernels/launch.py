@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
-__all__ = ["LAUNCHES", "Launch", "Shape", "processors"]
+__all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors"]
 
 LINEAR = 1 << 22
 """So many scores (16 MiB) may stand at once however short the call; longer ones may hold as many as their
 queries and keys have numbers."""
 
-MOST_PARTS = {"decode": 64, "short": 16, "long": 16}
+MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 """Into how many parts keys are cut at most: each has a result of its own until they are put together."""
+
+MANY = 128
+"""So many rows are worth sharing out among the warps of a program."""
 
 SPAN = 256
 """So many channels are prepared by one program."""
@@ -25,9 +28,9 @@ SPAN = 256
 class Launch:
     """rows, columns: a tile of scores, 4 x 4 of them a thread, multiples of 16. group: how many channels
     share a reciprocal, 1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns,
-    depth: a tile where scores are read, weighed and turned to values. warps, pairs: of the gradient kernels,
-    and how many pairs of the other side stand in the loop. some, width: keys and channels where there is one
-    query. fill: how many warps a multiprocessor should get."""
+    depth: a tile where scores are read, weighed and turned to values. warps, fours: of the gradient kernels,
+    and how many fours of rows they share out. some, width: keys and channels where there is one query. fill:
+    how many warps a multiprocessor should get."""
 
     rows: int
     columns: int
@@ -37,7 +40,7 @@ class Launch:
     read_columns: int
     depth: int
     warps: int
-    pairs: int = 2
+    fours: int = 1
     some: int = 16
     width: int = 128
     fill: int = 16
@@ -50,7 +53,7 @@ class Launch:
     @property
     def channels(self) -> int:
         """Channels of a program of the gradient kernels, four a thread."""
-        return 128 * self.warps
+        return 128 * self.warps // self.fours
 
 
 LAUNCHES: dict[str, Launch] = {
@@ -58,14 +61,26 @@ LAUNCHES: dict[str, Launch] = {
     "decode": Launch(16, 32, 2, 2, 16, 32, 128, 4),
     # T x S is less than what it is made from: the scores are held.
     "short": Launch(32, 32, 4, 2, 64, 64, 64, 1),
+    # The same where there are many rows.
+    "middle": Launch(64, 64, 4, 1, 64, 64, 64, 4, 4),
     # The scores of some rows at a time are found, read and forgotten.
-    "long": Launch(64, 32, 4, 1, 32, 128, 128, 1),
+    "long": Launch(64, 32, 4, 1, 32, 128, 128, 4, 4),
 }
 """By the class of the shape; chosen by timing on an H200."""
 
+CHANGES: dict[tuple[str, str], dict[str, int]] = {
+    # Three products are made of float32: of smaller tiles.
+    ("short", "float32"): {"unroll": 1, "read_rows": 16},
+    ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
+    ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
+    # On the way back nothing waits for scores, which are held.
+    ("short", "back"): {"rows": 64, "columns": 64},
+}
+"""What is otherwise, by the class of the shape: in float32, and on the way back."""
+
 
 class Shape(NamedTuple):
-    """The sizes of a call."""
+    """The sizes of a call. float32: whether its numbers are that wide. back: whether it is on its way back."""
 
     batch: int
     heads: int
@@ -74,25 +89,32 @@ class Shape(NamedTuple):
     keys: int
     width: int
     depth: int
+    float32: bool = False
+    back: bool = False
 
     @classmethod
-    def of(cls, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Shape:
+    def of(cls, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, back: bool = False) -> Shape:
         """Of query (B, H, T, D), key (B, K, S, D) and value (B, K, S, E)."""
         batch, heads, queries, width = query.shape
-        return cls(batch, heads, key.shape[1], queries, key.shape[2], width, value.shape[3])
+        sizes = batch, heads, key.shape[1], queries, key.shape[2], width, value.shape[3]
+        return cls(*sizes, float32=value.dtype == torch.float32, back=back)
 
     @property
     def kind(self) -> str:
-        """The class of the shape: decode, short or long."""
+        """The class of the shape: decode, short, middle or long."""
         if self.queries == 1:
             return "decode"
-        made_from = (self.queries + self.keys) * self.width
-        return "short" if self.queries * self.keys <= made_from else "long"
+        if self.queries * self.keys > (self.queries + self.keys) * self.width:
+            return "long"
+        return "short" if min(self.queries, self.keys) < MANY else "middle"
 
     @property
     def launch(self) -> Launch:
-        """Its line in the table."""
-        return LAUNCHES[self.kind]
+        """Its line in the table, with what is otherwise."""
+        found, kind = LAUNCHES[self.kind], self.kind
+        if self.float32:
+            found = replace(found, **CHANGES.get((kind, "float32"), {}))
+        return replace(found, **CHANGES.get((kind, "back"), {})) if self.back else found
 
     @property
     def groups(self) -> int:
@@ -154,3 +176,9 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def multiplies_tf32(device: torch.device) -> bool:
+    """Whether its matrix units take TF32: those of CUDA devices do from compute capability 8 on."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)

@@ -7,8 +7,10 @@ seen before makes no difference to a run that is resumed.
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -165,9 +167,21 @@ def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     # A capture that fails would leave its own stream as the current one.
-    with torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
+    with uncollected(), torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
         made = step()
     return graph.replay, made
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected inside a `with`: an old graph that is found among it would end a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def release_generator(device: torch.device) -> None:
