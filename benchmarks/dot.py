@@ -217,7 +217,7 @@ def dot_case(shape: Heads, device: str = "cuda", flex: int = 2) -> Case:
     return _case(f"Scaled dot attention, {shape}", peers, shape, device)
 
 
-def masked_case(shape: Heads, device: str = "cuda", turn: int = 1) -> Case:
+def masked_case(shape: Heads, device: str = "cuda", turn: int = 3) -> Case:
     """A mask that no fixed kernel knows: compiled by flex, as a table, or by blocks; turn: of our flex."""
     mine = [
         peer(

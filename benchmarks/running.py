@@ -19,7 +19,7 @@ FITS = 0.85
 SLOWEST = 2000.0
 """Milliseconds: a peer that would take longer at the next length is stopped there."""
 
-TAKES = (2.0, 12.0, 12.0)
+TAKES = (2.0, 12.0, 12.0, 40.0)
 """Seconds that a peer of each turn takes about, compiling included."""
 
 
@@ -29,7 +29,7 @@ class Budget:
 
     seconds: float = 3.0
     limit: float = math.inf
-    turns: int = 2
+    turns: int = 3
 
     def left_out(self, peer: Peer, gone: float) -> str:
         """Why this peer is not run, after so many seconds."""

@@ -27,7 +27,7 @@ GPU: dict[str, Callable[[], Case]] = {
     "dot-16384": lambda: dot_case(Heads(1, 16, 16384, 128, "causal")),
     "window-16384": lambda: masked_case(Heads(1, 16, 16384, 64, "window", 1024)),
     "documents-16384": lambda: masked_case(Heads(1, 16, 16384, 64, "documents", 2048)),
-    "window-4096": lambda: masked_case(Heads(1, 16, 4096, 64, "window", 1024), turn=2),
+    "window-4096": lambda: masked_case(Heads(1, 16, 4096, 64, "window", 1024)),
     "looks-4096": lambda: look_case(Heads(4, 16, 4096, 128)),
     "additive-lengths": additive_lengths,
     "dot-lengths": dot_lengths,

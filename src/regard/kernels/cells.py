@@ -4,7 +4,7 @@
 The gated cell of 2014 (see layers/gated_cell.py) is two kernels forward and two backward, for a product
 stands between its gates and its new state; the GRU of torch is one each way. Sums are in float32.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 
 
 class Shape(NamedTuple):
-    """The sizes of a call. float32: whether its numbers are that wide. back: whether it is on its way back."""
+    """The sizes of a call. float32: whether its numbers are. back: whether it is on its way back."""
 
     batch: int
     heads: int

@@ -58,8 +58,7 @@ class Training(Section):
     alone. tokens: of a batch and process, padding counted. accumulate: batches that make up one step.
     precision: tf32 is float32 with coarser matrix products, on GPUs; auto is bfloat16 on those that have it.
     capture: whether a step is captured in a CUDA graph, one for each length that batches are padded to; auto
-    does so where the model is recurrent, and will be the default when a captured run has been killed and
-    resumed on a GPU.
+    does so where the model is recurrent and the device a GPU.
 
     >>> Training(steps=100, rate=1e-3).schedule
     'cosine'
@@ -82,7 +81,7 @@ class Training(Section):
     ema: Part = 0.0
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
-    capture: bool | Literal["auto"] = False
+    capture: bool | Literal["auto"] = "auto"
     evaluate_every: Whole | None = None
     save_every: Whole | None = None
     log_every: Whole = 50
