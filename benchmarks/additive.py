@@ -140,7 +140,7 @@ def ours(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, mask: regard.Mask | None = None,
     backend: str = "fused",
 ) -> Tensor:  # fmt: skip
-    """The fused backend, by name: a case that it would not run must not be timed as something else."""
+    """A backend by name: a case that it would not run must not be timed as something else."""
     return regard.attention(query, key, value, score=AsGiven(vector), mask=mask, backend=backend).output
 
 

@@ -6,6 +6,7 @@ benchmarks/additive.py runs this with --sweep and --profile.
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
 
 import torch
@@ -26,15 +27,24 @@ def sweep(name: str, dtype: torch.dtype) -> None:
     shape = CASES[name]
     kind = launch.Shape(1, 1, 1, shape.queries, shape.keys, shape.width, shape.width).kind
     own = launch.LAUNCHES[kind]
+    launch.CHANGES.clear()  # what is printed is what is timed
     scores = [
         replace(own, rows=rows, columns=columns, group=group, unroll=unroll, fill=fill)
         for (rows, columns), (group, unroll), fill in itertools.product(TILES, GROUPS, (8, 16))
     ]
-    best = _quickest(name, kind, shape, dtype, "forward", [own, *scores])
+    reads = [
+        replace(own, read_rows=rows, read_columns=columns, depth=depth)
+        for rows, columns, depth in itertools.product((16, 32, 64), (32, 64, 128), (64, 128))
+    ]
+    some = [
+        replace(own, some=some, width=32 * warps, warps=warps)
+        for some, warps in itertools.product((8, 16, 32), WARPS)
+    ]
     if kind == "decode":
-        other = itertools.product((8, 16, 32), WARPS)
-        gradients = [replace(best, some=some, width=32 * warps, warps=warps) for some, warps in other]
+        best = _quickest(name, kind, shape, dtype, "forward", [own, *some])
+        gradients = some
     else:
+        best = _quickest(name, kind, shape, dtype, "forward", [own, *scores, *reads])
         other = itertools.product((1, 2, 4), WARPS)
         gradients = [replace(best, fours=fours, warps=fours * warps) for fours, warps in other]
     best = _quickest(name, kind, shape, dtype, "both", [best, *gradients])
@@ -51,6 +61,8 @@ def _quickest(
             taken[each] = timed(passes("regard", shape, dtype)[which], 0.03).median
         except Exception as error:  # a tile that does not fit the machine is no reason to lose the others
             print(f"  {each}: {type(error).__name__}", flush=True)
+    if not taken:
+        sys.exit(f"none of {len(tried)} tiles runs")
     order = sorted(taken, key=lambda each: taken[each])
     for each in order[:8]:
         print(f"  {name} {which} {taken[each]:.4f} ms  {each}", flush=True)

@@ -97,6 +97,7 @@ def lost() -> str:
             each.what,
             each.peer,
             number(each.theirs),
+            each.which,
             number(each.ours),
             f"{each.ours / each.theirs:.2f}",
         ]
@@ -105,7 +106,7 @@ def lost() -> str:
     ]
     if not rows:
         return "Nowhere in the results above.\n" if record("gpu") or record("cpu") else NOTHING
-    return markdown(["case", "pass", "who", "theirs, ms", "ours, ms", "ours / theirs"], rows)
+    return markdown(["case", "pass", "who", "theirs, ms", "what of ours", "ours, ms", "ours / theirs"], rows)
 
 
 def recurrent() -> str:

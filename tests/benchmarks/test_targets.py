@@ -85,6 +85,14 @@ def test_what_auto_does_not_take_counts_as_a_peer():
     assert ("window-16384", "regard sdpa-efficient") in {(each.case, each.peer) for each in losses(found)}
 
 
+def test_where_what_auto_takes_was_not_measured_all_of_ours_is_judged():
+    found = gpu()
+    taken = {"peer": "regard flex", "dtype": "bfloat16", "ours": True, "missing": "not reached"}
+    rows = [row("SDPA", 1.0, 2.0), row("regard blocked", 3.0, 4.0, ours=True), taken]
+    found["cases"] = {"window": {**found["cases"]["dot-4096"], "rows": rows}}
+    assert {(each.which, each.peer) for each in losses(found)} == {("regard blocked", "SDPA")}
+
+
 def test_not_looking_is_no_peer_of_looking():
     found = gpu()
     rows = [row("regard, not looking", 0.1, 0.2), row("regard", 1.0, 2.0, ours=True)]

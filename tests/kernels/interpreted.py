@@ -168,6 +168,13 @@ def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
     return [output, lse, found[0] @ weight.T, found[1] @ weight.T, found[2]]
 
 
+def test_more_sequences_than_a_grid_has_room_for_are_refused():
+    arguments = {name: each[:1].expand(65536, -1, -1, -1) for name, each in inputs(1, 2).items()}
+    arguments |= {"score": regard.Additive(6, 6), "mask": None, "bias": None, "select": regard.Soft()}
+    (reason,) = fused.reasons(checked({**arguments, "start": 0}))
+    assert reason == "runs at most 65,535 sequences and heads at once, and these are 65,536"
+
+
 def test_two_runs_give_the_same_bits():
     arguments = {**inputs(18, 5), "mask": regard.causal()}
     assert all(map(torch.equal, assert_agrees(arguments), assert_agrees(arguments)))

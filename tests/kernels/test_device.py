@@ -70,10 +70,27 @@ def test_any_width_agrees(width: int):
     compare(case, "fused", "cuda")
 
 
-def test_two_runs_give_the_same_bits():
-    for name in ("short", "long", "decode"):
-        inputs = tensors(SHAPES[name], torch.bfloat16)
-        score = regard.Additive(inputs[0].shape[-1], inputs[0].shape[-1]).cuda().bfloat16()
+@pytest.mark.parametrize("queries", [1, 5, 300])
+@pytest.mark.parametrize("guilty", ["query", "key", "both"])
+def test_what_is_no_number_reaches_the_rows_that_see_it(queries: int, guilty: str):
+    inputs = dict(
+        zip(("query", "key", "value"), tensors((2, queries, 40, 24, 24), torch.float32), strict=True)
+    )
+    with torch.no_grad():
+        if guilty == "both":  # infinity minus infinity
+            inputs["query"][0, 0, 3], inputs["key"][0, 7, 3] = torch.inf, -torch.inf
+        else:
+            inputs[guilty][0, 0, 3] = torch.nan
+    score = regard.Additive(24, 24).cuda()
+    output = regard.attention(*inputs.values(), score=score, backend="fused").output
+    assert output[0, 0].isnan().any() and output[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_two_runs_give_the_same_bits(dtype: torch.dtype):
+    for name in ("short", "held", "long", "decode"):
+        inputs = tensors(SHAPES[name], dtype)
+        score = regard.Additive(inputs[0].shape[-1], inputs[0].shape[-1]).cuda().to(dtype)
         runs = []
         for _ in range(2):
             output = regard.attention(*inputs, score=score, backend="fused").output

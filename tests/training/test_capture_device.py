@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from benchmarks.eager_loop import Learned
 from regard.batch import Batch
 from regard.models import build_model
+from regard.training.capture import WARM_UPS
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
 from tests.models.variants import SIZE, VARIANTS
@@ -86,24 +87,37 @@ def test_what_reads_the_device_runs_as_it_is():
     assert len(said) == 1 and losses[0] == losses[1] == losses[2]
 
 
+class Old:
+    """A graph that nobody but itself holds."""
+
+    def __init__(self) -> None:
+        self.graph, self.itself = torch.cuda.CUDAGraph(), self
+        with torch.cuda.graph(self.graph):
+            torch.zeros(1, device="cuda")
+
+
 def test_garbage_does_not_end_a_capture():
     """An old graph that is found among it would be freed by a call that no capture survives."""
-    model, said = made("bahdanau"), list[str]()
-    before = gc.get_threshold()
-    for _ in range(2):
-        gc.collect()
-        task = Learned(model.cuda(), lambda batch: cross_entropy(model(batch), batch.labels, 0.1))
-        gradients = Gradients(task, seed=1, device=torch.device("cuda"), say=said.append, captured=True)
-        gradients.itself = gradients  # type: ignore[attr-defined]
-        gc.set_threshold(10, 1, 1)
-        try:
-            gradients.add(1, BATCHES[:1], 9)
-        finally:
-            gc.set_threshold(*before)
-        gc.disable()  # what is captured stays garbage until the next capture
-        del task, gradients
-        gc.enable()
-    assert said == []
+    model, said, calls = nn.Linear(5, 5).cuda(), list[str](), list[int]()
+    old = [Old()]
+
+    def loss(batch: Batch) -> tuple[Tensor, Tensor]:
+        calls.append(len(calls))
+        if len(calls) == WARM_UPS + 1:  # the capture
+            old.clear()
+            calls.append(len([[each] for each in range(100_000)]))  # so many that garbage is looked for
+        found = model(batch.source.float()).square().sum()
+        return found, found.detach()
+
+    gradients = Gradients(
+        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=said.append
+    )
+    gc.freeze()  # so that even what is old is looked at soon
+    try:
+        gradients.add(1, [Batch.collate([[4, 5, 6, 7]], [[4]])], 4)
+    finally:
+        gc.unfreeze()
+    assert said == [] and len(calls) == WARM_UPS + 2
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

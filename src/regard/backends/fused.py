@@ -23,6 +23,9 @@ __all__ = ["reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+MOST = 65535
+"""Programs that CUDA lets stand behind one another in a grid."""
+
 
 def reasons(call: Call) -> list[str]:
     """Why this backend cannot run the call."""
@@ -46,6 +49,9 @@ def reasons(call: Call) -> list[str]:
         found.append("takes float32, bfloat16 and float16, one of them for all")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
         found.append("a size is 0")
+    batch, heads, _, _ = call.sizes
+    if batch * heads > MOST:
+        found.append(f"runs at most {MOST:,} sequences and heads at once, and these are {batch * heads:,}")
     return found
 
 

@@ -11,6 +11,9 @@ launch            how large tiles are, and which way a shape goes
 forward_pass      what runs on the way forward, and on how large a grid
 backward_pass     and on the way back
 additive          both as operators that torch.compile sees
+cells             steps of a recurrent cell
+cross_entropy     the loss of a large vocabulary
+choosing          whether what is not attention runs by them
 """
 
 from __future__ import annotations

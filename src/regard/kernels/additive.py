@@ -62,7 +62,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object) 
     hold = bool(rest[-1])
     shape = Shape.of(query, key, value)
     batch, heads, queries, keys = shape.batch, shape.heads, shape.queries, shape.keys
-    held = hold and shape.kind != "long"
+    held = hold and shape.held
     new = torch.float32
     return (
         value.new_empty(batch, heads, queries, shape.depth),

@@ -191,10 +191,6 @@ def additive_value_backward_kernel(
     tl.store(place, found, mask=inside)
 
 
-FOUR = tl.constexpr(4)
-"""How many rows a thread of the gradient kernels owns; and how many channels of each."""
-
-
 @triton.jit
 def _four(at, step, number, bound, there, otherwise):
     """Four rows from `number` on, (LANES, 4 channels, 4), as float32; `otherwise` beyond the bound."""
@@ -207,10 +203,13 @@ def _four(at, step, number, bound, there, otherwise):
 
 @triton.jit
 def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
-    """For each lane of a program, which has FOURS of rows beside each other, so that they read the same:
-    its channels, (LANES, 4); the same within what is prepared, since lanes beyond it compute what is not
-    stored; the first of its rows, (LANES, 1); and all four of them, (LANES, 4). The compiler cannot know that
-    `zero` is 0, so each thread loads the gradients of its rows itself, though others load the same."""
+    """What each lane of a program owns: four rows and four channels. The lanes are cut into FOURS groups, of
+    which each has four rows of its own; all of them load the same rows of the other side.
+
+    Gives a lane's channels, (LANES, 4); the same within what is prepared, since lanes beyond it compute what
+    is not stored; the first of its rows, (LANES, 1); and all four of them, (LANES, 4). The compiler cannot
+    know that `zero` is 0, so each thread loads the gradients of its rows itself, though others do the same.
+    """
     lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
     ACROSS: tl.constexpr = LANES // FOURS
     across = tl.program_id(1) * ACROSS + lane % ACROSS
@@ -287,7 +286,7 @@ def additive_query_backward_kernel(
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
-    local = tl.program_id(0) * FOUR * FOURS
+    local = tl.program_id(0) * 4 * FOURS
     row = first_row + local
     tile = row // ROWS
     channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)
@@ -350,7 +349,7 @@ def additive_key_backward_kernel(
 ):  # fmt: skip
     """The gradient of some FOURS of keys, a part of a tile, from some rows; EXACT as there. ADD to what is
     there?"""
-    local = tl.program_id(0) * FOUR * FOURS
+    local = tl.program_id(0) * 4 * FOURS
     column = local // COLUMNS * COLUMNS
     channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)
     there = channels < width

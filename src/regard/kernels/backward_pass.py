@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import (
-    FOUR,
     additive_balance_kernel,
     additive_key_backward_kernel,
     additive_query_backward_kernel,
@@ -120,7 +119,7 @@ class Backward:
     def to_key(self, made: Prepared, dscores: Tensor, first: int, rows: int) -> None:
         """The gradient of the keys from some rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        owned = FOUR.value * launch.fours
+        owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
             forward.query, forward.key, forward.vector, made.query, made.key, dscores, self.dkey,
@@ -136,7 +135,7 @@ class Backward:
     def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
         """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid = -(-rows // (FOUR.value * launch.fours)), -(-shape.width // launch.channels)
+        grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
         parts = shape.key_parts(self.sequences * grid[0] * grid[1] * launch.warps, key_tiles, turned.device)
         part_tiles = -(-key_tiles // parts)
@@ -154,7 +153,7 @@ class Backward:
             dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
             dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
             LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred,
-            APPROXIMATE=forward.approximate, num_warps=launch.warps, maxnreg=128,
+            APPROXIMATE=forward.approximate, num_warps=launch.warps, maxnreg=launch.registers,
         )  # fmt: skip
         if parts > 1:
             self.dquery[:, :, first : first + rows] = place.sum(0)

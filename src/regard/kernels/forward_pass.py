@@ -113,8 +113,9 @@ class Forward:
         back: bool = False,
     ):
         self.query, self.key, self.value, self.vector = map(in_rows, (query, key, value, vector))
-        self.sight, self.scale, self.hold = sight, scale, hold
+        self.sight, self.scale = sight, scale
         self.shape = Shape.of(query, key, value, back)
+        self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
         self.centred = value.dtype == torch.float32  # half precision has no such bits to lose
@@ -139,14 +140,12 @@ class Forward:
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        scores = self.new(0)
         if shape.kind == "decode":
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
             scores = self.read_when_found(self.prepared())
-        held = self.hold and shape.kind != "long"
-        return self.output, self.lse, self.norm, scores if held else self.new(0)
+        return self.output, self.lse, self.norm, scores if self.hold else self.new(0)
 
     def new(self, *sizes: int) -> Tensor:
         """Room for float32 numbers."""
@@ -205,7 +204,7 @@ class Forward:
             parts=parts, part_width=part_width, scores_part=scores.stride(0), scores_head=scores.stride(1),
             scores_row=scores.stride(2), ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group,
             UNROLL=launch.unroll, CENTRED=self.centred, APPROXIMATE=self.approximate,
-            num_warps=launch.threads,
+            num_warps=launch.score_warps,
         )  # fmt: skip
         return scores
 
@@ -231,8 +230,9 @@ class Forward:
         for first in range(0, shape.queries, shape.chunk):
             rows = min(shape.chunk, shape.queries - first)
             scores = self.scores(prepared, first, rows)
-            held = self.new(*scores.shape[1:]) if self.hold and len(scores) > 1 else scores[0]
-            self.read(scores, first, rows, held if self.hold and len(scores) > 1 else None)
+            added = self.new(*scores.shape[1:]) if self.hold and len(scores) > 1 else None
+            self.read(scores, first, rows, added)
+            held = scores[0] if added is None else added
         return held
 
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:

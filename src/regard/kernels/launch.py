@@ -26,11 +26,13 @@ SPAN = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """rows, columns: a tile of scores, 4 x 4 of them a thread, multiples of 16. group: how many channels
-    share a reciprocal, 1, 2 or 4. unroll: how many such groups stand in the loop. read_rows, read_columns,
-    depth: a tile where scores are read, weighed and turned to values. warps, fours: of the gradient kernels,
-    and how many fours of rows they share out. some, width: keys and channels where there is one query. fill:
-    how many warps a multiprocessor should get."""
+    """rows, columns: a tile of scores, 4 x 4 of them a thread, and of their gradients; multiples of 16.
+    group: how many channels share a reciprocal, 1, 2 or 4. unroll: how many such groups stand in the loop.
+    read_rows, read_columns: a tile of scores that is turned to values. depth: how many channels of values are
+    read at once. warps, fours: of the gradient kernels, and into how many groups of four rows they are shared
+    out. registers: at most so many a thread of the query's gradient, so that four warps fit a scheduler.
+    some, width: keys and channels where there is one query. fill: how many warps a multiprocessor should
+    get."""
 
     rows: int
     columns: int
@@ -41,13 +43,14 @@ class Launch:
     depth: int
     warps: int
     fours: int = 1
+    registers: int = 128
     some: int = 16
     width: int = 128
     fill: int = 16
 
     @property
-    def threads(self) -> int:
-        """Warps of the kernels in which a thread owns 4 x 4 scores."""
+    def score_warps(self) -> int:
+        """Warps of the kernel in which a thread owns 4 x 4 scores."""
         return max(1, self.rows * self.columns // 512)
 
     @property
@@ -57,14 +60,16 @@ class Launch:
 
 
 LAUNCHES: dict[str, Launch] = {
-    # One query a sequence: rows of 16 because a matrix product needs them, most of them empty.
-    "decode": Launch(16, 32, 2, 2, 16, 32, 128, 4),
-    # T x S is less than what it is made from: the scores are held.
-    "short": Launch(32, 32, 4, 2, 64, 64, 64, 1),
-    # The same where there are many rows.
-    "middle": Launch(64, 64, 4, 1, 64, 64, 64, 4, 4),
-    # The scores of some rows at a time are found, read and forgotten.
-    "long": Launch(64, 32, 4, 1, 32, 128, 128, 4, 4),
+    "decode": Launch(
+        rows=16, columns=32, group=2, unroll=2, read_rows=16, read_columns=32, depth=128, warps=4
+    ),
+    "short": Launch(rows=32, columns=32, group=4, unroll=2, read_rows=64, read_columns=64, depth=64, warps=1),
+    "middle": Launch(
+        rows=64, columns=64, group=4, unroll=1, read_rows=64, read_columns=64, depth=64, warps=4, fours=4
+    ),
+    "long": Launch(
+        rows=64, columns=32, group=4, unroll=1, read_rows=32, read_columns=128, depth=128, warps=4, fours=4
+    ),
 }
 """By the class of the shape; chosen by timing on an H200."""
 
@@ -73,7 +78,7 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # On the way back nothing waits for scores, which are held.
+    # Scores are held, so that tiles on the way back can be larger.
     ("short", "back"): {"rows": 64, "columns": 64},
 }
 """What is otherwise, by the class of the shape: in float32, and on the way back."""
@@ -101,12 +106,19 @@ class Shape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The class of the shape: decode, short, middle or long."""
+        """The class of the shape. decode: one query a sequence. long: T x S is more than the queries and keys
+        it is made from; scores of some rows at a time are found, read and forgotten. short, middle: it is
+        less, and scores are held; middle where there are MANY rows either way."""
         if self.queries == 1:
             return "decode"
         if self.queries * self.keys > (self.queries + self.keys) * self.width:
             return "long"
         return "short" if min(self.queries, self.keys) < MANY else "middle"
+
+    @property
+    def held(self) -> bool:
+        """Whether its scores are held for the way back, should there be one."""
+        return self.kind != "long"
 
     @property
     def launch(self) -> Launch:
@@ -144,7 +156,7 @@ class Shape(NamedTuple):
     @property
     def chunk(self) -> int:
         """How many rows may have their scores standing at once, in whole tiles; all if they are held."""
-        if self.kind != "long":
+        if self.held:
             return self.queries
         sequences = self.batch * self.heads
         room = max(sequences * (self.queries + self.keys) * self.width, LINEAR)
@@ -153,7 +165,9 @@ class Shape(NamedTuple):
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
         """Into how many parts the channels are cut, so that the scores of so many rows fill the device."""
-        warps = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.launch.threads
+        warps = (
+            self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.launch.score_warps
+        )
         wanted = -(-processors(device) * self.launch.fill // warps)
         allowed = (self.queries + self.keys) * self.width // max(rows * self.keys, 1)
         return max(1, min(wanted, allowed, -(-self.width // 64)))

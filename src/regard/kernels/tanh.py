@@ -36,8 +36,9 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """e^2x, held within what a float32 can say."""
-    return tl.exp2(tl.minimum(tl.maximum(x * TWICE_LOG2E, -126.0), 126.0))
+    """e^2x, held within what a float32 can say; of what is no number, none."""
+    held = tl.maximum(x * TWICE_LOG2E, -126.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
@@ -51,8 +52,9 @@ def furthest(reach, tile, spans):
 
 @triton.jit
 def exact_share(x, APPROXIMATE: tl.constexpr):
-    """r of one element from x = q + k, for any x."""
-    return reciprocal(1.0 + tl.exp2(tl.minimum(x * TWICE_LOG2E, 126.0)), APPROXIMATE)
+    """r of one element from x = q + k, for any x; of what is no number, none."""
+    power = tl.minimum(x * TWICE_LOG2E, 126.0, propagate_nan=tl.PropagateNan.ALL)
+    return reciprocal(1.0 + tl.exp2(power), APPROXIMATE)
 
 
 @triton.jit
