@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measure import Timing, environment, taken_for
+from regard.training.capture import uncollected
 
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 
@@ -33,7 +34,7 @@ def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
     torch.cuda.current_stream().wait_stream(side)
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        with uncollected(), torch.cuda.graph(graph, pool=pool):
             for _ in range(repeats):
                 run()
     except Exception:

@@ -15,8 +15,8 @@ import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
 from regard.kernels.product import product
-from regard.kernels.sight import tile_is_seen, visible
-from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
+from regard.kernels.sight import end_of, tile_is_seen, visible
+from regard.kernels.tanh import BITS, LOG2E, TWICE_LOG2E, exact_share, furthest, reciprocal
 
 __all__ = [
     "additive_balance_kernel",
@@ -25,8 +25,6 @@ __all__ = [
     "additive_value_backward_kernel",
     "additive_weigh_kernel",
 ]
-
-LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -61,7 +59,7 @@ def additive_weigh_kernel(
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last = first_row + row_count
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         value_at = value + batch * value_batch + head // groups * value_head
         value_at += columns.to(tl.int64)[None, :] * value_row
@@ -113,7 +111,7 @@ def additive_balance_kernel(
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last = first_row + row_count
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta = tl.zeros([ROWS], tl.float32)
@@ -159,7 +157,7 @@ def additive_value_backward_kernel(
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
     last = first_row + row_count
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     found = tl.zeros([COLUMNS, DEPTH], tl.float32)
     tiles = tl.cdiv(row_count, ROWS)
     for step in range(groups * tiles):
@@ -292,7 +290,7 @@ def additive_query_backward_kernel(
     channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)
     there = channels < width
     last = first_row + row_count
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row + own) * wide + within
     e = _four(at, wide, row + own, last, within >= 0, 1.0)
@@ -357,7 +355,7 @@ def additive_key_backward_kernel(
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
     last = first_row + row_count
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + dscores_row
     at = exponentials_of_key + (key_both * up_to_four(keys) + local + own) * wide + within
     e = _four(at, wide, local + own, end, within >= 0, 1.0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.sight import end_of
 from regard.kernels.tanh import exact_share
 
 __all__ = ["additive_decode_backward_kernel", "additive_decode_kernel"]
@@ -27,7 +28,7 @@ def additive_decode_kernel(
     both = tl.program_id(1).to(tl.int64)
     batch, head = both // heads, both % heads
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     query_base = query + batch * query_batch + head * query_head
     key_base = key + batch * key_batch + head // groups * key_head + columns.to(tl.int64)[:, None] * key_row
     shares = tl.zeros([COLUMNS, WIDTH], tl.float32)
@@ -59,7 +60,7 @@ def additive_decode_backward_kernel(
     batch, head = both // heads, both % heads
     channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     there = channels < width
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     at_query = query + batch * query_batch + head * query_head + channels
     q = tl.load(at_query, mask=there, other=0.0).to(tl.float32)
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)

@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 
 from regard.kernels.product import product
-from regard.kernels.sight import tile_is_seen, visible
+from regard.kernels.sight import end_of, tile_is_seen, visible
+from regard.kernels.tanh import LOG2E
 
 __all__ = ["additive_combine_kernel", "additive_read_kernel"]
-
-LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -81,7 +80,7 @@ def additive_read_kernel(
     row = first_row + tl.program_id(0) * ROWS
     rows = first_row + local
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     value_base = value + batch * value_batch + head // groups * value_head
     best = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)

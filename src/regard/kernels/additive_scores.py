@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.sight import tile_is_seen
+from regard.kernels.sight import end_of, tile_is_seen
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, furthest, shared_sum
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
@@ -90,7 +90,7 @@ def additive_prepare_kernel(
         program -= query_programs
         head, tile = program // key_tiles, program % key_tiles
         batch = head // key_heads
-        end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+        end = end_of(lengths, length_step, batch, keys, LENGTHS)
         source = key + batch * key_batch + head % key_heads * key_head
         place = exponentials_of_key + (
             program * padded * COLUMNS if TURNED else head * up_to_four(keys) * padded
@@ -168,7 +168,7 @@ def additive_scores_kernel(
     key_head_here = head // groups
     tile = first_tile + tl.program_id(0)
     row, column = tile * ROWS, tl.program_id(1) * COLUMNS
-    end = tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
     if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)

@@ -168,11 +168,10 @@ class Backward:
         parts = -(-shape.keys // part_keys)
         dquery = self.dquery if parts == 1 else forward.new(parts, *self.dquery.shape)
         dvector = forward.new(parts, shape.batch, shape.heads, shape.width)
-        sight = forward.sight.by_position(forward.query)
         sources = {name: step for name, step in forward.sources.items() if name != "query_row"}
         additive_decode_backward_kernel[(grid, self.sequences, parts)](
             forward.query, forward.key, forward.vector, dscores, dquery, self.dkey, dvector,
-            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
+            **forward.sight.by_length(forward.query),
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
             part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
             COLUMNS=launch.some, WIDTH=launch.width, OTHERS=self.others, APPROXIMATE=forward.approximate,

@@ -41,17 +41,21 @@ class Sight:
     left: int | None
     right: int | None
 
-    def by_position(self, anything: Tensor) -> dict[str, Any]:
-        """As arguments of kernels that ask about positions; `anything` stands where there is no tensor."""
+    def by_length(self, anything: Tensor) -> dict[str, Any]:
+        """As arguments of kernels that ask about lengths; `anything` stands where there is no tensor."""
+        given = self.lengths
         return {
-            "lengths": anything if self.lengths is None else self.lengths,
-            "length_step": 0
-            if self.lengths is None or self.lengths.shape[0] == 1
-            else self.lengths.stride(0),
+            "lengths": anything if given is None else given,
+            "length_step": 0 if given is None or given.shape[0] == 1 else given.stride(0),
+            "LENGTHS": given is not None,
+        }
+
+    def by_position(self, anything: Tensor) -> dict[str, Any]:
+        """As arguments of kernels that ask about positions."""
+        return self.by_length(anything) | {
             "start": self.start,
             "left": self.left or 0,
             "right": self.right or 0,
-            "LENGTHS": self.lengths is not None,
             "LEFT": self.left is not None,
             "RIGHT": self.right is not None,
         }
@@ -166,11 +170,10 @@ class Forward:
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
         )
-        sight = self.sight.by_position(self.query)
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, made.query, made.key, made.vector,
             made.reach[:programs], made.reach[programs:],
-            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
+            **self.sight.by_length(self.query),
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
@@ -214,10 +217,9 @@ class Forward:
         scores = self.new(shape.batch * shape.heads, 1, shape.keys)
         sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
         sources = {name: step for name, step in self.sources.items() if name != "query_row"}
-        sight = self.sight.by_position(self.query)
         additive_decode_kernel[(-(-shape.keys // columns), shape.batch * shape.heads)](
             self.query, self.key, self.vector, scores,
-            **{name: sight[name] for name in ("lengths", "length_step", "LENGTHS")},
+            **self.sight.by_length(self.query),
             **sizes, width=shape.width, scale=self.scale, **sources, scores_head=scores.stride(0),
             COLUMNS=columns, WIDTH=self.launch.width, APPROXIMATE=self.approximate,
             num_warps=self.launch.warps,

@@ -9,7 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["tile_is_seen", "visible"]
+__all__ = ["end_of", "tile_is_seen", "visible"]
+
+
+@triton.jit
+def end_of(lengths, length_step, batch, keys, LENGTHS: tl.constexpr):
+    """How many keys a sequence has that may be seen at all."""
+    return tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
 
 
 @triton.jit

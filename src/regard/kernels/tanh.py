@@ -15,7 +15,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["BITS", "TWICE_LOG2E", "exact_share", "exponential", "furthest", "reciprocal", "shared_sum"]
+__all__ = [
+    "BITS",
+    "LOG2E",
+    "TWICE_LOG2E",
+    "exact_share",
+    "exponential",
+    "furthest",
+    "reciprocal",
+    "shared_sum",
+]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+"""1 / ln 2: e^x = 2^(LOG2E x)."""
 
 TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""

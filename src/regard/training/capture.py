@@ -21,7 +21,7 @@ from regard.kernels.choosing import is_current
 from regard.training.settings import Training
 from regard.training.task import Loss, Task
 
-__all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in"]
+__all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in", "uncollected"]
 
 Made = TypeVar("Made")
 
