@@ -19,9 +19,9 @@ class Peer:
     """One way to compute a case.
 
     make: builds the inputs and gives the passes. ours: is timed only if the gate is passed. turn: 0 comes
-    first, 1 has to be compiled by PyTorch and is asked for, 2 is compiled too and run if time is left.
-    holds: bytes that it is known to need. work: how much it computes, to foretell its time from that of a
-    shorter length. note: what is told beside it, found when it is run.
+    first, 1 has to be compiled by PyTorch and is asked for, 2 is compiled too and run if time is left,
+    3 likewise, and takes long. holds: bytes that it is known to need. work: how much it computes, to foretell
+    its time from that of a shorter length. note: what is told beside it, found when it is run.
     """
 
     name: str

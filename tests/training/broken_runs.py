@@ -1,6 +1,6 @@
-"""Runs that are killed again and again: python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED CPU.
+"""Runs that are killed again and again.
 
-On cuda, which the last word may be, what is trained has its steps captured.
+python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE: on cuda steps are captured.
 
 A script of its own: it imports torch once, starts nothing, and forks a process for each attempt, so that a
 hundred kills take minutes. It prints, as JSON, how often a run was killed, how often inside a save, and

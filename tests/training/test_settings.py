@@ -80,6 +80,7 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
             r"here: data\.columns is '2,1'\nexpected: a list\nhint: data\.columns=\[2,1\]",
         ),
         ({"data": {"tsv": ["a"], "columns": "ko,en"}}, r'hint: data\.columns=\["ko","en"\]'),
+        ({"training": {"capture": "maybe"}}, "training.capture is 'maybe'\nexpected: True, False or 'auto'"),
     ],
 )
 def test_a_wrong_value_is_shown_with_what_was_expected(given: dict, says: str):

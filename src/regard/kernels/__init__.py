@@ -6,7 +6,8 @@ product           matrix products
 additive_scores   scores, tile by tile
 additive_forward  softmax and context
 additive_decode   one query a sequence
-additive_backward gradients
+additive_weights  gradients of values and scores
+additive_backward gradients of query, key and vector
 launch            how large tiles are, and which way a shape goes
 forward_pass      what runs on the way forward, and on how large a grid
 backward_pass     and on the way back

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.kernels.additive_backward import (
+from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
+from regard.kernels.additive_decode import additive_decode_backward_kernel
+from regard.kernels.additive_weights import (
     additive_balance_kernel,
-    additive_key_backward_kernel,
-    additive_query_backward_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
-from regard.kernels.additive_decode import additive_decode_backward_kernel
 from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
 from regard.kernels.launch import up
 
@@ -23,7 +22,7 @@ class Backward:
     """One call on its way back. scores: those held, or nothing. others: whether the gradients of key, value
     and vector are wanted too."""
 
-    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool = True):
+    def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
         self.shape, self.launch = forward.shape, forward.launch

@@ -81,7 +81,7 @@ class Training(Section):
     ema: Part = 0.0
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
-    capture: bool | Literal["auto"] = "auto"
+    capture: Literal[True, False, "auto"] = "auto"
     evaluate_every: Whole | None = None
     save_every: Whole | None = None
     log_every: Whole = 50

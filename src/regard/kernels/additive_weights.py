@@ -1,0 +1,181 @@
+# mypy: disable-error-code="no-untyped-def"
+"""The way back, first half: from the gradient of the output to those of values and scores.
+
+additive_weigh_kernel finds the gradient of the weights and, for each row, what its sum is made of;
+additive_balance_kernel turns that into the gradient of the scores, which is small beside B x T x S x D.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.kernels.product import product
+from regard.kernels.sight import end_of, tile_is_seen, visible
+from regard.kernels.tanh import LOG2E
+
+__all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
+
+
+@triton.jit
+def _weights(scores, norm, place, size, there, seen):
+    """exp(score - level) over the total, 0 where hidden; exp(score - lse) would add the lse's rounding."""
+    level = tl.load(norm + place, mask=there, other=0.0)
+    inverse = tl.load(norm + size + place, mask=there, other=0.0)
+    found = tl.exp2((tl.where(seen, scores, 0.0) - level[:, None]) * LOG2E) * inverse[:, None]
+    return tl.where(seen, found, 0.0)
+
+
+@triton.jit
+def additive_weigh_kernel(
+    scores, norm, value, doutput, dscores, deltas, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, depth, first_row, row_count,
+    value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
+    scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    EIGHTS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the weights, dO . value, in whole tiles; and for each row and tile what its weights
+    make of it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of."""
+    if EIGHTS:
+        depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
+        value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
+        doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8
+    both = tl.program_id(2).to(tl.int64)
+    batch, head = both // heads, both % heads
+    local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
+    last = first_row + row_count
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+        value_at = value + batch * value_batch + head // groups * value_head
+        value_at += columns.to(tl.int64)[None, :] * value_row
+        doutput_at = doutput + batch * doutput_batch + head * doutput_head
+        doutput_at += rows.to(tl.int64)[:, None] * doutput_row
+        dweights = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for first in range(0, depth, DEPTH):
+            channels = first + tl.arange(0, DEPTH)
+            of_output = tl.load(
+                doutput_at + channels[None, :],
+                mask=(rows < last)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            values = tl.load(
+                value_at + channels[:, None],
+                mask=(channels < depth)[:, None] & (columns < end)[None, :], other=0.0,
+            )  # fmt: skip
+            dweights = product(of_output, values, dweights, PRECISION)
+        seen = visible(
+            rows, columns, last, end, start, left, right,
+            document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,
+            LEFT, RIGHT, DOCUMENTS,
+        )  # fmt: skip
+        at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+        found = tl.load(scores + at, mask=seen, other=0.0)
+        weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
+        dweights = tl.where(seen, dweights, 0.0)
+        at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
+        tl.store(dscores + at, dweights)
+        rows_whole = tl.num_programs(0) * ROWS
+        tl.store(
+            deltas + (both * key_tiles + tl.program_id(1)) * rows_whole + local, tl.sum(weights * dweights, 1)
+        )
+
+
+@triton.jit
+def additive_balance_kernel(
+    scores, norm, dscores, turned, deltas, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, scale, first_row, row_count,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, key_tiles, size,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the scores before the temperature, in place of that of the weights: weight * (dweight -
+    the sum of weight * dweight over the row) * scale; and the same turned, (B H, keys, rows)."""
+    both = tl.program_id(2).to(tl.int64)
+    batch = both // heads
+    local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
+    last = first_row + row_count
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
+    if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+        delta = tl.zeros([ROWS], tl.float32)
+        rows_whole = tl.num_programs(0) * ROWS
+        for tile in range(key_tiles):
+            if tile_is_seen(row, tile * COLUMNS, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+                delta += tl.load(deltas + (both * key_tiles + tile) * rows_whole + local)
+        seen = visible(
+            rows, columns, last, end, start, left, right,
+            document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,
+            LEFT, RIGHT, DOCUMENTS,
+        )  # fmt: skip
+        of_scores = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+        found = tl.load(scores + of_scores, mask=seen, other=0.0)
+        weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
+        found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
+        tl.store(dscores + at, found)
+        if TURNED:
+            place = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
+            tl.store(turned + place, tl.trans(found))
+    elif not TURNED:  # what is not turned is read whole
+        tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
+
+
+@triton.jit
+def additive_value_backward_kernel(
+    scores, norm, doutput, dvalue, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, depth, first_row, row_count,
+    doutput_batch, doutput_head, doutput_row, scores_head, scores_row, size,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
+    PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of some values from some rows: weights turned, times dO. ADD to what is there?"""
+    if EIGHTS:
+        depth, doutput_row = depth // 8 * 8, doutput_row // 8 * 8
+        doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8
+    column = tl.program_id(0) * COLUMNS
+    columns = column + tl.arange(0, COLUMNS)
+    channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
+    key_both = tl.program_id(2).to(tl.int64)
+    key_heads = heads // groups
+    batch, key_head_here = key_both // key_heads, key_both % key_heads
+    last = first_row + row_count
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    found = tl.zeros([COLUMNS, DEPTH], tl.float32)
+    tiles = tl.cdiv(row_count, ROWS)
+    for step in range(groups * tiles):
+        head, tile = key_head_here * groups + step // tiles, step % tiles
+        both = batch * heads + head
+        row = first_row + tile * ROWS
+        if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+            local = tile * ROWS + tl.arange(0, ROWS)
+            rows = first_row + local
+            seen = visible(
+                rows, columns, last, end, start, left, right,
+                document_of_query + batch * documents_query_step,
+                document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
+            )  # fmt: skip
+            at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+            scored = tl.load(scores + at, mask=seen, other=0.0)
+            weights = _weights(scored, norm, both * queries + rows, size, rows < last, seen)
+            doutput_at = doutput + batch * doutput_batch + head * doutput_head
+            of_output = tl.load(
+                doutput_at + rows.to(tl.int64)[:, None] * doutput_row + channels[None, :],
+                mask=(rows < last)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            turned = tl.trans(weights.to(of_output.dtype))
+            found = product(turned, of_output, found, PRECISION)
+    place = dvalue + (key_both * keys + columns)[:, None] * depth + channels[None, :]
+    inside = (columns < keys)[:, None] & (channels < depth)[None, :]
+    if ADD:
+        found += tl.load(place, mask=inside, other=0.0)
+    tl.store(place, found, mask=inside)
