@@ -20,7 +20,7 @@ from regard.training.capture import uncollected
 
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 
-LONG = 50.0
+LONG = 1000.0
 """Milliseconds from which launches are too little of it to matter."""
 
 

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import regard
+from regard.backends import seen_blocks
+from regard.call import Call
+from regard.mask import as_mask
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 CASES = {
@@ -37,6 +40,34 @@ def test_agrees_with_the_oracle(name: str):
     exact = regard.attention(query, key, **CASES[name], backend="reference")
     torch.testing.assert_close(ours.output, exact.output)
     torch.testing.assert_close(ours.lse, exact.lse)
+
+
+@pytest.mark.parametrize("pairs", [1, 1 << 24])
+@pytest.mark.parametrize("name", [*CASES, "documents", "causal documents"])
+def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    monkeypatch.setattr(seen_blocks, "BLOCK", 8)
+    monkeypatch.setattr(seen_blocks, "PAIRS_AT_ONCE", pairs)
+    ids = regard.documents(torch.arange(20).expand(2, -1) // 9)
+    masks = {name: case.get("mask") for name, case in CASES.items()}
+    mask = {**masks, "documents": ids, "causal documents": regard.causal() & ids}[name]
+    x, start = torch.randn(2, 4, 20, 16), CASES.get(name, {}).get("start", 0)
+    call = Call(x, x, x, "inner", 1.0, None, as_mask(mask), None, regard.Soft(), start, 0.0)
+
+    def may_see(batch, head, row, j):
+        return call.mask.sees(batch, head, row + call.start, j, row)
+
+    ours = seen_blocks.seen_blocks(call, may_see)
+    exact = create_block_mask(may_see, 2, 4, 20, 20, device="cpu", BLOCK_SIZE=8)
+    for part in ("kv", "full_kv", "q", "full_q"):
+        mine, theirs = (getattr(each, f"{part}_num_blocks") for each in (ours, exact))
+        assert torch.equal(mine.expand_as(theirs), theirs)
+        mine, wanted = (getattr(each, f"{part}_indices") for each in (ours, exact))
+        for found, correct, count in zip(
+            mine.expand_as(wanted).flatten(0, -2), wanted.flatten(0, -2), theirs.flatten(), strict=True
+        ):
+            assert torch.equal(found[:count], correct[:count])
 
 
 def test_says_what_it_cannot():

@@ -122,7 +122,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     """The bytes of the last checkpoint, and what the log says apart from times and interruptions."""
     last = folder / (folder / "latest").read_text().strip()
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    passing = {"time", "tokens_per_second", "memory"}
+    passing = {"time", "tokens_per_second", "memory", "cuda_memory"}
     return {
         "files": {name: (last / name).read_bytes() for name in FILES},
         "best": (folder / "best").read_text(),
@@ -133,6 +133,14 @@ def outcome(folder: Path) -> dict[str, Any]:
             if record["kind"] in ("training", "evaluation")
         ],
     }
+
+
+def beside(expected: Any, found: Any) -> str:
+    """The first records that differ, and how many there are, if they are records."""
+    if not isinstance(expected, list):
+        return ""
+    unlike = [(a, b) for a, b in zip(expected, found, strict=False) if a != b]
+    return f", {len(expected)} and {len(found)} records, {unlike[:1]}"
 
 
 def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
@@ -155,7 +163,8 @@ def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
         if attempt(folder / name, world, delay, fatal, device):
             compared += 1
             found = outcome(folder / name)
-            different += [f"{name}: {key}" for key in expected if found[key] != expected[key]]
+            unlike = [key for key in expected if found[key] != expected[key]]
+            different += [f"{name}: {key}{beside(expected[key], found[key])}" for key in unlike]
         else:
             killed, inside = killed + 1, inside + at_call
     print(json.dumps({"killed": killed, "inside": inside, "compared": compared, "different": different}))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.backends import blocked
+from regard.backends.seen_blocks import seen_blocks
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -64,21 +65,13 @@ def run(call: Call) -> Forward:
     """Compile the mask and the bias into the kernel, and run it."""
     from torch.nn.attention.flex_attention import AuxRequest
 
-    batch, heads, queries, keys = call.sizes
-    device = call.query.device
-    blocks = None
-    if call.mask.parts:
-        needs_batch = not call.mask.only("causal", "window")
-        needs_heads = not call.mask.only("causal", "window", "lengths", "documents")
-        size = (batch if needs_batch else None, heads if needs_heads else None)
-        blocks = _block_mask(device.type)(_may_see(call), *size, queries, keys, device=str(device))
     options = {
         "score_mod": _bias(call),
-        "block_mask": blocks,
+        "block_mask": seen_blocks(call, _may_see(call)) if call.mask.parts else None,
         "scale": call.scale / call.temperature,
         "enable_gqa": call.groups > 1,
     }
-    if device.type == "cpu":  # where it does not give the lse
+    if call.query.device.type == "cpu":  # where it does not give the lse
         key, value = call.key.clone(), call.value.clone()  # which may not be one tensor
         output = _compiled()(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
@@ -92,14 +85,6 @@ def run(call: Call) -> Forward:
     if seeing is None:
         return Forward(output, lse)
     return Forward(torch.where(seeing.unsqueeze(-1), output, 0.0), torch.where(seeing, lse, -torch.inf))
-
-
-@functools.cache
-def _block_mask(device: str) -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    # Uncompiled it holds the whole mask and takes milliseconds; on CPU, where flex only checks, so be it.
-    return create_block_mask if device == "cpu" else torch.compile(create_block_mask)
 
 
 @functools.cache

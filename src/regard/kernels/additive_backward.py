@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
+from regard.kernels.additive_series import REACH
 from regard.kernels.sight import end_of, tile_is_seen
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
 
@@ -44,6 +45,12 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
     first = (lane // ACROSS * 4)[:, None]
     within = tl.minimum(across, pitch // 4 - 1)[:, None] * 4 + four
     return across[:, None] * 4 + four, within, first, first + (lane * zero * 4)[:, None] + four
+
+
+@triton.jit
+def _is_near(reach, SERIES: tl.constexpr):
+    """Whether a tile is left to additive_series_kernel."""
+    return (reach <= REACH) & SERIES
 
 
 @triton.jit
@@ -102,13 +109,14 @@ def additive_query_backward_kernel(
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
+    EXACT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of some FOURS of rows of the query, a part of a tile, over part_tiles tiles of keys.
 
     With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
     rows and keys, since the g of a row add up to 0. dvector: one row for each four, to be summed. EXACT: each
-    tile is summed by itself first, since long sums lose the last bits of a float32.
+    tile is summed by itself first, since long sums lose the last bits of a float32. SERIES: only tiles beyond
+    REACH are computed here.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -133,7 +141,9 @@ def additive_query_backward_kernel(
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             stop = tl.minimum(column + COLUMNS, end)
             reach = far + furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
-            if reach * (2.0 * TWICE_LOG2E) <= BITS:
+            if _is_near(reach, SERIES):
+                pass
+            elif reach * (2.0 * TWICE_LOG2E) <= BITS:
                 share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
                 share, slope = _walked(
                     share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
@@ -173,7 +183,7 @@ def additive_key_backward_kernel(
     query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    EXACT: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
+    EXACT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of some FOURS of keys, a part of a tile, from some rows; EXACT as there. ADD to what is
     there?"""
@@ -202,7 +212,9 @@ def additive_key_backward_kernel(
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 stop = tl.minimum(row + ROWS, last)
                 reach = far + furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-                if reach * (2.0 * TWICE_LOG2E) <= BITS:
+                if _is_near(reach, SERIES):
+                    pass
+                elif reach * (2.0 * TWICE_LOG2E) <= BITS:
                     slope = _zeros(LANES) if EXACT else slopes
                     _, slope = _walked(
                         slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,

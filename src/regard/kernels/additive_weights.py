@@ -12,9 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.additive_series import REACH, scaled_by
 from regard.kernels.product import product
 from regard.kernels.sight import end_of, tile_is_seen, visible
-from regard.kernels.tanh import LOG2E
+from regard.kernels.tanh import LOG2E, furthest
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
 
@@ -30,7 +31,7 @@ def _weights(scores, norm, place, size, there, seen):
 
 @triton.jit
 def additive_weigh_kernel(
-    scores, norm, value, doutput, dscores, deltas, lengths, document_of_query, document_of_key,
+    scores, norm, value, doutput, dscores, deltas, largest, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
@@ -39,8 +40,9 @@ def additive_weigh_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights, dO . value, in whole tiles; and for each row and tile what its weights
-    make of it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of."""
+    """The gradient of the weights, dO . value, in whole tiles; its largest number in each, (B H, tiles down,
+    tiles across); and for each row and tile what its weights make of it, (B H, key tiles, rows), which
+    additive_balance_kernel needs the sum of."""
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
         value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
@@ -52,6 +54,7 @@ def additive_weigh_kernel(
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    most = tl.zeros([], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         value_at = value + batch * value_batch + head // groups * value_head
         value_at += columns.to(tl.int64)[None, :] * value_row
@@ -84,19 +87,23 @@ def additive_weigh_kernel(
         tl.store(
             deltas + (both * key_tiles + tl.program_id(1)) * rows_whole + local, tl.sum(weights * dweights, 1)
         )
+        most = tl.max(tl.abs(dweights))
+    tl.store(largest + (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles + tl.program_id(1), most)
 
 
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, lengths, document_of_query, document_of_key,
+    scores, norm, dscores, turned, deltas, half, half_turned, bound, reach_of_query, reach_of_key,
+    lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
-    scores_head, scores_row, dscores_head, dscores_row, turned_row, key_tiles, size,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores before the temperature, in place of that of the weights: weight * (dweight -
-    the sum of weight * dweight over the row) * scale; and the same turned, (B H, keys, rows)."""
+    the sum of weight * dweight over the row) * scale; and the same turned, (B H, keys, rows). SERIES: tiles
+    within REACH are written in float16 instead, scaled, and 0 stands there for all others."""
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -105,6 +112,7 @@ def additive_balance_kernel(
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
+    turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta = tl.zeros([ROWS], tl.float32)
         rows_whole = tl.num_programs(0) * ROWS
@@ -120,10 +128,23 @@ def additive_balance_kernel(
         found = tl.load(scores + of_scores, mask=seen, other=0.0)
         weights = _weights(found, norm, both * queries + rows, size, rows < last, seen)
         found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
-        tl.store(dscores + at, found)
-        if TURNED:
-            place = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-            tl.store(turned + place, tl.trans(found))
+        if SERIES:
+            key_both = batch * (heads // groups) + both % heads // groups
+            reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
+            reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
+            near = reach <= REACH
+            halved = tl.where(near, found * scaled_by(bound, scale), 0.0).to(tl.float16)
+            tl.store(half + at, halved)
+            tl.store(half_turned + turned_at, tl.trans(halved))
+            tl.store(dscores + at, found, mask=near == 0)
+            tl.store(turned + turned_at, tl.trans(found), mask=near == 0)
+        else:
+            tl.store(dscores + at, found)
+            if TURNED:
+                tl.store(turned + turned_at, tl.trans(found))
+    elif SERIES:
+        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
+        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
     elif not TURNED:  # what is not turned is read whole
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
 

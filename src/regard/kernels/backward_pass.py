@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
 from regard.kernels.additive_decode import additive_decode_backward_kernel
+from regard.kernels.additive_series import WAVES, additive_series_kernel, additive_waves_kernel, series
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
 from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
-from regard.kernels.launch import up
+from regard.kernels.launch import WAVES_ROOM, series_tiles, up
 
 __all__ = ["Backward"]
+
+
+class Weighed(NamedTuple):
+    """The gradient of the scores of some rows, and the same turned, in whole tiles: as float32; and as scaled
+    float16, for the tiles that are near, by a bound of theirs."""
+
+    dscores: Tensor
+    turned: Tensor
+    half: Tensor
+    half_turned: Tensor
+    bound: Tensor
 
 
 class Backward:
@@ -25,6 +39,7 @@ class Backward:
     def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
+        self.key_waves: Tensor | None = None
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
@@ -38,51 +53,65 @@ class Backward:
         self.alone = shape.kind == "decode" and shape.groups == 1
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
-        # What is added up over chunks is added up in float32.
-        dtype = torch.float32 if several else forward.key.dtype
+        self.tiles = series_tiles(forward.query.device)
+        # What is added up, over chunks or by several kernels, is added up in float32.
+        dtype = torch.float32 if several or shape.series else forward.key.dtype
         self.dkey = forward.key.new_empty(forward.key.shape if self.others else (0,), dtype=dtype)
         self.dvalue = forward.value.new_empty(forward.value.shape if self.others else (0,), dtype=dtype)
-        dvector = None
+        dvector: list[Tensor] = []
         for first in chunks:
             rows = min(shape.chunk, shape.queries - first)
             scores = self.held
             if prepared is not None:
                 parts = forward.scores(prepared, first, rows)
                 scores = parts[0] if len(parts) == 1 else parts.sum(0)
-            found = self.chunk(scores, first, rows)
-            dvector = found if dvector is None else dvector + found
-        assert dvector is not None
-        if not self.others:
-            dvector = dvector.new_empty(0)
-        elif forward.vector.shape[0] == 1:
-            dvector = dvector.sum(0, keepdim=True)
+            dvector += self.chunk(scores, first, rows)
         return (
             self.dquery,
             self.dkey.to(forward.key.dtype),
             self.dvalue.to(forward.value.dtype),
-            dvector.to(forward.vector.dtype),
+            self.to_vector(dvector),
         )
 
-    def chunk(self, scores: Tensor, first: int, rows: int) -> Tensor:
-        """Add what some rows send back; what they send to the vector, by head, (H, D)."""
+    def to_vector(self, parts: list[Tensor]) -> Tensor:
+        """The gradient of the vector, from what it is the sum of, each (B, H, some, D); nothing if not
+        wanted."""
+        vector = self.forward.vector
+        if not self.others:
+            return vector.new_empty(0)
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
+
+    def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
+        """Add what some rows send back; what they send to the vector, (B, H, some, D) each."""
         if self.others:
             self.to_value(scores, first, rows)
-        dscores, turned = self.weighed(scores, first, rows, turned=not self.alone)
+        weighed = self.weighed(scores, first, rows, turned=not self.alone)
         if self.rows is None:
-            return self.at_once(dscores)
+            return [self.at_once(weighed.dscores)]
         if self.others:
-            self.to_key(self.rows, dscores, first, rows)
-        return self.to_query(self.rows, turned, first, rows)
+            self.to_key(self.rows, weighed.dscores, first, rows)
+        found, dvector = self.to_query(self.rows, weighed.turned, first, rows)
+        if self.shape.series:
+            return [dvector, self.by_series(weighed, first, rows, found)]
+        if len(found) > 1:
+            self.dquery[:, :, first : first + rows] = found.sum(0)
+        return [dvector]
 
-    def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> tuple[Tensor, Tensor]:
-        """The gradient of the scores, and the same turned, in whole tiles: first that of the weights, then,
-        once what a row's weights make of it is known, that of the scores in its place."""
+    def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
+        """The gradient of the scores: first that of the weights, then, once what a row's weights make of it
+        is known, that of the scores in its place."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
-        dscores = forward.new(self.sequences, *whole)
-        other = forward.new(self.sequences, whole[1], whole[0]) if turned else dscores
         grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
+        dscores = forward.new(self.sequences, *whole)
+        other = forward.new(self.sequences, *whole[::-1]) if turned else dscores
+        half, half_turned = (
+            each.new_empty(each.shape if shape.series else 0, dtype=torch.float16)
+            for each in (dscores, other)
+        )
         deltas = forward.new(self.sequences, grid[1], whole[0])
+        largest = forward.new(self.sequences, *grid[:2])
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
@@ -91,16 +120,19 @@ class Backward:
             "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
         additive_weigh_kernel[grid](
-            scores, self.norm, forward.value, self.doutput, dscores, deltas, **both, depth=shape.depth,
-            **steps("value", forward.value), **steps("doutput", self.doutput),
+            scores, self.norm, forward.value, self.doutput, dscores, deltas, largest, **both,
+            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput),
         )  # fmt: skip
+        bound = largest.amax() if shape.series else largest
+        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
-            scores, self.norm, dscores, other, deltas, **both, scale=forward.scale,
-            turned_row=other.stride(1), TURNED=turned,
+            scores, self.norm, dscores, other, deltas, half, half_turned, bound, *reach, **both,
+            scale=forward.scale, turned_row=other.stride(1), query_tiles=shape.tiles[0], spans=shape.spans,
+            TURNED=turned, SERIES=shape.series,
         )  # fmt: skip
-        return dscores, other
+        return Weighed(dscores, other, half, half_turned, bound)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
         """The gradient of the values from some rows."""
@@ -127,21 +159,22 @@ class Backward:
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
             ROWS=launch.rows, COLUMNS=launch.columns, LANES=32 * launch.warps, ADD=first > 0,
-            FOURS=launch.fours, EXACT=forward.centred, APPROXIMATE=forward.approximate,
-            num_warps=launch.warps,
+            FOURS=launch.fours, EXACT=forward.centred, SERIES=shape.series,
+            APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
 
-    def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> Tensor:
-        """The gradient of some rows of the query; what they send to the vector, by head, (H, D)."""
+    def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
+        """The gradient of some rows of the query, in parts, or in its place where that is one and all; what
+        they send to the vector, (B, H, some, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
         parts = shape.key_parts(self.sequences * grid[0] * grid[1] * launch.warps, key_tiles, turned.device)
         part_tiles = -(-key_tiles // parts)
         parts = -(-key_tiles // part_tiles)
-        place = self.dquery[:, :, first:]
-        if parts > 1:
-            place = forward.new(parts, shape.batch, shape.heads, rows, shape.width)
+        place = self.dquery[None, :, :, first : first + rows]
+        if parts > 1 or shape.series:
+            place = forward.new(parts, *place.shape[1:])
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
             forward.query, forward.key, forward.vector, made.query, made.key, turned, place, dvector,
@@ -149,17 +182,67 @@ class Backward:
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
-            dquery_part=place.stride(0) if parts > 1 else 0, dquery_head=place.stride(-3),
+            dquery_part=place.stride(0), dquery_head=place.stride(2),
             dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
-            LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred,
+            LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred, SERIES=shape.series,
             APPROXIMATE=forward.approximate, num_warps=launch.warps, maxnreg=launch.registers,
         )  # fmt: skip
-        if parts > 1:
-            self.dquery[:, :, first : first + rows] = place.sum(0)
-        return dvector.sum((0, 2))
+        return place, dvector
+
+    def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
+        """The gradient of some rows of the query, parts of `exact` added, and what they add to that of the
+        keys; what they send to the vector, (B, H, programs, D)."""
+        forward, shape, sight = self.forward, self.shape, self.forward.sight
+        bytes_a_channel = max(self.sequences * rows, self.key_sequences * shape.keys) * 2 * WAVES.value
+        some = max(1, WAVES_ROOM // bytes_a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
+        dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
+        query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
+        for channel in range(0, shape.width, some):
+            if self.key_waves is None or some < shape.width:
+                self.key_waves = self.waves(forward.key, channel, some)
+            self.multiplied(
+                weighed.half, query, self.key_waves, weighed.bound, dquery, exact, dvector, channel,
+                offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
+            )  # fmt: skip
+            if self.others:
+                self.multiplied(
+                    weighed.half_turned, forward.key, self.waves(query, channel, some), weighed.bound,
+                    self.dkey, self.dkey[None], dvector, channel,
+                    offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
+                )  # fmt: skip
+        return dvector
+
+    def waves(self, source: Tensor, channel: int, some: int) -> Tensor:
+        """Those of some channels: (B H, rows, channels in whole programs, WAVES)."""
+        (batch, heads, rows), width = source.shape[:3], self.shape.width
+        padded = up(min(some, width - channel), self.tiles["CHANNELS"])
+        found = source.new_empty(batch * heads, rows, padded, WAVES.value, dtype=torch.float16)
+        additive_waves_kernel[(-(-rows // 16), -(-padded // 8), batch * heads)](
+            source, found, series(source.device), heads, rows, channel, width, padded, *source.stride()[:3],
+            ROWS=16, WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
+        )  # fmt: skip
+        return found
+
+    def multiplied(
+        self, gradients: Tensor, own: Tensor, waves: Tensor, bound: Tensor, found: Tensor, exact: Tensor,
+        dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None, QUERY: bool,
+    ) -> None:  # fmt: skip
+        """Launch additive_series_kernel."""
+        forward, shape, rows = self.forward, self.shape, own.shape[2]
+        grid = -(-rows // self.tiles["ROWS"]), waves.shape[2] // self.tiles["CHANNELS"]
+        additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
+            gradients, own, waves, series(own.device), forward.vector, bound, found, exact, dvector,
+            shape.heads, shape.groups, rows, waves.shape[1], channel, shape.width, waves.shape[2],
+            forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
+            forward.sources["vector_head"], found.stride(1), exact.stride(2), exact.stride(0), len(exact),
+            shape.width, offset, before or 0, after or 0,
+            BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
+            APPROXIMATE=forward.approximate, **self.tiles,
+        )  # fmt: skip
 
     def at_once(self, dscores: Tensor) -> Tensor:
-        """All gradients where there is one query a sequence and a key head for each; (H, D) of the vector."""
+        """All gradients where there is one query a sequence and a key head for each; (B, H, parts, D) of the
+        vector."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)
@@ -178,4 +261,4 @@ class Backward:
         )  # fmt: skip
         if parts > 1:
             self.dquery.copy_(dquery.sum(0))
-        return dvector.sum((0, 1)) if self.others else dvector
+        return dvector.movedim(0, 2)

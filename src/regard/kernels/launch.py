@@ -8,17 +8,29 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors"]
+__all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors", "series_tiles"]
 
 LINEAR = 1 << 22
-"""So many scores (16 MiB) may stand at once however short the call; longer ones may hold as many as their
-queries and keys have numbers."""
+"""So many scores (16 MiB) may stand at once however short the call."""
+
+TIMES = 4
+"""Longer ones may hold so many times as many as their queries and keys have numbers."""
 
 MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 """Into how many parts keys are cut at most: each has a result of its own until they are put together."""
 
 MANY = 128
-"""So many rows are worth sharing out among the warps of a program."""
+"""So many rows are worth sharing out among the warps of a program, and worth their waves."""
+
+SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
+"""Tiles of the gradients as matrix products with waves: own rows, other rows, channels of 32 waves. Chosen by
+timing on an H200."""
+
+STAGE = 32 << 10
+"""Bytes of such a tile, of which up to three are loaded ahead."""
+
+WAVES_ROOM = 128 << 20
+"""Bytes that the waves of either side may take: so many channels are computed at once."""
 
 SPAN = 256
 """So many channels are prepared by one program."""
@@ -85,7 +97,7 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 
 
 class Shape(NamedTuple):
-    """The sizes of a call. float32: whether its numbers are. back: whether it is on its way back."""
+    """The sizes of a call, and of its numbers. back: whether it is on its way back."""
 
     batch: int
     heads: int
@@ -94,7 +106,7 @@ class Shape(NamedTuple):
     keys: int
     width: int
     depth: int
-    float32: bool = False
+    dtype: torch.dtype = torch.float16
     back: bool = False
 
     @classmethod
@@ -102,7 +114,7 @@ class Shape(NamedTuple):
         """Of query (B, H, T, D), key (B, K, S, D) and value (B, K, S, E)."""
         batch, heads, queries, width = query.shape
         sizes = batch, heads, key.shape[1], queries, key.shape[2], width, value.shape[3]
-        return cls(*sizes, float32=value.dtype == torch.float32, back=back)
+        return cls(*sizes, dtype=value.dtype, back=back)
 
     @property
     def kind(self) -> str:
@@ -124,9 +136,14 @@ class Shape(NamedTuple):
     def launch(self) -> Launch:
         """Its line in the table, with what is otherwise."""
         found, kind = LAUNCHES[self.kind], self.kind
-        if self.float32:
+        if self.dtype == torch.float32:
             found = replace(found, **CHANGES.get((kind, "float32"), {}))
         return replace(found, **CHANGES.get((kind, "back"), {})) if self.back else found
+
+    @property
+    def series(self) -> bool:
+        """Whether its gradients are matrix products with waves: worth their making where rows are many."""
+        return self.dtype == torch.bfloat16 and min(self.queries, self.keys) >= MANY
 
     @property
     def groups(self) -> int:
@@ -159,7 +176,7 @@ class Shape(NamedTuple):
         if self.held:
             return self.queries
         sequences = self.batch * self.heads
-        room = max(sequences * (self.queries + self.keys) * self.width, LINEAR)
+        room = max(TIMES * sequences * (self.queries + self.keys) * self.width, LINEAR)
         rows = self.launch.rows
         return min(self.queries, max(rows, room // (sequences * self.keys) // rows * rows))
 
@@ -190,6 +207,15 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def series_tiles(device: torch.device) -> dict[str, int]:
+    """SERIES, and as many stages as the device has room for."""
+    room = 3 * STAGE
+    if device.type == "cuda":
+        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", STAGE)
+    return {**SERIES, "num_stages": max(1, min(3, room // STAGE))}
 
 
 @functools.cache
