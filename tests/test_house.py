@@ -47,6 +47,7 @@ LEAVES = (
     "look",
     "mask",
     "masks",
+    "meeting",
     "memory",
     "positions",
     "questions",

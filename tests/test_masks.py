@@ -175,20 +175,35 @@ def test_span_holds_all_that_is_seen(one: Drawn):
 
 
 @given(drawn())
-def test_seen_keys_and_seeing_rows_are_exact(one: Drawn):
-    expected = one.expected()
-    for found, over in ((one.mask.seen_keys(one.tile), -2), (one.mask.seeing_rows(one.tile), -1)):
-        found = torch.ones((), dtype=torch.bool) if found is None else found
-        answer = expected.any(over)
-        assert torch.equal(found.expand_as(answer), answer)
+def test_seen_keys_are_exact(one: Drawn):
+    found, answer = one.mask.seen_keys(one.tile), one.expected().any(-2)
+    found = torch.ones((), dtype=torch.bool) if found is None else found
+    assert torch.equal(found.expand_as(answer), answer)
 
 
 def test_seen_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch):
     mask = regard.where(lambda batch, head, query, key: (query * 3 + key) % 7 == 0)
     tile = whole_tile(9, 5, 0, 1, 1)
-    whole = mask.seen_keys(tile), mask.seeing_rows(tile)
+    whole = mask.seen_keys(tile)
     monkeypatch.setattr("regard.mask.PAIRS_AT_ONCE", 10)
-    assert torch.equal(mask.seen_keys(tile), whole[0]) and torch.equal(mask.seeing_rows(tile), whole[1])
+    assert torch.equal(mask.seen_keys(tile), whole)
+
+
+@given(
+    st.integers(1, 3).flatmap(lambda many: st.lists(st.integers(0, many), min_size=1, max_size=12)),
+    st.integers(0, 12),
+    st.integers(0, 4),
+    st.tuples(st.none() | st.integers(-2, 5), st.none() | st.integers(-2, 5)),
+    st.booleans(),
+)
+def test_keys_that_nobody_of_their_document_sees(
+    ids: list[int], queries: int, start: int, sides: tuple[int | None, int | None], causal: bool
+):
+    queries = max(0, min(queries, len(ids) - start))
+    mask = Mask(documents=(torch.tensor([ids]), torch.tensor([ids])), window=sides, causal=causal)
+    tile = whole_tile(queries, len(ids), start, 1, 1)
+    seen = mask.seen_keys(tile)
+    assert seen is not None and torch.equal(seen[0, 0], mask.tile(tile)[0, 0].any(0))
 
 
 def test_normal_form():

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
+from regard.meeting import met
 from regard.questions import All, Either, Not, Question
 from regard.tiles import Tile, whole_tile
 
@@ -108,6 +109,12 @@ class Mask:
             "question": self.question is not None,
         }
         return tuple(name for name, here in held.items() if here)
+
+    @property
+    def sides(self) -> Window:
+        """How far back and ahead of itself a query sees, as causal and window say; None for no bound."""
+        left, right = self.window or (None, None)
+        return left, right if not self.causal else min(right or 0, 0)
 
     def only(self, *names: str) -> bool:
         """Whether this mask has no parts but these."""
@@ -209,45 +216,38 @@ class Mask:
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
         """The interval [low, high) of keys outside which no query from `first` to `last` sees anything."""
-        low, high = 0, keys
-        if self.causal:
-            high = min(high, last + 1)
-        if self.window is not None:
-            left, right = self.window
-            low = low if left is None else max(low, first - left)
-            high = high if right is None else min(high, last + right + 1)
+        left, right = self.sides
+        low = 0 if left is None else max(0, first - left)
+        high = keys if right is None else min(keys, last + right + 1)
         return low, max(low, high)
 
     def seen_keys(self, tile: Tile) -> Tensor | None:
         """Which keys some row of the tile may see, (B or 1, H or 1, S); None when that is all of them."""
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
-        if not self.only("causal", "window", "lengths"):
-            return _any(self, tile, over=-2)
+        if not self.only("causal", "window", "lengths", "documents"):
+            return _any_row(self, tile)
         low, high = self.span(tile.start, tile.start + queries - 1, keys) if queries else (0, 0)
-        if (low, high) == (0, keys) and self.lengths is None:
+        if (low, high) == (0, keys) and self.lengths is None and self.documents is None:
             return None
-        seen_S = (tile.j_S >= low) & (tile.j_S < high)
-        if self.lengths is None:
-            return seen_S[None, None]
-        return seen_S & (tile.j_S < self.lengths[:, None, None])
-
-    def seeing_rows(self, tile: Tile) -> Tensor | None:
-        """Which rows of the tile may see some key, (B or 1, H or 1, T); None when that is all of them."""
-        keys, i_T = tile.columns_S.shape[0], tile.i_T1.squeeze(1)
-        if not self.parts and keys:
-            return None
-        if not self.only("causal", "window", "lengths"):
-            return _any(self, tile, over=-1)
-        left, right = self.window or (None, None)
-        first_T = torch.zeros_like(i_T) if left is None else (i_T - left).clamp_min(0)
-        last_BHT = torch.full_like(i_T, keys - 1)[None, None]
-        if self.causal:
-            last_BHT = torch.minimum(last_BHT, i_T)
-        if right is not None:
-            last_BHT = torch.minimum(last_BHT, i_T + right)
+        seen_BS = ((tile.j_S >= low) & (tile.j_S < high))[None]
         if self.lengths is not None:
-            last_BHT = torch.minimum(last_BHT, self.lengths[:, None, None] - 1)
-        return first_T <= last_BHT
+            seen_BS = seen_BS & (tile.j_S < self.lengths[:, None])
+        if self.documents is not None:
+            seen_BS = seen_BS & self._met(tile)
+        return seen_BS[:, None]
+
+    def _met(self, tile: Tile) -> Tensor:
+        """Which keys are in the document of some row that may see them by where it stands: (B or 1, S)."""
+        assert self.documents is not None
+        queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
+        of_query = self.documents[0][:, tile.start : tile.start + queries]
+        of_key = self.documents[1][:, :keys]
+        batch = max(len(of_query), len(of_key))
+        left, right = self.sides
+        row_S = tile.j_S - tile.start
+        low = torch.zeros_like(row_S) if right is None else row_S - right
+        high = torch.full_like(row_S, queries) if left is None else row_S + left
+        return met(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
         """What does not fit a call of these sizes, or None."""
@@ -326,11 +326,11 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
     return mask
 
 
-def _any(mask: Mask, tile: Tile, over: int) -> Tensor:
-    """Which keys (over=-2) or rows (over=-1) take part, asked of a bounded number of pairs at once."""
+def _any_row(mask: Mask, tile: Tile) -> Tensor:
+    """Which keys some row may see, asked of a bounded number of pairs at once."""
     some = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
-    found = [mask.tile(tile._replace(rows_T=rows)).any(over) for rows in tile.rows_T.split(some)]
-    return torch.cat(found, -1) if over == -1 else torch.stack(found).any(0)
+    found = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(some)]
+    return torch.stack(found).any(0)
 
 
 def _merge(first: X | None, second: X | None, join: Callable[[X, X], X]) -> X | None:

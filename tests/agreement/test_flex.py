@@ -47,6 +47,7 @@ def test_agrees_with_the_oracle(name: str):
 def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
     from torch.nn.attention.flex_attention import create_block_mask
 
+    monkeypatch.setattr(seen_blocks, "REMEMBERED", 0)
     monkeypatch.setattr(seen_blocks, "BLOCK", 8)
     monkeypatch.setattr(seen_blocks, "PAIRS_AT_ONCE", pairs)
     ids = regard.documents(torch.arange(20).expand(2, -1) // 9)
@@ -55,11 +56,8 @@ def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypat
     x, start = torch.randn(2, 4, 20, 16), CASES.get(name, {}).get("start", 0)
     call = Call(x, x, x, "inner", 1.0, None, as_mask(mask), None, regard.Soft(), start, 0.0)
 
-    def may_see(batch, head, row, j):
-        return call.mask.sees(batch, head, row + call.start, j, row)
-
-    ours = seen_blocks.seen_blocks(call, may_see)
-    exact = create_block_mask(may_see, 2, 4, 20, 20, device="cpu", BLOCK_SIZE=8)
+    ours = seen_blocks.seen_blocks(call)
+    exact = create_block_mask(ours.mask_mod, 2, 4, 20, 20, device="cpu", BLOCK_SIZE=8)
     for part in ("kv", "full_kv", "q", "full_q"):
         mine, theirs = (getattr(each, f"{part}_num_blocks") for each in (ours, exact))
         assert torch.equal(mine.expand_as(theirs), theirs)
@@ -68,6 +66,28 @@ def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypat
             mine.expand_as(wanted).flatten(0, -2), wanted.flatten(0, -2), theirs.flatten(), strict=True
         ):
             assert torch.equal(found[:count], correct[:count])
+
+
+def test_masks_without_tensors_are_found_once():
+    x = torch.randn(2, 4, 20, 16)
+    plain, padded = (
+        regard.causal() & regard.window(3),
+        regard.causal() & regard.padding(torch.tensor([20, 9])),
+    )
+    calls = [Call(x, x, x, "inner", 1.0, None, m, None, regard.Soft(), 0, 0.0) for m in (plain, padded)]
+    with torch.inference_mode():
+        first, other = map(seen_blocks.seen_blocks, calls)
+    assert seen_blocks.seen_blocks(calls[0]) is first and not first.kv_indices.is_inference()
+    assert seen_blocks.seen_blocks(calls[1]) is not other
+
+
+def test_documents_out_of_order_hide_nothing():
+    ids = torch.tensor([[5, 1, 9, 1] * 64])
+    x = torch.randn(1, 1, 256, 16)
+    mask = regard.documents(ids)
+    call = Call(x, x, x, "inner", 1.0, None, mask, None, regard.Soft(), 0, 0.0)
+    blocks = seen_blocks.seen_blocks(call)
+    assert blocks.kv_num_blocks.tolist() == [[[2, 2]]] and blocks.full_kv_num_blocks.tolist() == [[[0, 0]]]
 
 
 def test_says_what_it_cannot():

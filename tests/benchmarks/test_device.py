@@ -41,9 +41,9 @@ def test_what_is_short_is_captured(stand: Stand):
 
 
 def test_what_is_long_is_launched(stand: Stand):
-    stand.launch = 70.0
+    stand.launch = device.LONG
     timing = device.timed(stand.run, 0.0)
-    assert timing.how == "launched" and timing.median == 70.0 and "replay" not in stand.seen
+    assert timing.how == "launched" and timing.median == device.LONG and "replay" not in stand.seen
 
 
 def test_what_cannot_be_captured_is_launched_and_says_so(stand: Stand, monkeypatch: pytest.MonkeyPatch):

@@ -67,7 +67,7 @@ def run(call: Call) -> Forward:
 
     options = {
         "score_mod": _bias(call),
-        "block_mask": seen_blocks(call, _may_see(call)) if call.mask.parts else None,
+        "block_mask": seen_blocks(call) if call.mask.parts else None,
         "scale": call.scale / call.temperature,
         "enable_gqa": call.groups > 1,
     }
@@ -81,10 +81,8 @@ def run(call: Call) -> Forward:
         )
         lse = aux.lse
     assert lse is not None
-    seeing = call.mask.seeing_rows(call.whole)
-    if seeing is None:
-        return Forward(output, lse)
-    return Forward(torch.where(seeing.unsqueeze(-1), output, 0.0), torch.where(seeing, lse, -torch.inf))
+    empty = lse.isneginf()
+    return Forward(output.masked_fill(empty.unsqueeze(-1), 0.0), lse.masked_fill(empty, -torch.inf))
 
 
 @functools.cache
@@ -93,15 +91,6 @@ def _compiled() -> Callable[..., Any]:
 
     # fullgraph: at the limit of recompilations PyTorch must raise, not fall back to a materialising path.
     return torch.compile(flex_attention, fullgraph=True)
-
-
-def _may_see(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    mask, start = call.mask, call.start
-
-    def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
-        return mask.sees(batch, head, row + start, j, row)
-
-    return may_see
 
 
 def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:

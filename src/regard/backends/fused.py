@@ -67,11 +67,8 @@ def run(call: Call) -> Forward:
 def _seen(call: Call) -> tuple[Any, ...]:
     """The mask as the operator takes it: a row sees from `left` before it to `right` behind it."""
     mask = call.mask
-    left, right = mask.window or (None, None)
-    if mask.causal:
-        right = 0 if right is None else min(right, 0)
     of_query, of_key = mask.documents or (None, None)
-    return mask.lengths, of_query, of_key, call.start, left, right
+    return mask.lengths, of_query, of_key, call.start, *mask.sides
 
 
 _loaded: list[str] = []

@@ -1,22 +1,26 @@
-"""Which blocks of a call have something to see, for FlexAttention: found without holding the whole mask.
+"""Which blocks of a call have something to see, for FlexAttention: found without asking every pair.
 
-Causal masks, windows and lengths are intervals: the ends of a block tell all of it. The rest is asked, some
-rows at a time. (PyTorch's create_block_mask asks every pair; compiled it took minutes to be made ready, and
-otherwise holds all of them.)
+Causal masks, windows and lengths are intervals, and documents mostly lie in order: the ends of a block tell
+all of it. A block that is taken for one that has something to see, and has not, costs time and nothing else.
+The rest is asked, some rows at a time. (PyTorch's create_block_mask asks every pair: compiled it took minutes
+to be made ready, and otherwise it holds all of them.)
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from regard.call import Call
+from regard.mask import Mask, Window
+from regard.tiles import Tile, whole_tile
 
 if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask, _mask_mod_signature
+    from torch.nn.attention.flex_attention import BlockMask
 
 __all__ = ["seen_blocks"]
 
@@ -26,35 +30,60 @@ BLOCK = 128
 PAIRS_AT_ONCE = 1 << 24
 """So many pairs are asked about at once."""
 
+REMEMBERED = 1 << 18
+"""Masks of at most so many blocks that no tensor is part of are remembered."""
 
-def seen_blocks(call: Call, may_see: _mask_mod_signature) -> BlockMask:
+
+def seen_blocks(call: Call) -> BlockMask:
     """The blocks in which some pairs, and those in which all pairs, may see each other."""
+    _, _, queries, keys = call.sizes
+    mask, device = call.mask, call.query.device
+    plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2
+    # What is made while a graph is captured, or traced, is no tensor to keep.
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if not plain or capturing or torch.compiler.is_compiling():
+        return _found(mask, call.whole)
+    return _remembered(mask.causal, mask.window, queries, keys, call.start, device)
+
+
+@functools.lru_cache(maxsize=32)
+def _remembered(
+    causal: bool, window: Window | None, queries: int, keys: int, start: int, device: torch.device
+) -> BlockMask:
+    with torch.inference_mode(False):
+        return _found(Mask(causal=causal, window=window), whole_tile(queries, keys, start, 1, 1, device))
+
+
+def _found(mask: Mask, tile: Tile) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask
 
-    _, _, queries, keys = call.sizes
-    some, whole = _known(call)
-    if not call.mask.only("causal", "window", "lengths"):
-        any_asked, all_asked = _asked(call)
+    some, whole = _known(mask, tile)
+    if not mask.only("causal", "window", "lengths", "documents"):
+        any_asked, all_asked = _asked(mask, tile)
         some, whole = some & any_asked, whole & all_asked
+    sizes = len(tile.rows_T), len(tile.columns_S)
     return BlockMask.from_kv_blocks(
-        *_in_order(some & ~whole), *_in_order(whole), BLOCK, may_see, seq_lengths=(queries, keys)
+        *_in_order(some & ~whole), *_in_order(whole), BLOCK, _may_see(mask, tile.start), seq_lengths=sizes
     )
 
 
-def _known(call: Call) -> tuple[Tensor, Tensor]:
+def _may_see(mask: Mask, start: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
+        return mask.sees(batch, head, row + start, j, row)
+
+    return may_see
+
+
+def _known(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
     """What the ends of blocks tell, (B or 1, 1, blocks of rows, blocks of keys): where there may be something
     to see, and where everything can be."""
-    _, _, queries, keys = call.sizes
-    device, mask = call.query.device, call.mask
-    row = torch.arange(0, queries, BLOCK, device=device)[:, None]
-    begin = torch.arange(0, keys, BLOCK, device=device)
-    first, last = row + call.start, (row + BLOCK).clamp_max(queries) - 1 + call.start
+    queries, keys = len(tile.rows_T), len(tile.columns_S)
+    row, begin = tile.rows_T[::BLOCK, None], tile.columns_S[::BLOCK]
+    first, last = row + tile.start, (row + BLOCK).clamp_max(queries) - 1 + tile.start
     end = begin + BLOCK - 1
-    some = torch.ones(1, 1, len(row), len(begin), dtype=torch.bool, device=device)
+    some = torch.ones(1, 1, len(row), len(begin), dtype=torch.bool, device=row.device)
     whole = some & (row + BLOCK <= queries) & (end < keys)
-    left, right = mask.window or (None, None)
-    if mask.causal:
-        right = 0 if right is None else min(right, 0)
+    left, right = mask.sides
     if left is not None:
         some, whole = some & (end >= first - left), whole & (begin >= last - left)
     if right is not None:
@@ -62,17 +91,30 @@ def _known(call: Call) -> tuple[Tensor, Tensor]:
     if mask.lengths is not None:
         lengths = mask.lengths[:, None, None, None]
         some, whole = some & (begin < lengths), whole & (end < lengths)
+    if mask.documents is not None:
+        of_query, of_key = mask.documents
+        low, high = _ends(of_query[:, tile.start : tile.start + queries])
+        lowest, highest = (each.mT for each in _ends(of_key[:, :keys]))
+        some = some & (low <= highest) & (lowest <= high)
+        whole = whole & (low == high) & (lowest == highest) & (low == lowest)
     return some, whole
 
 
-def _asked(call: Call) -> tuple[Tensor, Tensor]:
+def _ends(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest number of each block, (B, 1, blocks, 1) of (B, many)."""
+    last = ids[:, -1:].expand(-1, -ids.shape[1] % BLOCK)
+    found = torch.cat([ids, last], 1).unflatten(1, (-1, BLOCK)).aminmax(dim=2)
+    return found.min[:, None, :, None], found.max[:, None, :, None]
+
+
+def _asked(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
     """Whether any pair of each block, and whether all, may see each other by what has to be asked."""
-    batch, heads, _, keys = call.sizes
-    asked = replace(call.mask, causal=False, window=None, lengths=None)
-    rows_at_once = max(1, PAIRS_AT_ONCE // (batch * heads * keys * BLOCK)) * BLOCK
+    keys = len(tile.columns_S)
+    asked = Mask(table=mask.table, question=mask.question)
+    rows_at_once = max(1, PAIRS_AT_ONCE // (tile.batch * tile.heads * keys * BLOCK)) * BLOCK
     found = []
-    for rows in call.whole.rows_T.split(rows_at_once):
-        seen = asked.tile(call.whole._replace(rows_T=rows))
+    for rows in tile.rows_T.split(rows_at_once):
+        seen = asked.tile(tile._replace(rows_T=rows))
         seen = seen.expand(*seen.shape[:2], len(rows), keys)
         seen = torch.nn.functional.pad(seen, (0, -keys % BLOCK, 0, -len(rows) % BLOCK))
         blocks = seen.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK))

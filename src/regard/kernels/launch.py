@@ -29,7 +29,7 @@ timing on an H200."""
 STAGE = 32 << 10
 """Bytes of such a tile, of which up to three are loaded ahead."""
 
-WAVES_ROOM = 128 << 20
+WAVES_ROOM = 512 << 20
 """Bytes that the waves of either side may take: so many channels are computed at once."""
 
 SPAN = 256
@@ -56,8 +56,8 @@ class Launch:
     warps: int
     fours: int = 1
     registers: int = 128
-    some: int = 16
-    width: int = 128
+    some: int = 4
+    width: int = 512
     fill: int = 16
 
     @property
@@ -73,7 +73,7 @@ class Launch:
 
 LAUNCHES: dict[str, Launch] = {
     "decode": Launch(
-        rows=16, columns=32, group=2, unroll=2, read_rows=16, read_columns=32, depth=128, warps=4
+        rows=16, columns=32, group=2, unroll=2, read_rows=16, read_columns=64, depth=64, warps=4
     ),
     "short": Launch(rows=32, columns=32, group=4, unroll=2, read_rows=64, read_columns=64, depth=64, warps=1),
     "middle": Launch(
@@ -90,8 +90,9 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # Scores are held, so that tiles on the way back can be larger.
+    # Scores are held, so that tiles on the way back can be others.
     ("short", "back"): {"rows": 64, "columns": 64},
+    ("decode", "back"): {"depth": 128},
 }
 """What is otherwise, by the class of the shape: in float32, and on the way back."""
 
