@@ -138,8 +138,9 @@ class Given(regard.Score):
 
 @pytest.fixture
 def waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows count as many, and products with waves have seams."""
+    """Few rows count as many, products with waves have seams, and what rows made of them is added up once."""
     monkeypatch.setattr(launch, "MANY", 2)
+    monkeypatch.setattr(backward_pass, "FEW", 1)
     small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
     monkeypatch.setattr(backward_pass, "series_tiles", lambda device: {**launch.SERIES, **small})
     monkeypatch.setattr(backward_pass, "WAVES_ROOM", 1)

@@ -54,7 +54,7 @@ def additive_weigh_kernel(
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    most = tl.zeros([], tl.float32)
+    most, made = tl.zeros([], tl.float32), tl.zeros([ROWS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         value_at = value + batch * value_batch + head // groups * value_head
         value_at += columns.to(tl.int64)[None, :] * value_row
@@ -83,11 +83,8 @@ def additive_weigh_kernel(
         dweights = tl.where(seen, dweights, 0.0)
         at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
         tl.store(dscores + at, dweights)
-        rows_whole = tl.num_programs(0) * ROWS
-        tl.store(
-            deltas + (both * key_tiles + tl.program_id(1)) * rows_whole + local, tl.sum(weights * dweights, 1)
-        )
-        most = tl.max(tl.abs(dweights))
+        most, made = tl.max(tl.abs(dweights)), tl.sum(weights * dweights, 1)
+    tl.store(deltas + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, made)
     tl.store(largest + (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles + tl.program_id(1), most)
 
 
@@ -97,7 +94,8 @@ def additive_balance_kernel(
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
-    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, delta_parts, spans,
+    size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
@@ -116,9 +114,8 @@ def additive_balance_kernel(
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta = tl.zeros([ROWS], tl.float32)
         rows_whole = tl.num_programs(0) * ROWS
-        for tile in range(key_tiles):
-            if tile_is_seen(row, tile * COLUMNS, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
-                delta += tl.load(deltas + (both * key_tiles + tile) * rows_whole + local)
+        for part in range(delta_parts):
+            delta += tl.load(deltas + (both * delta_parts + part) * rows_whole + local)
         seen = visible(
             rows, columns, last, end, start, left, right,
             document_of_query + batch * documents_query_step, document_of_key + batch * documents_key_step,

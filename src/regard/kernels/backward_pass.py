@@ -16,7 +16,7 @@ from regard.kernels.additive_weights import (
     additive_weigh_kernel,
 )
 from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
-from regard.kernels.launch import WAVES_ROOM, series_tiles, up
+from regard.kernels.launch import FEW, WAVES_ROOM, series_tiles, up
 
 __all__ = ["Backward"]
 
@@ -126,11 +126,13 @@ class Backward:
             EIGHTS=in_eights(forward.value, self.doutput),
         )  # fmt: skip
         bound = largest.amax() if shape.series else largest
+        if grid[1] > FEW:
+            deltas = deltas.sum(1, keepdim=True)
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, bound, *reach, **both,
-            scale=forward.scale, turned_row=other.stride(1), query_tiles=shape.tiles[0], spans=shape.spans,
-            TURNED=turned, SERIES=shape.series,
+            scale=forward.scale, turned_row=other.stride(1), query_tiles=shape.tiles[0],
+            delta_parts=deltas.shape[1], spans=shape.spans, TURNED=turned, SERIES=shape.series,
         )  # fmt: skip
         return Weighed(dscores, other, half, half_turned, bound)
 

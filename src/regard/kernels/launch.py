@@ -32,6 +32,9 @@ STAGE = 32 << 10
 WAVES_ROOM = 512 << 20
 """Bytes that the waves of either side may take: so many channels are computed at once."""
 
+FEW = 8
+"""So many numbers are added up by all who need their sum; more are added up once."""
+
 SPAN = 256
 """So many channels are prepared by one program."""
 
