@@ -13,7 +13,7 @@ With A_n and B_n the products with sin and with cos of the other side,
 The sines are wrong by 7e-5 and their slopes by 5e-4 at most, little beside the last bit of a bfloat16. Tiles
 that reach further are left to the exact kernels.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def additive_balance_kernel(
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
-    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, delta_parts, spans,
-    size,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
+    delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip

@@ -29,7 +29,7 @@ timing on an H200."""
 STAGE = 32 << 10
 """Bytes of such a tile, of which up to three are loaded ahead."""
 
-WAVES_ROOM = 512 << 20
+WAVES_ROOM = 128 << 20
 """Bytes that the waves of either side may take: so many channels are computed at once."""
 
 FEW = 8
