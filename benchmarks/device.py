@@ -21,7 +21,7 @@ from regard.training.capture import uncollected
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 
 LONG = 1000.0
-"""Milliseconds from which launches are too little of it to matter."""
+"""Milliseconds from which launches are too little of it to matter, however many there are."""
 
 
 def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:

@@ -189,6 +189,20 @@ def test_seen_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch):
     assert torch.equal(mask.seen_keys(tile), whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32])
+def test_documents_of_any_numbers_however_they_lie(dtype: torch.dtype):
+    ids = torch.tensor([[0, 1], [0, 0], [1, 0]]).to(dtype).T  # not contiguous
+    mask, tile = regard.causal() & regard.documents(ids), whole_tile(2, 3, 1, 2, 1)
+    seen = mask.seen_keys(tile)
+    assert seen is not None and torch.equal(seen, mask.tile(tile).any(-2))
+
+
+def test_documents_of_no_sequence():
+    mask = regard.documents(torch.zeros(0, 3, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))
+    seen = mask.seen_keys(whole_tile(3, 4, 0, 0, 1))
+    assert seen is not None and seen.shape == (0, 1, 4)
+
+
 @given(
     st.integers(1, 3).flatmap(lambda many: st.lists(st.integers(0, many), min_size=1, max_size=12)),
     st.integers(0, 12),

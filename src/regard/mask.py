@@ -242,7 +242,7 @@ class Mask:
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         of_query = self.documents[0][:, tile.start : tile.start + queries]
         of_key = self.documents[1][:, :keys]
-        batch = max(len(of_query), len(of_key))
+        batch = torch.broadcast_shapes(of_query.shape[:1], of_key.shape[:1])[0]
         left, right = self.sides
         row_S = tile.j_S - tile.start
         low = torch.zeros_like(row_S) if right is None else row_S - right

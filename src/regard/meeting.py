@@ -18,7 +18,7 @@ def met(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Tensor:
     count = others.shape[1]
     if not count:
         return torch.zeros_like(ids, dtype=torch.bool)
-    ordered, place = others.sort(dim=1, stable=True)
+    ordered, place = others.contiguous().sort(dim=1, stable=True)
     # Where each number begins in order stands for the number, and what it is met at comes after it.
     numbers = torch.searchsorted(ordered, ordered) * (count + 1) + place
     begins = torch.searchsorted(ordered, ids.contiguous())

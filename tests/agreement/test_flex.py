@@ -81,6 +81,18 @@ def test_masks_without_tensors_are_found_once():
     assert seen_blocks.seen_blocks(calls[1]) is not other
 
 
+def test_what_only_pretends_is_not_remembered():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    x = torch.randn(1, 1, 9, 16)
+    with FakeTensorMode() as pretending:
+        fake = pretending.from_tensor(x)
+        call = Call(fake, fake, fake, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
+        assert isinstance(seen_blocks.seen_blocks(call).kv_indices, FakeTensor)
+    call = Call(x, x, x, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
+    assert not isinstance(seen_blocks.seen_blocks(call).kv_indices, FakeTensor)
+
+
 def test_documents_out_of_order_hide_nothing():
     ids = torch.tensor([[5, 1, 9, 1] * 64])
     x = torch.randn(1, 1, 256, 16)

@@ -12,8 +12,7 @@ from triton.runtime import interpreter
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import backward_pass, launch
-from regard.kernels.additive_series import REACH, WAVES, series
+from regard.kernels import launch
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import compare
 from tests.kernels.cases import SMALL
@@ -122,79 +121,6 @@ def test_the_way_back_has_tiles_of_its_own(mask: regard.Mask, monkeypatch: pytes
     arguments = inputs(19, 35, width=30)
     assert launch.Shape.of(*arguments.values()).kind == "short"
     assert_agrees({**arguments, "mask": mask})
-
-
-class Given(regard.Score):
-    """An additive score of queries and keys as they are."""
-
-    combine = "additive"
-
-    def __init__(self, vector: torch.Tensor):
-        self.vector = vector
-
-    def mixing_vector(self) -> torch.Tensor:
-        return self.vector[None]
-
-
-@pytest.fixture
-def waves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows count as many, products with waves have seams, and what rows made of them is added up once."""
-    monkeypatch.setattr(launch, "MANY", 2)
-    monkeypatch.setattr(backward_pass, "FEW", 1)
-    small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
-    monkeypatch.setattr(backward_pass, "series_tiles", lambda device: {**launch.SERIES, **small})
-    monkeypatch.setattr(backward_pass, "WAVES_ROOM", 1)
-
-
-SIGHTS = {
-    "none": None,
-    "causal": regard.causal(),
-    "window": regard.window(4, 3),
-    "padding": regard.padding(torch.tensor([35, 0])),
-    "documents": regard.documents(torch.arange(35).expand(2, -1) // 9),
-}
-
-
-@pytest.mark.parametrize(
-    ("mask", "size", "heads"),
-    [
-        ("none", 30.0, 1),
-        ("causal", 1.0, 4),
-        ("window", 4.0, 1),
-        ("padding", 1.0, 2),
-        ("documents", 30.0, 2),
-    ],
-)
-def test_gradients_by_series_are_as_exact_as_eager_ones(mask: str, size: float, heads: int, waves: None):
-    """size: of one query, so that none of its tiles is within reach where it is large."""
-    arguments = inputs(35, 35, 5, heads=heads)
-    arguments["query"][0, 0, 20] *= size
-    for name in ("key", "value"):
-        arguments[name] = arguments[name][:, : min(heads, 2)]
-    rounded = {name: each.bfloat16() for name, each in arguments.items()}
-    assert launch.Shape.of(*rounded.values()).series
-    found = []
-    for backend, dtype in (
-        ("fused", torch.bfloat16),
-        ("reference", torch.bfloat16),
-        ("reference", torch.float64),
-    ):
-        tensors = [each.to(dtype).requires_grad_() for each in rounded.values()]
-        vector = torch.linspace(-1, 1, 5).to(torch.bfloat16).to(dtype).requires_grad_()
-        output = regard.attention(*tensors, score=Given(vector), mask=SIGHTS[mask], backend=backend).output
-        doutput = torch.linspace(-1, 1, output.numel()).view_as(output).to(torch.bfloat16).to(dtype)
-        found.append(torch.autograd.grad(output, [*tensors, vector], doutput))
-    for mine, plain, exact in zip(*found, strict=True):
-        error, usual = ((each.double() - exact).abs().max() for each in (mine, plain))
-        assert error <= 2 * usual + 2.0**-8 * exact.abs().max()
-
-
-def test_few_sines_are_a_tanh():
-    x = torch.linspace(-REACH.value, REACH.value, 10001, dtype=torch.float64)
-    frequencies, slopes, sizes = series(torch.device("cpu")).double()[:, : WAVES.value // 2]
-    angle = x[:, None] * frequencies
-    assert (angle.sin() @ sizes - x.tanh()).abs().max() < 1e-4
-    assert (angle.cos() @ slopes - (1 - x.tanh() ** 2)).abs().max() < 6e-4
 
 
 @pytest.mark.parametrize("size", [3.0, 12.0, 40.0, 300.0])

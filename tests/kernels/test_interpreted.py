@@ -17,5 +17,9 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
+def test_gradients_as_products_agree():
+    assert_passes_interpreted("interpreted_series.py")
+
+
 def test_cells_and_losses_agree():
     assert_passes_interpreted("interpreted_cells.py")

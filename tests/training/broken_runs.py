@@ -136,7 +136,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def beside(expected: Any, found: Any) -> str:
-    """The first records that differ, and how many there are, if they are records."""
+    """Which files differ; of records the first that do, and how many there are."""
+    if isinstance(expected, dict):
+        return f", {[name for name in expected if expected[name] != found[name]]}"
     if not isinstance(expected, list):
         return ""
     unlike = [(a, b) for a, b in zip(expected, found, strict=False) if a != b]

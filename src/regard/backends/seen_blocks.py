@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.call import Call
 from regard.mask import Mask, Window
@@ -31,7 +31,7 @@ PAIRS_AT_ONCE = 1 << 24
 """So many pairs are asked about at once."""
 
 REMEMBERED = 1 << 18
-"""Masks of at most so many blocks that no tensor is part of are remembered."""
+"""Masks of at most so many blocks that no tensor is part of are remembered: the last 32, of 4 MiB at most."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
@@ -39,9 +39,10 @@ def seen_blocks(call: Call) -> BlockMask:
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device
     plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2
-    # What is made while a graph is captured, or traced, is no tensor to keep.
+    # What is made while a graph is captured, or traced, or of tensors that only pretend, is none to keep.
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if not plain or capturing or torch.compiler.is_compiling():
+    real = type(call.query) in (Tensor, nn.Parameter)
+    if not plain or not real or capturing or torch.compiler.is_compiling():
         return _found(mask, call.whole)
     return _remembered(mask.causal, mask.window, queries, keys, call.start, device)
 

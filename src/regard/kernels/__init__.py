@@ -8,7 +8,7 @@ additive_forward  softmax and context
 additive_decode   one query a sequence
 additive_weights  gradients of values and scores
 additive_backward gradients of query, key and vector
-additive_series   those of query and key in bfloat16, as matrix products
+additive_series   those of query, key and vector in bfloat16, as matrix products
 launch            how large tiles are, and which way a shape goes
 forward_pass      what runs on the way forward, and on how large a grid
 backward_pass     and on the way back

@@ -65,18 +65,27 @@ def _pair(others, gradients, wide, step):
 
 
 @triton.jit
-def _added(shares, slopes, mine, first, second, g, g2, SHARES: tl.constexpr, APPROXIMATE: tl.constexpr):
-    """Sums of g r, where SHARES are wanted, and of g (r - r^2), with those of a pair added; both r by one
-    reciprocal."""
+def _share(r, SERIES: tl.constexpr):
+    """What g is multiplied by for dv: r alone will do where the g of a whole row are summed, which is 0."""
+    return r - 0.5 if SERIES else r
+
+
+@triton.jit
+def _added(
+    shares, slopes, mine, first, second, g, g2,
+    SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Sums of g _share(r), where SHARES are wanted, and of g (r - r^2), with those of a pair added; both r by
+    one reciprocal."""
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
     r, r2 = both * y, both * x
     g, g2 = g[:, None, :], g2[:, None, :]
     if SHARES:
-        shares += g * r
+        shares += g * _share(r, SERIES)
     slopes += g * (r - r * r)
     if SHARES:
-        shares += g2 * r2
+        shares += g2 * _share(r2, SERIES)
     slopes += g2 * (r2 - r2 * r2)
     return shares, slopes
 
@@ -84,7 +93,7 @@ def _added(shares, slopes, mine, first, second, g, g2, SHARES: tl.constexpr, APP
 @triton.jit
 def _walked(
     shares, slopes, mine, others, gradients, wide, step, fours,
-    SHARES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """The sums of _added over so many fours of rows of the other side. Each pair is loaded while the one
     before it is computed with: memory is far, and few warps fit beside each other to wait for it in turns."""
@@ -92,10 +101,10 @@ def _walked(
     for four in range(fours):
         at = 4 * four
         b, b2, h, h2 = _pair(others + (at + 2) * wide, gradients + (at + 2) * step, wide, step)
-        shares, slopes = _added(shares, slopes, mine, a, a2, g, g2, SHARES, APPROXIMATE)
+        shares, slopes = _added(shares, slopes, mine, a, a2, g, g2, SHARES, SERIES, APPROXIMATE)
         at = 4 * tl.minimum(four + 1, fours - 1)
         a, a2, g, g2 = _pair(others + at * wide, gradients + at * step, wide, step)
-        shares, slopes = _added(shares, slopes, mine, b, b2, h, h2, SHARES, APPROXIMATE)
+        shares, slopes = _added(shares, slopes, mine, b, b2, h, h2, SHARES, SERIES, APPROXIMATE)
     return shares, slopes
 
 
@@ -113,10 +122,10 @@ def additive_query_backward_kernel(
 ):  # fmt: skip
     """The gradient of some FOURS of rows of the query, a part of a tile, over part_tiles tiles of keys.
 
-    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of -2 g r over
-    rows and keys, since the g of a row add up to 0. dvector: one row for each four, to be summed. EXACT: each
-    tile is summed by itself first, since long sums lose the last bits of a float32. SERIES: only tiles beyond
-    REACH are computed here.
+    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of g (1 - 2 r)
+    over rows and keys, which is that of -2 g r, since the g of a row add up to 0. dvector: one row for each
+    four, to be summed. EXACT: each tile is summed by itself first, since long sums lose the last bits of a
+    float32. SERIES: only tiles beyond REACH are computed here, whose g need not add up to 0.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -147,7 +156,7 @@ def additive_query_backward_kernel(
                 share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
                 share, slope = _walked(
                     share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
-                    tl.cdiv(stop - column, 4), True, APPROXIMATE,
+                    tl.cdiv(stop - column, 4), True, SERIES, APPROXIMATE,
                 )  # fmt: skip
                 shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
             else:
@@ -161,7 +170,7 @@ def additive_query_backward_kernel(
                     k = tl.load(plain + j * key_step, mask=there, other=0.0).to(tl.float32)
                     r = exact_share(q + k[:, :, None], APPROXIMATE)
                     g = tl.load(gradient_at + j * step)[:, None, :]
-                    shares += g * r
+                    shares += g * _share(r, SERIES)
                     slopes += g * (r - r * r)
     v = 4.0 * tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
@@ -218,7 +227,7 @@ def additive_key_backward_kernel(
                     slope = _zeros(LANES) if EXACT else slopes
                     _, slope = _walked(
                         slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,
-                        tl.cdiv(stop - row, 4), False, APPROXIMATE,
+                        tl.cdiv(stop - row, 4), False, False, APPROXIMATE,
                     )  # fmt: skip
                     slopes = slopes + slope if EXACT else slope
                 else:

@@ -38,11 +38,11 @@ def additive_weigh_kernel(
     scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    EIGHTS: tl.constexpr,
+    EIGHTS: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights, dO . value, in whole tiles; its largest number in each, (B H, tiles down,
-    tiles across); and for each row and tile what its weights make of it, (B H, key tiles, rows), which
-    additive_balance_kernel needs the sum of."""
+    """The gradient of the weights, dO . value, in whole tiles; for each row and tile what its weights make of
+    it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of; and, for SERIES, its largest
+    number in each tile, (B H, tiles down, tiles across), of those that are finite."""
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
         value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
@@ -83,9 +83,15 @@ def additive_weigh_kernel(
         dweights = tl.where(seen, dweights, 0.0)
         at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
         tl.store(dscores + at, dweights)
-        most, made = tl.max(tl.abs(dweights)), tl.sum(weights * dweights, 1)
+        made = tl.sum(weights * dweights, 1)
+        if SERIES:
+            large = tl.abs(dweights)
+            most = tl.max(tl.where(large < float("inf"), large, 0.0))
     tl.store(deltas + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, made)
-    tl.store(largest + (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles + tl.program_id(1), most)
+    if SERIES:
+        tl.store(
+            largest + (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles + tl.program_id(1), most
+        )
 
 
 @triton.jit
@@ -130,7 +136,7 @@ def additive_balance_kernel(
             reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
             reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
             near = reach <= REACH
-            halved = tl.where(near, found * scaled_by(bound, scale), 0.0).to(tl.float16)
+            halved = tl.where(near, found * scaled_by(bound + both, scale), 0.0).to(tl.float16)
             tl.store(half + at, halved)
             tl.store(half_turned + turned_at, tl.trans(halved))
             tl.store(dscores + at, found, mask=near == 0)

@@ -23,7 +23,7 @@ __all__ = ["Backward"]
 
 class Weighed(NamedTuple):
     """The gradient of the scores of some rows, and the same turned, in whole tiles: as float32; and as scaled
-    float16, for the tiles that are near, by a bound of theirs."""
+    float16, for the tiles that are near, by a bound of each sequence and head."""
 
     dscores: Tensor
     turned: Tensor
@@ -54,10 +54,8 @@ class Backward:
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
         self.tiles = series_tiles(forward.query.device)
-        # What is added up, over chunks or by several kernels, is added up in float32.
-        dtype = torch.float32 if several or shape.series else forward.key.dtype
-        self.dkey = forward.key.new_empty(forward.key.shape if self.others else (0,), dtype=dtype)
-        self.dvalue = forward.value.new_empty(forward.value.shape if self.others else (0,), dtype=dtype)
+        self.dkey = self.place(forward.key, several or shape.series)
+        self.dvalue = self.place(forward.value, several)
         dvector: list[Tensor] = []
         for first in chunks:
             rows = min(shape.chunk, shape.queries - first)
@@ -72,6 +70,12 @@ class Backward:
             self.dvalue.to(forward.value.dtype),
             self.to_vector(dvector),
         )
+
+    def place(self, like: Tensor, added: bool) -> Tensor:
+        """Room for the gradient of key or value, if it is wanted; in float32 where that is added up, over
+        chunks or by two kernels."""
+        dtype = torch.float32 if added else like.dtype
+        return like.new_empty(like.shape if self.others else (0,), dtype=dtype)
 
     def to_vector(self, parts: list[Tensor]) -> Tensor:
         """The gradient of the vector, from what it is the sum of, each (B, H, some, D); nothing if not
@@ -111,7 +115,7 @@ class Backward:
             for each in (dscores, other)
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
-        largest = forward.new(self.sequences, *grid[:2])
+        largest = forward.new(self.sequences, *grid[:2]) if shape.series else deltas
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
@@ -123,9 +127,9 @@ class Backward:
             scores, self.norm, forward.value, self.doutput, dscores, deltas, largest, **both,
             depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
-            EIGHTS=in_eights(forward.value, self.doutput),
+            EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
-        bound = largest.amax() if shape.series else largest
+        bound = largest.amax((1, 2)) if shape.series else largest
         if grid[1] > FEW:
             deltas = deltas.sum(1, keepdim=True)
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
@@ -195,8 +199,9 @@ class Backward:
         """The gradient of some rows of the query, parts of `exact` added, and what they add to that of the
         keys; what they send to the vector, (B, H, programs, D)."""
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        bytes_a_channel = max(self.sequences * rows, self.key_sequences * shape.keys) * 2 * WAVES.value
-        some = max(1, WAVES_ROOM // bytes_a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
+        # The same for every chunk: waves of the keys are kept from one to the next.
+        a_channel = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * WAVES.value
+        some = max(1, WAVES_ROOM // a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
         query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
         for channel in range(0, shape.width, some):

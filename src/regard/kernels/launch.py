@@ -27,7 +27,7 @@ SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
 timing on an H200."""
 
 STAGE = 32 << 10
-"""Bytes of such a tile, of which up to three are loaded ahead."""
+"""Bytes of gradients and waves for such a tile, of which up to three are loaded ahead."""
 
 WAVES_ROOM = 128 << 20
 """Bytes that the waves of either side may take: so many channels are computed at once."""
@@ -101,7 +101,7 @@ CHANGES: dict[tuple[str, str], dict[str, int]] = {
 
 
 class Shape(NamedTuple):
-    """The sizes of a call, and of its numbers. back: whether it is on its way back."""
+    """The sizes of a call, and the type of its numbers. back: whether it is on its way back."""
 
     batch: int
     heads: int

@@ -1,0 +1,177 @@
+"""Gradients as products with waves, under Triton's interpreter; test_interpreted.py runs this file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import regard
+from regard.kernels import backward_pass, launch
+from regard.kernels.additive_series import REACH, WAVES, series
+from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
+
+ALL = 1 << 20
+"""Room for the waves of all channels at once."""
+
+
+@pytest.fixture(autouse=True)
+def waves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Few rows count as many, products with waves have seams, what rows made of them is added up once, and
+    memory that nobody has written holds NaN."""
+    monkeypatch.setattr(launch, "MANY", 2)
+    monkeypatch.setattr(backward_pass, "FEW", 1)
+    small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
+    monkeypatch.setattr(backward_pass, "series_tiles", lambda device: {**launch.SERIES, **small})
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Given(regard.Score):
+    """An additive score of queries and keys as they are."""
+
+    combine = "additive"
+
+    def __init__(self, vector: torch.Tensor):
+        self.vector = vector
+
+    def mixing_vector(self) -> torch.Tensor:
+        return self.vector
+
+
+class Try(NamedTuple):
+    """A call, and how. far: which of query and key has a row far from 0. room: for waves, in bytes. vectors:
+    one, or one a head. wanted: of query, key, value and vector. chunks: whether some rows at a time."""
+
+    mask: regard.Mask | None = None
+    heads: int = 1
+    key_heads: int = 1
+    far: str | None = None
+    room: int = ALL
+    vectors: int = 1
+    start: int = 0
+    temperature: float = 1.0
+    wanted: tuple[int, ...] = (0, 1, 2, 3)
+    chunks: bool = False
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Query, key, value and vector, in bfloat16. Of 20 rows the last 4 are a chunk of their own."""
+        query, vector = torch.randn(2, self.heads, 20, 6), torch.randn(self.vectors, 6)
+        key, value = torch.randn(2, self.key_heads, 35, 6), torch.randn(2, self.key_heads, 35, 5)
+        if self.far is not None:
+            {"query": query, "key": key}[self.far][0, 0, 10] *= 30
+        return [each.bfloat16() for each in (query, key, value, vector)]
+
+    def gradients(
+        self, tensors: list[torch.Tensor], doutput: torch.Tensor, backend: str, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, ...]:
+        """Those that are wanted, by this backend in this dtype."""
+        given = [
+            each.to(dtype, copy=True).requires_grad_(at in self.wanted) for at, each in enumerate(tensors)
+        ]
+        options: dict[str, Any] = {"mask": self.mask, "start": self.start}
+        options["select"] = regard.Soft(self.temperature)
+        output = regard.attention(*given[:3], score=Given(given[3]), **options, backend=backend).output
+        return torch.autograd.grad(output, [given[at] for at in self.wanted], doutput.to(dtype))
+
+
+DOCUMENTS = regard.documents(torch.arange(35).expand(2, -1) // 9)
+TRIES = {
+    "far query": Try(far="query", room=1),
+    "far key": Try(far="key"),
+    "causal": Try(regard.causal(), heads=2, room=2 * 16 * 64 * 2, chunks=True),
+    "window, far key": Try(regard.window(4, 3), far="key", room=1, chunks=True),
+    "padding, a vector a head": Try(regard.padding(torch.tensor([35, 0])), heads=2, vectors=2),
+    "documents from 3": Try(DOCUMENTS, key_heads=1, far="key", start=3, temperature=0.5, chunks=True),
+    "the query alone": Try(regard.causal(), heads=4, key_heads=2, wanted=(0,), chunks=True),
+}
+
+
+def doutputs(one: Try) -> torch.Tensor:
+    """A gradient of the output."""
+    return torch.linspace(-1, 1, 2 * one.heads * 20 * 5).view(2, one.heads, 20, 5).bfloat16()
+
+
+def assert_as_exact(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor, batch: slice) -> None:
+    """Hold gradients against float64, beside plain PyTorch in bfloat16: each of these sequences by itself."""
+    mine, plain, exact = (
+        one.gradients(tensors, doutput, backend, dtype)
+        for backend, dtype in (
+            ("fused", torch.bfloat16),
+            ("reference", torch.bfloat16),
+            ("reference", torch.float64),
+        )
+    )
+    for at, *found in zip(one.wanted, mine, plain, exact, strict=True):
+        parts = found if at == 3 else [each[batch] for each in found]
+        for ours, usual, true in zip(*parts, strict=True):
+            error, allowed = ((each.double() - true).abs().max() for each in (ours, usual))
+            # The weights by which values are summed are rounded to bfloat16 too.
+            steps = 2 if at == 2 else 1
+            assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max(), f"number {at}"
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_as_exact_as_plain_ones(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    one = TRIES[name]
+    if one.chunks:
+        request.getfixturevalue("long")
+    monkeypatch.setattr(backward_pass, "WAVES_ROOM", one.room)
+    tensors = one.tensors()
+    assert launch.Shape.of(*tensors[:3]).series
+    assert_as_exact(one, tensors, doutputs(one), slice(None))
+
+
+@pytest.mark.parametrize("sizes", [(1.0, 1e-10), (0.0, 1e-36)])
+def test_tiny_gradients_are_as_exact(sizes: tuple[float, float]):
+    one = Try()
+    doutput = doutputs(one) * torch.tensor(sizes)[:, None, None, None]
+    assert_as_exact(one, one.tensors(), doutput.bfloat16(), slice(None))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+def test_what_is_no_number_stays_in_its_sequence(number: float):
+    one, doutput = Try(), doutputs(Try())
+    doutput[0, 0, 3] = number
+    mine = one.gradients(one.tensors(), doutput, "fused", torch.bfloat16)
+    assert not mine[0][0, 0, 3].isfinite().any() and mine[0][0, 0, :3].isfinite().all()
+    alone = Try(wanted=(0, 1, 2))
+    assert_as_exact(alone, one.tensors(), doutput, slice(1, None))
+
+
+def test_what_nobody_sees_never_matters():
+    one = Try(regard.padding(torch.tensor([30, 35])))
+    tensors, doutput = one.tensors(), doutputs(one)
+    clean = one.gradients(tensors, doutput, "fused", torch.bfloat16)
+    for each in tensors[1:3]:
+        each[0, :, 30:] = torch.nan
+    for mine, expected in zip(one.gradients(tensors, doutput, "fused", torch.bfloat16), clean, strict=True):
+        assert torch.equal(mine, expected)
+
+
+def test_few_waves_are_a_tanh_and_its_slope():
+    x = torch.linspace(-REACH.value, REACH.value, 10001, dtype=torch.float64)
+    frequencies, slopes, sizes = series(torch.device("cpu")).double()[:, : WAVES.value // 2]
+    angle = x[:, None] * frequencies
+    assert (angle.sin() @ sizes - x.tanh()).abs().max() < 8e-5
+    assert (angle.cos() @ slopes - (1 - x.tanh() ** 2)).abs().max() < 1.6e-4
+
+
+@pytest.mark.parametrize("level", [3.0, 5.0, 8.0])
+def test_where_all_is_saturated_gradients_are_no_larger_than_the_error_of_a_slope(level: float):
+    """By as much as the header of additive_series.py says, and no more."""
+    one = Try()
+    query, key, value, vector = one.tensors()
+    query, key = query * 0.1 + level / 2, key * 0.1 + level / 2
+    mine, exact = (
+        one.gradients([query, key, value, vector], doutputs(one), backend, dtype)[0].double()
+        for backend, dtype in (("fused", torch.bfloat16), ("reference", torch.float64))
+    )
+    # The gradients of the scores of a row are at most so much together.
+    together = 2 * doutputs(one).double().abs().sum(-1).max() * value.double().abs().max()
+    allowed = 1.6e-4 * together * vector.double().abs().max() + 2.0**-8 * exact.abs().max()
+    assert (mine - exact).abs().max() <= allowed
