@@ -7,6 +7,8 @@ import torch
 
 import regard
 from regard.backends import reference
+from regard.kernels import backward_pass
+from regard.kernels.additive_series import WAVES
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import compare
@@ -43,16 +45,23 @@ def test_full_size_agrees(name: str, dtype: str, mask: str):
     score = regard.Additive(width, width).cuda()
     hiding = MASKS[mask](queries, keys) if batch == 2 or mask != "causal padding" else regard.causal()
     start = max(0, keys - queries) if hiding is not None else 0
-    plain = tensors(SHAPES[name], getattr(torch, dtype))
-    found = {}
+    assert_as_exact(tensors(SHAPES[name], getattr(torch, dtype)), score, hiding, start)
+
+
+def assert_as_exact(
+    plain: list[torch.Tensor], score: regard.Score, mask: regard.Mask | None, start: int
+) -> None:
+    """Hold output and gradients against float64, beside plain PyTorch in the same dtype."""
+    dtype, found = plain[0].dtype, {}
     for kind in ("fused", "plain", "oracle"):
-        wide = torch.float64 if kind == "oracle" else getattr(torch, dtype)
+        wide = torch.float64 if kind == "oracle" else dtype
         inputs = [each.detach().to(wide).requires_grad_() for each in plain]
-        own = score.to(getattr(torch, dtype)).to(wide)
-        given = {"score": own, "mask": hiding, "start": start, "bias": None, "select": regard.Soft()}
+        own = score.to(dtype).to(wide)
+        given = {"score": own, "mask": mask, "start": start, "bias": None, "select": regard.Soft()}
         if kind == "plain":
             arguments = dict(zip(("query", "key", "value"), inputs, strict=True)) | given
-            output = reference.define(checked(arguments)).output.squeeze(1)
+            output = reference.define(checked(arguments)).output
+            output = output if plain[0].dim() == 4 else output.squeeze(1)
         else:
             backend = "fused" if kind == "fused" else "blocked"
             output = regard.attention(*inputs, **given, backend=backend).output
@@ -60,8 +69,18 @@ def test_full_size_agrees(name: str, dtype: str, mask: str):
         found[kind] = [output, *torch.autograd.grad(output, [*inputs, own.vector], doutput)]
     for ours, theirs, oracle in zip(*found.values(), strict=True):
         error, allowed = ((each.double() - oracle).abs().max().item() for each in (ours, theirs))
-        step = torch.finfo(getattr(torch, dtype)).eps + 16 * torch.finfo(torch.float32).eps
+        step = torch.finfo(dtype).eps + 16 * torch.finfo(torch.float32).eps
         assert error <= 2 * allowed + step * oracle.abs().max().item()
+
+
+def test_waves_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pytest.MonkeyPatch):
+    """Chunks of which the last is shorter, channels in groups, and tiles that only exact kernels reach."""
+    query, key, value = (torch.randn(1, 8, size, 64, device="cuda").bfloat16() for size in (2000, 512, 512))
+    key[:, :, ::97] *= 6
+    shape = Shape.of(query, key, value, back=True)
+    assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
+    monkeypatch.setattr(backward_pass, "WAVES_ROOM", 2 * WAVES.value * 8 * shape.chunk * 24)
+    assert_as_exact([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
 
 
 @pytest.mark.parametrize("width", [64, 1030])
