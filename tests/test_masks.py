@@ -197,6 +197,15 @@ def test_documents_of_any_numbers_however_they_lie(dtype: torch.dtype):
     assert seen is not None and torch.equal(seen, mask.tile(tile).any(-2))
 
 
+def test_documents_of_whole_numbers_and_others():
+    mask, tile = (
+        regard.documents(torch.tensor([[1.0, 2.0]]), torch.tensor([[2, 3]])),
+        whole_tile(2, 2, 0, 1, 1),
+    )
+    seen = mask.seen_keys(tile)
+    assert seen is not None and seen.flatten().tolist() == [True, False]
+
+
 def test_documents_of_no_sequence():
     mask = regard.documents(torch.zeros(0, 3, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))
     seen = mask.seen_keys(whole_tile(3, 4, 0, 0, 1))

@@ -96,6 +96,12 @@ def test_long_ones_agree(long, parts, mask, depth: int):
     assert_agrees({**inputs(18, 35, 5, depth), "mask": mask, "start": 2})
 
 
+def test_documents_need_not_lie_together():
+    ids = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0], [2, 2]]).t()
+    assert not ids.is_contiguous()
+    assert_agrees({**inputs(5, 5), "mask": regard.documents(ids)})
+
+
 def test_parts_add_up(parts):
     assert_agrees(inputs(3, 35, width=66))
     assert_agrees({**inputs(1, 35), "mask": regard.padding(torch.tensor([35, 3]))})

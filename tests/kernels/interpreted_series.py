@@ -153,7 +153,13 @@ def test_what_nobody_sees_never_matters():
         assert torch.equal(mine, expected)
 
 
-def test_few_waves_are_a_tanh_and_its_slope():
+def test_few_waves_are_a_tanh_and_its_slope_whatever_the_default_dtype():
+    series.cache_clear()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert series(torch.device("cpu")).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
     x = torch.linspace(-REACH.value, REACH.value, 10001, dtype=torch.float64)
     frequencies, slopes, sizes = series(torch.device("cpu")).double()[:, : WAVES.value // 2]
     angle = x[:, None] * frequencies

@@ -67,7 +67,9 @@ def run(call: Call) -> Forward:
 def _seen(call: Call) -> tuple[Any, ...]:
     """The mask as the operator takes it: a row sees from `left` before it to `right` behind it."""
     mask = call.mask
-    of_query, of_key = mask.documents or (None, None)
+    of_query, of_key = (
+        (None, None) if mask.documents is None else (ids.contiguous() for ids in mask.documents)
+    )
     return mask.lengths, of_query, of_key, call.start, *mask.sides
 
 
