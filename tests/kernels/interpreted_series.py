@@ -163,6 +163,12 @@ def test_few_waves_are_a_tanh_and_its_slope_whatever_the_default_dtype():
     x = torch.linspace(-REACH.value, REACH.value, 10001, dtype=torch.float64)
     frequencies, slopes, sizes = series(torch.device("cpu")).double()[:, : WAVES.value // 2]
     angle = x[:, None] * frequencies
+    query, key = torch.rand(2, 2000, 1, dtype=torch.float64) * REACH.value - REACH.value / 2
+    sine, cosine = ((key * frequencies).sin().half().double(), (key * frequencies).cos().half().double())
+    own, turned = (query * frequencies).sin(), (query * frequencies).cos()
+    rounded = ((turned * sine + own * cosine) @ sizes, (turned * cosine - own * sine) @ slopes)
+    tanh = (query + key).tanh().squeeze(1)
+    assert (rounded[0] - tanh).abs().max() < 6e-4 and (rounded[1] - (1 - tanh**2)).abs().max() < 4e-4
     assert (angle.sin() @ sizes - x.tanh()).abs().max() < 8e-5
     assert (angle.cos() @ slopes - (1 - x.tanh() ** 2)).abs().max() < 1.6e-4
 
@@ -177,7 +183,9 @@ def test_where_all_is_saturated_gradients_are_no_larger_than_the_error_of_a_slop
         one.gradients([query, key, value, vector], doutputs(one), backend, dtype)[0].double()
         for backend, dtype in (("fused", torch.bfloat16), ("reference", torch.float64))
     )
-    # The gradients of the scores of a row are at most so much together.
-    together = 2 * doutputs(one).double().abs().sum(-1).max() * value.double().abs().max()
-    allowed = 1.6e-4 * together * vector.double().abs().max() + 2.0**-8 * exact.abs().max()
-    assert (mine - exact).abs().max() <= allowed
+    scores = torch.tanh(query.double()[:, :, :, None] + key.double()[:, :, None]) @ vector[0].double()
+    scores.requires_grad_()
+    output = scores.softmax(-1) @ value.double()
+    (of_scores,) = torch.autograd.grad(output, scores, doutputs(one).double())
+    allowed = 4e-4 * of_scores.abs().sum(-1).max() * vector.double().abs().max()
+    assert (mine - exact).abs().max() <= allowed + 2.0**-8 * exact.abs().max()

@@ -67,10 +67,8 @@ def run(call: Call) -> Forward:
 def _seen(call: Call) -> tuple[Any, ...]:
     """The mask as the operator takes it: a row sees from `left` before it to `right` behind it."""
     mask = call.mask
-    of_query, of_key = (
-        (None, None) if mask.documents is None else (ids.contiguous() for ids in mask.documents)
-    )
-    return mask.lengths, of_query, of_key, call.start, *mask.sides
+    documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
+    return mask.lengths, *documents, call.start, *mask.sides
 
 
 _loaded: list[str] = []

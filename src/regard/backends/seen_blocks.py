@@ -2,8 +2,8 @@
 
 Causal masks, windows and lengths are intervals, and documents mostly lie in order: the ends of a block tell
 all of it. A block that is taken for one that has something to see, and has not, costs time and nothing else.
-The rest is asked, some rows at a time. (PyTorch's create_block_mask asks every pair: compiled it took minutes
-to be made ready, and otherwise it holds all of them.)
+The rest is asked, some rows at a time. (PyTorch's create_block_mask asks every pair: it is long to compile,
+and uncompiled it holds all of them.)
 """
 
 from __future__ import annotations
