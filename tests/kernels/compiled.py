@@ -57,6 +57,7 @@ def main() -> None:
         (130, 129, 130, 66, (2, 1), torch.float32, masked),
         (130, 129, 130, 66, (1, 1), torch.bfloat16, plain),
         (1, 50, 250, 96, (1, 1), torch.bfloat16, masked),
+        (1, 50, 250, 96, (1, 1), torch.float32, plain),
     ):
         query, key, value = (
             torch.zeros(2, heads[i > 0], size, wide, dtype=dtype)

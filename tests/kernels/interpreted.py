@@ -33,7 +33,8 @@ interpreter._patch_lang_tensor = _patch_lang_tensor
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles so small that the cases have seams, and so large that they are quick."""
     tile = replace(launch.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
-    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
+    monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
 
 
@@ -100,6 +101,21 @@ def test_documents_need_not_lie_together():
     ids = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0], [2, 2]]).t()
     assert not ids.is_contiguous()
     assert_agrees({**inputs(5, 5), "mask": regard.documents(ids)})
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "cut"),
+    [(50, 50, True), (40, 40, True), (45, 70, True), (64, 64, False), (30, 30, False), (20, 20, False)],
+)
+def test_tiles_are_cut_where_they_are_not_full(queries: int, keys: int, cut: bool):
+    assert launch.Shape(8, 1, 1, queries, keys, 512, 512).ragged == cut
+
+
+@pytest.mark.parametrize("mask", [None, regard.padding(torch.tensor([35, 0])), regard.window(3, 1)], ids=str)
+def test_one_row_is_read_alone(mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch):
+    tile = replace(launch.LAUNCHES["decode"], read_rows=1)
+    monkeypatch.setattr(launch, "LAUNCHES", {**launch.LAUNCHES, "decode": tile})
+    assert_agrees({**inputs(1, 35, heads=2), "mask": mask, "start": 20})
 
 
 def test_parts_add_up(parts):

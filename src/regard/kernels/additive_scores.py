@@ -27,11 +27,11 @@ def up_to_four(size):
 @triton.jit
 def _exponentials(
     source, place, reach, tile, size, end, width, padded, low, high, step,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Write e^2x of the rows of one tile and the channels from low to high, 1 from `end` on, and how far from
-    0 the largest x is. TURNED: `place` is the tile's own, (D, rows), and is filled; else it is that of the
-    whole sequence, (up_to_four(size), padded)."""
+    0 the largest x is. TURNED: `place` is the tile's own, (D, rows), and is filled, of PIECES up to a four;
+    else it is that of the whole sequence, (up_to_four(size), padded)."""
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
     for first in range(low, high, WIDTH):
@@ -42,7 +42,10 @@ def _exponentials(
         largest = tl.maximum(largest, tl.max(tl.abs(x), 1))
         if TURNED:
             there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-            tl.store(there, tl.trans(exponential(x)), mask=(channels < high)[:, None])
+            inside = (channels < high)[:, None]
+            if PIECES:
+                inside = inside & (rows < up_to_four(end))[None, :]
+            tl.store(there, tl.trans(exponential(x)), mask=inside)
         else:
             at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
             inside = (rows < up_to_four(size))[:, None] & (channels < high)[None, :]
@@ -57,7 +60,7 @@ def additive_prepare_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    LENGTHS: tl.constexpr, TURNED: tl.constexpr, EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """e^2q, e^2k, 1 for keys beyond the length, and -2 v in float32 with zeros behind it. One program a tile
     of rows and SPAN of channels, first those of the query and then those of the key; then those of a vector.
@@ -84,7 +87,7 @@ def additive_prepare_kernel(
         )
         _exponentials(
             source, place, reach_of_query + program * spans + span, tile, queries, queries, width, padded,
-            low, high, query_row, ROWS, WIDTH, TURNED,
+            low, high, query_row, ROWS, WIDTH, TURNED, PIECES,
         )  # fmt: skip
     else:
         program -= query_programs
@@ -97,29 +100,25 @@ def additive_prepare_kernel(
         )
         _exponentials(
             source, place, reach_of_key + program * spans + span, tile, keys, end, width, padded, low, high,
-            key_row, COLUMNS, WIDTH, TURNED,
+            key_row, COLUMNS, WIDTH, TURNED, PIECES,
         )  # fmt: skip
 
 
 @triton.jit
-def _tile_of_scores(
+def _summed(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach,
-    row, column, queries, keys, width, query_row, key_row, low, high, scale,
+    rows, columns, row, column, queries, keys, width, query_row, key_row, low, high, scale,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """v . tanh(q + k) times scale over the channels from low to high, for one tile of ROWS x COLUMNS.
+    """v . tanh(q + k) times scale over the channels from low to high, (4, 4, threads), for the rows and
+    columns, (4, threads) each, of a tile at (row, column).
 
     query, key: the sequences themselves; exponentials_of_query, exponentials_of_key: those of this tile;
     vector: -2 v in float32, with zeros behind it.
     reach: how far from 0 the tile's queries and keys are, added up, which decides on which way is safe.
     """
-    PER_ROW: tl.constexpr = ROWS // 4
-    PER_COLUMN: tl.constexpr = COLUMNS // 4
-    thread = tl.arange(0, PER_ROW * PER_COLUMN)
-    rows = (thread // PER_COLUMN)[None, :] * 4 + tl.arange(0, 4)[:, None]
-    columns = (thread % PER_COLUMN)[None, :] * 4 + tl.arange(0, 4)[:, None]
-    shares = tl.zeros([4, 4, PER_ROW * PER_COLUMN], tl.float32)
+    shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
     if reach * (GROUP * TWICE_LOG2E) <= BITS:
         for first in range(low, high, GROUP * UNROLL):
             for unrolled in tl.static_range(UNROLL):
@@ -143,49 +142,84 @@ def _tile_of_scores(
             channels = first + tl.arange(0, 64)
             total += tl.load(vector + channels, mask=channels < high, other=0.0)
         shares -= 0.5 * tl.sum(total, 0)
-    parted = tl.reshape(shares * scale, [4, 4, PER_ROW, PER_COLUMN])
-    return tl.reshape(tl.permute(parted, [2, 0, 3, 1]), [ROWS, COLUMNS])
+    return shares * scale
 
 
 @triton.jit
+def _stored(
+    found, place, rows_left, columns_left, across, piece, scores_row, one,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """Write the scores of a tile, or of a piece of it, so far as rows and columns are left.
+
+    Of PIECES each thread writes its own. The compiler cannot know that `one` is 1: it would have threads
+    trade their scores to write neighbours in memory together, which costs more here."""
+    if PIECES:
+        lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
+        rows = (lane // across * 4)[:, None, None] + four[None, :, None]
+        columns = (lane % across * 4)[:, None, None] + four[None, None, :]
+        inside = (rows < tl.minimum(rows_left, ROWS)) & (columns < columns_left)
+        tl.store(place + (rows * scores_row + columns), tl.permute(found, [2, 0, 1]), mask=inside)
+    else:
+        parted = tl.permute(tl.reshape(found, [4, 4, ROWS // 4, COLUMNS // 4]), [2, 0, 3, 1])
+        rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+        inside = (rows < rows_left) & (columns < columns_left)
+        at = rows.to(tl.int64) * scores_row + columns
+        tl.store(place + at, tl.reshape(parted, [ROWS, COLUMNS]), mask=inside)
+
+
+@triton.jit(do_not_specialize=["one"])
 def additive_scores_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key, scores,
     lengths, length_step, start, left, right,
     heads, groups, queries, keys, width, padded, scale,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    query_tiles, key_tiles, spans, first_tile, parts, part_width, scores_part, scores_head, scores_row,
+    query_tiles, key_tiles, spans, first_tile, one, pieces, parts, part_width,
+    scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
+    UNROLL: tl.constexpr, PIECES: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Scores of the tiles from first_tile on, over some of the channels each: (parts, B H, rows, keys).
 
-    What hides is left out where it hides a whole tile; within a tile every score is written.
+    PIECES: a tile is computed as far as there are rows and keys, by up to `pieces` programs of LANES threads;
+    else one program has the threads for all of it. What hides is left out where it hides a whole tile; within
+    a tile every score up to the length is written.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_head_here = head // groups
-    tile = first_tile + tl.program_id(0)
+    tile = first_tile + tl.program_id(0) // pieces
     row, column = tile * ROWS, tl.program_id(1) * COLUMNS
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+    piece, down, across = 0, ROWS // 4, COLUMNS // 4
+    if PIECES:
+        piece = tl.program_id(0) % pieces * LANES
+        down = tl.cdiv(tl.minimum(queries - row, ROWS), 4)
+        across = tl.cdiv(tl.minimum(end - column, COLUMNS), 4)
+    seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
+    if seen & (piece < down * across):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
         reach = furthest(reach_of_query, query_tile, spans) + furthest(reach_of_key, key_tile, spans)
         low = part * part_width
-        found = _tile_of_scores(
+        lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4)[:, None]
+        rows = tl.minimum(lane // across, down - 1)[None, :] * 4 + four
+        columns = (lane % across)[None, :] * 4 + four
+        found = _summed(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + key_head_here * key_head,
             vector + head * vector_head,
             exponentials_of_query + query_tile * padded * ROWS,
             exponentials_of_key + key_tile * padded * COLUMNS,
-            reach, row, column, queries, keys, width, query_row, key_row,
+            reach, rows, columns, row, column, queries, keys, width, query_row, key_row,
             low, tl.minimum(low + part_width, padded), scale,
             ROWS, COLUMNS, GROUP, UNROLL, CENTRED, APPROXIMATE,
         )  # fmt: skip
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        columns = column + tl.arange(0, COLUMNS)
-        place = scores + part * scores_part + both * scores_head
-        inside = (first_tile * ROWS + rows < queries)[:, None] & (columns < keys)[None, :]
-        tl.store(place + rows.to(tl.int64)[:, None] * scores_row + columns[None, :], found, mask=inside)
+        place = scores + part * scores_part + both * scores_head + column
+        place += (row - first_tile * ROWS).to(tl.int64) * scores_row
+        _stored(
+            found, place, queries - row, end - column, across, piece, scores_row, one,
+            ROWS, COLUMNS, LANES, PIECES,
+        )  # fmt: skip

@@ -178,7 +178,7 @@ class Forward:
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            EIGHTS=in_eights(self.query, self.key), num_warps=4,
+            PIECES=launch.lanes is not None, EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return made
 
@@ -199,15 +199,17 @@ class Forward:
         part_width = up(-(-shape.padded // parts), launch.group * launch.unroll)
         parts = -(-shape.padded // part_width)
         scores = self.new(parts, sequences, rows, shape.keys)
-        additive_scores_kernel[(-(-rows // launch.rows), shape.tiles[1], sequences * parts)](
+        pieces = shape.pieces
+        additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
             self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
             scores,
             **self.sight.by_position(self.query), **self.sizes, width=shape.width, padded=shape.padded,
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
-            parts=parts, part_width=part_width, scores_part=scores.stride(0), scores_head=scores.stride(1),
-            scores_row=scores.stride(2), ROWS=launch.rows, COLUMNS=launch.columns, GROUP=launch.group,
-            UNROLL=launch.unroll, CENTRED=self.centred, APPROXIMATE=self.approximate,
-            num_warps=launch.score_warps,
+            one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
+            scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
+            COLUMNS=launch.columns, LANES=launch.score_threads, GROUP=launch.group, UNROLL=launch.unroll,
+            PIECES=launch.lanes is not None, CENTRED=self.centred, APPROXIMATE=self.approximate,
+            num_warps=max(1, launch.score_threads // 32), maxnreg=launch.score_registers,
         )  # fmt: skip
         return scores
 

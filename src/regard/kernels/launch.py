@@ -29,7 +29,7 @@ timing on an H200."""
 STAGE = 32 << 10
 """Bytes of gradients and waves for such a tile, of which up to three are loaded ahead."""
 
-WAVES_ROOM = 128 << 20
+WAVES_ROOM = 512 << 20
 """Bytes that the waves of either side may take: so many channels are computed at once."""
 
 FEW = 8
@@ -42,6 +42,7 @@ SPAN = 256
 @dataclass(frozen=True)
 class Launch:
     """rows, columns: a tile of scores, 4 x 4 of them a thread, and of their gradients; multiples of 16.
+    lanes: where set, what there is of a tile is cut into pieces, programs of so many threads.
     group: how many channels share a reciprocal, 1, 2 or 4. unroll: how many such groups stand in the loop.
     read_rows, read_columns: a tile of scores that is turned to values. depth: how many channels of values are
     read at once. warps, fours: of the gradient kernels, and into how many groups of four rows they are shared
@@ -62,11 +63,17 @@ class Launch:
     some: int = 4
     width: int = 512
     fill: int = 16
+    lanes: int | None = None
 
     @property
-    def score_warps(self) -> int:
-        """Warps of the kernel in which a thread owns 4 x 4 scores."""
-        return max(1, self.rows * self.columns // 512)
+    def score_threads(self) -> int:
+        """Threads of a program of scores."""
+        return self.lanes or self.rows * self.columns // 16
+
+    @property
+    def score_registers(self) -> int | None:
+        """At most so many a thread of a piece, so that ten pieces fit a multiprocessor at once."""
+        return 96 if self.lanes else None
 
     @property
     def channels(self) -> int:
@@ -89,15 +96,18 @@ LAUNCHES: dict[str, Launch] = {
 """By the class of the shape; chosen by timing on an H200."""
 
 CHANGES: dict[tuple[str, str], dict[str, int]] = {
-    # Three products are made of float32: of smaller tiles.
+    # Three products are made of float32: of smaller tiles, and of one row by sums instead.
+    ("decode", "float32"): {"read_rows": 1},
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
     # Scores are held, so that tiles on the way back can be others.
     ("short", "back"): {"rows": 64, "columns": 64},
     ("decode", "back"): {"depth": 128},
+    # Tiles are cut to what there is of rows and keys.
+    ("short", "ragged"): {"rows": 64, "columns": 64, "unroll": 1, "lanes": 64},
 }
-"""What is otherwise, by the class of the shape: in float32, and on the way back."""
+"""What is otherwise, by the class of the shape: in float32, on the way back, and where tiles are not full."""
 
 
 class Shape(NamedTuple):
@@ -140,9 +150,17 @@ class Shape(NamedTuple):
     def launch(self) -> Launch:
         """Its line in the table, with what is otherwise."""
         found, kind = LAUNCHES[self.kind], self.kind
+        if kind == "short" and self.ragged:
+            found = replace(found, **CHANGES.get((kind, "ragged"), {}))
         if self.dtype == torch.float32:
             found = replace(found, **CHANGES.get((kind, "float32"), {}))
         return replace(found, **CHANGES.get((kind, "back"), {})) if self.back else found
+
+    @property
+    def ragged(self) -> bool:
+        """Whether tiles of 32 x 32 hold a quarter more than its fours of rows and keys, 64 at a time."""
+        fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
+        return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
     @property
     def series(self) -> bool:
@@ -175,6 +193,12 @@ class Shape(NamedTuple):
         return -(-self.queries // self.launch.rows), -(-self.keys // self.launch.columns)
 
     @property
+    def pieces(self) -> int:
+        """How many programs a tile of scores is for at most."""
+        down, across = min(self.queries, self.launch.rows), min(self.keys, self.launch.columns)
+        return -(-(-(-down // 4) * -(-across // 4)) // self.launch.score_threads)
+
+    @property
     def chunk(self) -> int:
         """How many rows may have their scores standing at once, in whole tiles; all if they are held."""
         if self.held:
@@ -186,9 +210,8 @@ class Shape(NamedTuple):
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
         """Into how many parts the channels are cut, so that the scores of so many rows fill the device."""
-        warps = (
-            self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.launch.score_warps
-        )
+        programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.pieces
+        warps = max(1, programs * self.launch.score_threads // 32)
         wanted = -(-processors(device) * self.launch.fill // warps)
         allowed = (self.queries + self.keys) * self.width // max(rows * self.keys, 1)
         return max(1, min(wanted, allowed, -(-self.width // 64)))

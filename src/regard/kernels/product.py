@@ -15,7 +15,9 @@ __all__ = ["product"]
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a @ b. PRECISION: of float32, "ieee" or "tf32x3"; "widened" takes any dtype to float32 first,
-    for the interpreter, which cannot multiply bfloat16."""
+    for the interpreter, which cannot multiply bfloat16. Of one row, the sum of what it multiplies."""
+    if a.shape[0] == 1:
+        return total + tl.sum(tl.trans(a).to(tl.float32) * b.to(tl.float32), 0)[None, :]
     if PRECISION == "widened":
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     return tl.dot(a, b, total, input_precision=PRECISION)
