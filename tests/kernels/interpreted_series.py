@@ -111,7 +111,9 @@ def assert_as_exact(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor
             error, allowed = ((each.double() - true).abs().max() for each in (ours, usual))
             # The weights by which values are summed are rounded to bfloat16 too.
             steps = 2 if at == 2 else 1
-            assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max(), f"number {at}"
+            # The interpreter makes another bfloat16 of what is too small for a normal one.
+            small = torch.finfo(torch.bfloat16).tiny
+            assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max() + small, f"number {at}"
 
 
 @pytest.mark.parametrize("name", TRIES)

@@ -75,7 +75,8 @@ def scaled_by(bound, scale):
     """A power of 2 by which no gradient of a score, at most 2 bound scale, becomes larger than 2^LARGEST."""
     most = 2.0 * tl.load(bound) * tl.abs(scale)
     power = tl.floor(tl.log2(tl.where(most > 0.0, most, 1.0)) * -1.0 + LARGEST)
-    return tl.exp2(tl.minimum(tl.maximum(power, -126.0), 126.0))
+    held = tl.maximum(power, -126.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
