@@ -51,7 +51,6 @@ def main() -> int:
 
         def keep(found: dict[str, Any]) -> None:
             if not given.no_write:
-                stem.parent.mkdir(parents=True, exist_ok=True)
                 whole = joined(before, found, list(cases))
                 stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
                 stem.with_suffix(".md").write_text(tables(whole))
@@ -105,8 +104,8 @@ def _given() -> argparse.Namespace:
     parser.add_argument(
         "--into", default=str(RESULTS), metavar="FOLDER", help="benchmarks/results unless given"
     )
-    parser.add_argument("--seconds", type=float, metavar="N", help="of measuring, a case")
-    parser.add_argument("--limit", type=float, metavar="N", help="seconds of the whole run")
+    parser.add_argument("--seconds", type=_positive, metavar="N", help="of measuring, a case")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="seconds of the whole run")
     parser.add_argument(
         "--quick", action="store_true", help="nothing that PyTorch compiles, a third of the time"
     )
@@ -120,7 +119,19 @@ def _given() -> argparse.Namespace:
         parser.error(f"no case {unknown[0]!r}; known: {', '.join(SUITES[given.suite])}")
     if given.suite == "gpu" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; --suite cpu")
+    if not given.no_write:
+        try:
+            Path(given.into).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"nothing can be written into {given.into}: {error.strerror}")
     return given
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return number
 
 
 if __name__ == "__main__":

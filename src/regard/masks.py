@@ -81,10 +81,8 @@ def documents(queries: Ids, keys: Ids | None = None) -> Mask:
     """
     keys = queries if keys is None else keys
     queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
-    if (
-        not queries.is_floating_point() and not keys.is_floating_point()
-    ):  # not all whole numbers can be sorted
-        queries, keys = queries.long(), keys.long()
+    if not (queries.is_floating_point() or keys.is_floating_point()):
+        queries, keys = queries.long(), keys.long()  # not all kinds of whole numbers can be sorted
     if queries.dim() != 2 or keys.dim() != 2:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
         raise ArgumentError(message("documents()", "ids are (B, N)", shown, "two sizes each"))

@@ -67,3 +67,18 @@ def test_an_unknown_case_is_told_with_the_known(suite, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "third")
     assert "no case 'third'; known: first, second" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--limit", "-3"], "-3 is no number of seconds above 0"),
+        (["--seconds", "nan"], "nan is no number of seconds above 0"),
+        (["--into", __file__], f"nothing can be written into {__file__}: File exists"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_is_measured(suite, given, told, monkeypatch, capsys):
+    monkeypatch.setattr(command, "Run", None)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *given)
+    assert told in capsys.readouterr().err
