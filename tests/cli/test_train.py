@@ -57,11 +57,11 @@ def test_the_whole_way_of_a_user(command, here: Path):
 def test_a_dry_run_tells_and_leaves_nothing(command, here: Path):
     said = trained(command, "--steps", 4, "--dry-run")
     assert said.status == 0 and said.err == ""
-    for part in ("120 pairs read", "steps = 4", "parameters", "vocabulary", "batches an epoch", "MiB"):
+    for part in ("120 pairs read", "steps = 4", "parameters", "vocabulary", "batches per epoch", "MiB"):
         assert part in said.out
     assert not (here / "runs").exists()
     minutes = trained(command, "--minutes", 2, "--dry-run")
-    assert "as many as fit the minutes" in minutes.out
+    assert "minutes = 2.0" in minutes.out and "about 2 minutes on this machine" in minutes.out
     trained(command, "--steps", 2)
     assert trained(command, "--steps", 2, "--dry-run").status == 2
     assert "steps = 2" in command("train", "--out", "runs/x", "--resume", "--dry-run").out
@@ -203,11 +203,16 @@ def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
 
 
 def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("regard.training.budget.LITTLE", 10**9)
+    monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
     said = trained(command, "--minutes", 0.02)
-    assert said.status == 0 and ": give it more minutes, or a smaller model: --set model.width=96" in said.err
-    (budget,) = records(here / "runs/x", "budget")
-    assert budget["text"].startswith("0.02 minutes are ") and budget["total"] > 0
+    assert said.status == 0 and "more minutes" in said.err and "model.width" in said.err  # that was set
+    budget, *_ = records(here / "runs/x", "budget")
+    assert "0.02 minutes" in budget["text"] and budget["total"] > 0
+    options = [*QUICK[2:], "--minutes", 0.02]
+    free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--out", "runs/y")
+    assert free.status == 0 and "more minutes" in free.err and "model.width" not in free.err
+    (plan,) = records(here / "runs/y", "plan")
+    assert f"width {config_of(here / 'runs/y')['model']['width']}" in plan["text"]
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -256,4 +261,4 @@ def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: P
 def test_the_log_is_json_whatever_the_text_was(command, here: Path):
     trained(command, "--steps", 2)
     lines = (here / "runs/x/log.jsonl").read_text(encoding="ascii").splitlines()
-    assert {json.loads(line)["kind"] for line in lines} == {"data", "model", "evaluation", "ended"}
+    assert {json.loads(line)["kind"] for line in lines} == {"data", "model", "plan", "evaluation", "ended"}

@@ -32,8 +32,8 @@ def test_a_run_leaves_what_it_was_made_with_and_a_translator(begun: Path):
         "best",
     } <= {path.name for path in begun.iterdir()}
     config = config_of(begun)
-    assert config["model"] == {"name": "luong", "width": 8, "feeding": False, "dropout": 0.3}
-    assert config["training"]["rate"] == 0.002
+    assert config["model"] == {"name": "luong", "width": 8, "feeding": False, "dropout": 0.0}
+    assert config["training"]["rate"] == 0.006
     assert load_translator(begun).translate(["고양이", ""])[1].text == ""
 
 
@@ -100,7 +100,7 @@ def test_a_run_goes_on_without_being_told_anything_again(begun: Path, monkeypatc
 def test_changed_settings_are_refused_with_the_difference(begun: Path, data: dict[str, list[str]]):
     with pytest.raises(ArgumentError) as caught:
         train(settings(data, training={"rate": 0.5, "steps": 6}), begun, resume=True)
-    assert "\n  training.steps: 4 -> 6\n  training.rate: 0.002 -> 0.5\nhint: --change" in str(caught.value)
+    assert "\n  training.steps: 4 -> 6\n  training.rate: 0.006 -> 0.5\nhint: --change" in str(caught.value)
 
 
 def test_changed_settings_are_taken_where_asked_for(begun: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,7 +132,7 @@ def train(
     if init_from is not None:
         given["init_from"] = str(init_from)
     if dry_run:
-        _tell(estimate(given, out, resume=resume, change=change))
+        _print_estimate(estimate(given, out, resume=resume, change=change, machine=Machine(device, threads)))
         return 0
     console = Console(stderr=True, highlight=False)
     machine = Machine(device, threads)
@@ -139,9 +140,8 @@ def train(
     if outcome.interrupted:
         console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
-    if outcome.little:
-        smaller = "--set model.width=96 --set training.tokens=1024"
-        console.print(Text(f"{outcome.little}: give it more minutes, or a smaller model: {smaller}"))
+    if outcome.warning:
+        console.print(Text(f"{outcome.warning}: {_advice(given)}"))
     console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
     return 0
 
@@ -161,23 +161,42 @@ def _one_length(**given: float | None) -> None:
         raise ArgumentError(message("regard train", " and ".join(named), expected="one of them"))
 
 
-def _tell(found: Estimate) -> None:
-    """What would happen: the data, the settings, the size of it."""
+def _advice(given: Mapping[str, Any]) -> str:
+    """What to change after a run that was too short: never what is chosen already."""
+    model = given.get("model", {})
+    size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
+    return f"give it more minutes, or leave out {size}" if size else "give it more minutes"
+
+
+def _print_estimate(found: Estimate) -> None:
+    """Print what would happen: the data, the settings, the size of it."""
     from regard.training.settings import to_toml
 
     console = Console(highlight=False)
-    for said in found.said:
-        console.print(Text(said) if isinstance(said, str) else said, soft_wrap=isinstance(said, str))
+    for note in found.notes:
+        console.print(Text(note) if isinstance(note, str) else note, soft_wrap=isinstance(note, str))
     console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
     table = Table(box=None, show_header=False)
-    steps = "as many as fit the minutes" if found.steps is None else f"{found.steps:,}"
     rows = {
         "parameters": f"{found.parameters:,}",
-        "vocabulary": f"{found.vocabulary[0]:,} source, {found.vocabulary[1]:,} target",
-        "batches an epoch": f"{found.epoch:,}",
-        "steps": steps,
+        "vocabulary": f"about {found.vocabulary[0]:,} source, {found.vocabulary[1]:,} target",
+        "batches per epoch": f"{found.epoch:,}",
+        "steps": f"{'about ' if found.settings.training.minutes else ''}{found.steps:,}",
         "memory": f"about {found.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
     }
+    if found.seconds is not None:
+        rows["time"] = f"about {_duration(found.seconds)} on this machine"
     for name, value in rows.items():
         table.add_row(Text(name, style="cyan"), Text(value))
     console.print(table)
+
+
+def _duration(seconds: float) -> str:
+    """A duration in the unit that suits it.
+
+    >>> _duration(42), _duration(300), _duration(30_000)
+    ('42 seconds', '5 minutes', '8.3 hours')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,29 +1,94 @@
-"""Budgets: how many steps a training takes, from steps, epochs or minutes."""
+"""Budgets: how many steps a run takes, from a number of steps, epochs or minutes."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from statistics import median
+
 from regard.training.settings import Training
 
-__all__ = ["evaluation_interval", "fitted", "is_known", "little", "total_steps"]
+__all__ = [
+    "TOLERANCE",
+    "WallClock",
+    "budget_warning",
+    "evaluation_interval",
+    "is_known",
+    "plan_steps",
+    "total_steps",
+]
 
-EPOCHS, LEAST, MOST = 30, 2_000, 100_000
-"""How long is trained where nothing is said: so many epochs, in no fewer and no more steps than these."""
+EPOCHS, MIN_STEPS, MAX_STEPS = 30, 2_000, 100_000
+"""The length of a run without a budget: this many epochs, between these numbers of steps."""
 
 EVALUATIONS = 10
-"""How often a run is judged where nothing is said."""
+"""How often a run is evaluated by default."""
 
-SOON, EARLY = 20, 0.25
-"""The speed is known after the warm-up and so many steps, or after such a part of a wall-clock budget."""
+FIRST_STEPS, FIRST_PART = 20, 0.1
+"""Minutes become a number of steps after this many steps, or after this part of the budget."""
 
-LITTLE = 200
-"""Fewer steps than that teach a model hardly anything, nor does less than one epoch."""
+REPLAN = tuple(part / 20 for part in range(1, 20))
+"""The parts of a wall-clock budget after which the number of steps is estimated again."""
 
-JUDGING, RESERVED = 0.2, 0.05
-"""The part of a wall-clock budget that evaluations may take, and that which is kept for writing and error."""
+TOLERANCE = 0.2
+"""A new estimate is logged if the remaining steps differ by more than this part."""
+
+FEW_STEPS = 200
+"""A run with fewer steps, or with less than one epoch, gets a warning."""
+
+EVALUATION_PART, RESERVED = 0.1, 0.04
+"""The part of a wall-clock budget for evaluations, and the part kept for the last checkpoint."""
+
+FIRST_EVALUATIONS = 4
+"""The number of evaluations planned until the first one shows how long they take."""
+
+RECENT = 60
+"""The number of recent steps whose median duration is the pace of a run."""
+
+Plan = tuple[int, int]
+"""The number of steps of a run, and the number of steps between two evaluations."""
+
+
+class WallClock:
+    """A budget of minutes: what steps and evaluations take, and how many steps fit.
+
+    The pace is the median duration of the recent steps, so that a slow start does not distort the estimate.
+
+    >>> clock = WallClock(Training(minutes=2))
+    >>> for seconds in (9.0, 0.5, 0.5, 0.5):
+    ...     clock.add_step(seconds)
+    >>> clock.plan(elapsed=10.5, step=4)
+    (192, 47)
+    """
+
+    def __init__(self, settings: Training) -> None:
+        self.budget = math.inf if settings.minutes is None else 60 * settings.minutes
+        self.evaluation: float | None = None
+        self._every = settings.evaluate_every
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._parts = 0
+
+    def add_step(self, seconds: float) -> None:
+        """Record the duration of a step."""
+        self._recent.append(seconds)
+
+    def is_over(self, elapsed: float) -> bool:
+        """Whether more seconds have passed than the budget has."""
+        return elapsed > self.budget
+
+    def replan_due(self, elapsed: float) -> bool:
+        """Whether another part of the budget has passed since the last call."""
+        before, self._parts = self._parts, sum(part * self.budget <= elapsed for part in REPLAN)
+        return self._parts > before
+
+    def plan(self, elapsed: float, step: int) -> Plan:
+        """The number of steps that fit into the budget, `step` of them done, and the evaluation interval."""
+        pace = median(self._recent) if self._recent else elapsed / max(step, 1)
+        return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
 
 def total_steps(settings: Training, epoch: int) -> int | None:
-    """The steps of a run with epochs of so many batches; None for minutes, until the speed is known.
+    """The number of steps of a run with `epoch` batches per epoch; None for minutes, which need the pace.
 
     >>> total_steps(Training(epochs=2), epoch=50), total_steps(Training(minutes=3), epoch=50)
     (100, None)
@@ -35,52 +100,56 @@ def total_steps(settings: Training, epoch: int) -> int | None:
     each = epoch / settings.accumulate
     if settings.epochs is not None:
         return max(round(settings.epochs * each), 1)
-    return min(max(round(EPOCHS * each), LEAST), MOST)
+    return min(max(round(EPOCHS * each), MIN_STEPS), MAX_STEPS)
 
 
-def is_known(budget: float, seconds: float, step: int, settings: Training) -> bool:
-    """Whether the speed of a run is known, when `step` of its steps took `seconds` of a budget.
+def is_known(budget: float, seconds: float, step: int) -> bool:
+    """Whether enough steps were timed: `step` steps took `seconds` of a budget in seconds.
 
-    >>> is_known(100, seconds=2, step=10, settings=Training(warm_up=50))
+    >>> is_known(100, seconds=2, step=10)
     False
     """
-    return step >= max(settings.warm_up, SOON) or seconds >= EARLY * budget
+    return step >= FIRST_STEPS or seconds >= FIRST_PART * budget
 
 
-def fitted(budget: float, seconds: float, step: int, evaluation: float, every: int | None) -> tuple[int, int]:
-    """How many steps fit in a budget of seconds, and after how many the model is judged.
+def plan_steps(
+    budget: float, elapsed: float, step: int, pace: float, evaluation: float | None, every: int | None
+) -> Plan:
+    """How many steps fit into a budget of seconds, and the interval between evaluations.
 
-    seconds: what `step` of them took. evaluation: what judging it once took after that. every: how often it
-    is judged, where that was said; else so often that little of the time goes there.
+    elapsed: seconds used by the first `step` steps and their evaluations. pace: seconds of a step from now
+    on. evaluation: seconds of one evaluation, if known. every: the interval, if the settings fix it.
 
-    >>> fitted(100, seconds=10, step=50, evaluation=1.0, every=None)
-    (420, 42)
-    >>> fitted(100, seconds=10, step=50, evaluation=10.0, every=None)
-    (375, 375)
+    >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=1.0, every=None)
+    (440, 49)
+    >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=10.0, every=None)
+    (430, 380)
     """
-    left = max(budget * (1 - RESERVED) - seconds - evaluation, 0.0)
-    pace = max(seconds / max(step, 1), 1e-9)
+    left = max(budget * (1 - RESERVED) - elapsed, 0.0)
+    pace = max(pace, 1e-9)
+    if evaluation is None:
+        evaluation = EVALUATION_PART * left / FIRST_EVALUATIONS
     if every is not None:
         return step + int(left / (pace + evaluation / every)), every
-    count = max(min(int(JUDGING * left / max(evaluation, 1e-9)), EVALUATIONS), 1)
+    count = max(min(int(EVALUATION_PART * left / max(evaluation, 1e-9)), EVALUATIONS), 1)
     total = step + int(max(left - count * evaluation, 0.0) / pace)
-    return total, max(-(-total // count), 1)
+    return total, max(-(-(total - step) // count), 1)
 
 
-def little(steps: int, epoch: float) -> str:
-    """What is to be said of so few steps, where an epoch has so many; "" where they are enough to learn by.
+def budget_warning(steps: int, epoch: float) -> str:
+    """A warning about a run of so few steps, given the steps of one epoch; "" if they are enough.
 
-    >>> little(28, epoch=100), little(150, epoch=50), little(2000, epoch=100)
-    ('that is 0.28 of an epoch', 'that is 3 epochs, in 150 steps', '')
+    >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
+    ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')
     """
     epochs = steps / max(epoch, 1.0)
-    if epochs < 1:
-        return f"that is {epochs:.2g} of an epoch"
-    return f"that is {epochs:.2g} epochs, in {steps} steps" if steps < LITTLE else ""
+    if steps >= FEW_STEPS and epochs >= 0.25:
+        return ""
+    return f"only {steps:,} steps, {epochs:.2g} {'of an epoch' if epochs < 1 else 'epochs'}"
 
 
 def evaluation_interval(settings: Training, total: int | None) -> int | None:
-    """After how many steps a run is judged; None while that is not known."""
+    """The number of steps between two evaluations; None while the length of the run is unknown."""
     if settings.evaluate_every is not None:
         return settings.evaluate_every
     return None if total is None else max(-(-total // EVALUATIONS), 1)

@@ -14,7 +14,14 @@ from rich.console import Console
 from torch import nn
 
 from regard.errors import DataError, UnknownName, message
-from regard.training.budget import evaluation_interval, fitted, is_known, little, total_steps
+from regard.training.budget import (
+    TOLERANCE,
+    WallClock,
+    budget_warning,
+    evaluation_interval,
+    is_known,
+    total_steps,
+)
 from regard.training.capture import capture_chosen
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
@@ -81,7 +88,8 @@ class Trainer:
         self._stream = self._batches()
         self._began = self._last_save = clock()
         self._saved: tuple[Any, ...] = ()
-        self._stop, self._out_of_time, self._save_wanted = False, 0, 0
+        self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
+        self._budget = WallClock(settings)
 
     def resume(self) -> Checkpoint | None:
         """Take up the last checkpoint that is whole, if there is one; the log says which, and why it."""
@@ -122,14 +130,17 @@ class Trainer:
         self.log.total = at.total
         if self._uncaptured:
             self._event("capture", self._uncaptured)
-        self._out_of_time = self.processes.share(int(self._late()))
+        self._budget.replan_due(self._seconds())  # the parts of the budget that an earlier process used
+        self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
-            self._settle_minutes(asked)
+            self._settle_minutes()
             if self._due() and at.evaluated != at.step and not self._stop:
                 self._evaluate(asked)
         while not self._stop and not self._over():
             self._step(asked)
-            self._settle_minutes(asked)
+            self._settle_minutes()
+            if self._replan_wanted and not (self._stop or self._out_of_time):
+                self._replan()
             if self._due() and at.evaluated != at.step and not self._stop:
                 self._evaluate(asked)
             if self._stop or self._save_due():
@@ -151,38 +162,44 @@ class Trainer:
             at.ended = f"{settings.minutes:g} minutes are over"
         return bool(at.ended)
 
-    def _late(self) -> bool:
-        return self.settings.minutes is not None and self._seconds() > 60 * self.settings.minutes
-
     def _old(self) -> bool:
         return self.clock() - self._last_save > SAVE_SECONDS
 
     def _seconds(self) -> float:
         return self.clock() - self._began
 
-    def _settle_minutes(self, asked: Interruption) -> None:
-        """Turn minutes into a number of steps, once the speed is known; from then on it is fixed."""
+    def _settle_minutes(self) -> None:
+        """Turn minutes into a number of steps as soon as the pace is known; _replan() may correct it."""
         at, minutes = self.progress, self.settings.minutes
         if at.total is not None or minutes is None or self._stop:
             return
-        spent = self._seconds()
-        if not self.processes.share(is_known(60 * minutes, spent, at.step, self.settings)):
+        if not self.processes.share(is_known(60 * minutes, self._seconds(), at.step)):
             return
-        if at.evaluated != at.step:  # once, to know how long that takes
-            self._evaluate(asked)
-        if self._stop:
-            return
-        evaluation = self._seconds() - spent
-        plan = fitted(60 * minutes, spent, at.step, evaluation, self.settings.evaluate_every)
-        at.total, at.every = self.processes.share(plan)
-        self.log.total = at.total
-        text = f"{minutes:g} minutes are {at.total:,} steps here"
-        few = little(at.total, self.task.len_epoch(0) / self.settings.accumulate)
-        self._event("budget", f"{text}; {few}, and little is learned" if few else text, total=at.total)
+        plan = self.processes.share(self._budget.plan(self._seconds(), at.step))
+        self._announce(f"{minutes:g} minutes: {plan[0]:,} steps at the current speed", plan)
+
+    def _replan(self) -> None:
+        """Correct the number of steps if the pace has changed, so that the schedule ends with the minutes."""
+        at = self.progress
+        total, every = self.processes.share(self._budget.plan(self._seconds(), at.step))
+        assert at.total is not None
+        if abs(total - at.total) > TOLERANCE * max(at.total - at.step, 1):
+            self._announce(f"the speed has changed: {total:,} steps instead of {at.total:,}", (total, every))
+        at.total, at.every, self.log.total = total, every, total
+
+    def _announce(self, text: str, plan: tuple[int, int]) -> None:
+        """Log the number of steps of a wall-clock budget, and save it: a resumed run keeps it."""
+        self.progress.total, self.progress.every = plan
+        self.log.total, epoch = plan[0], self.task.len_epoch(0) / self.settings.accumulate
+        few = budget_warning(plan[0], epoch)
+        self._event("budget", f"{text}; {few}: the model will learn little" if few else text, total=plan[0])
         self.save()
 
     def _due(self) -> bool:
+        """Whether an evaluation is due: at fixed steps, or so many steps after the last under minutes."""
         at = self.progress
+        if at.every and self.settings.evaluate_every is None:
+            return at.step - at.evaluated >= at.every
         every = at.every or evaluation_interval(self.settings, at.total)
         return bool(every and at.step and at.step % every == 0)
 
@@ -200,14 +217,17 @@ class Trainer:
 
     def _step(self, asked: Interruption) -> None:
         """One step: the gradients of all its batches in all processes, and one move of the weights."""
-        at, settings = self.progress, self.settings
+        at, settings, began = self.progress, self.settings, self.clock()
         batches = [next(self._stream) for _ in range(settings.accumulate)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # The clock of the first process counts, a wish to stop in any: told in one exchange.
-        late, old = (int(self.processes.first and each) for each in (self._late(), self._old()))
-        told = torch.tensor([own, int(bool(asked)), late, old])
-        tokens, stopping, self._out_of_time, self._save_wanted = self.processes.sum(told).tolist()
+        # The clock of the first process decides, a request to stop in any process: one exchange for all.
+        elapsed = self._seconds()
+        replan = at.total is not None and self._budget.replan_due(elapsed)
+        clocks = (self._budget.is_over(elapsed), self._old(), replan)
+        flags = [int(bool(asked)), *(int(self.processes.first and each) for each in clocks)]
+        exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
+        tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
         rate = learning_rate(
             at.step, rate=settings.rate, schedule=settings.schedule, warm_up=settings.warm_up, total=at.total
@@ -229,6 +249,7 @@ class Trainer:
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(asked))
         means = {name: value / tokens for name, value in zip(parts, sums, strict=False)}
         loss = means.pop("loss")
+        self._budget.add_step(self.clock() - began)
         if self.processes.first:
             self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
 
@@ -256,7 +277,7 @@ class Trainer:
 
     def _evaluate(self, asked: Interruption) -> None:
         """Judge the model, in the first process; an interrupted evaluation is done again when resumed."""
-        at, found = self.progress, None
+        at, found, began = self.progress, None, self.clock()
         if self.processes.first:
             self.model.eval()
             with self.average.applied() if self.average is not None else nullcontext():
@@ -264,6 +285,7 @@ class Trainer:
                     found = self.task.evaluate(asked)
                 except Stopped:
                     found = None
+        self._budget.evaluation = self.clock() - began
         scores = self.processes.share(None if found is None else dict(found.scores))
         if scores is None:
             self._stop = True

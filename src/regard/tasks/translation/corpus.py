@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ from regard.data.inspection import Report
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError, UnknownName, message
 from regard.evaluation import Links, read_links
-from regard.tasks.translation.defaults import PAIRS
+from regard.tasks.translation.planning import DEFAULT_PAIRS
 from regard.tasks.translation.settings import Data
 
-__all__ = ["Corpus", "Split", "load_tokenizers", "read_split"]
+__all__ = ["Corpus", "Split", "load_tokenizers", "read_split", "status"]
 
 TOKENIZERS = ("source.tokenizer", "target.tokenizer")
 """The files of a run folder that hold them; one file serves both sides where the vocabulary is joint."""
@@ -85,16 +85,21 @@ class Corpus:
         return (*found, *([f"{cut:,} pairs to judge by are cut: a side has too many tokens"] if cut else []))
 
     @classmethod
-    def made(cls, split: Split, data: Data, folder: Path, cache: Path | None = None) -> Corpus:
-        """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache."""
+    def made(
+        cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
+    ) -> Corpus:
+        """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache.
+
+        lines: the most lines that each tokenizer is learned from, where they should be few.
+        """
         if not (folder / TOKENIZERS[0]).exists():
-            console = Console(stderr=True)
-            with console.status("learning tokenizers") if console.is_terminal else nullcontext():
+            with status("learning tokenizers"):
                 learned = train_tokenizers(
                     _Lowered(split.train) if data.lowercase else split.train,
                     data.tokenizer or "unigram",
                     joint=data.joint,
                     sizes=(data.source_size, data.target_size),
+                    lines=lines,
                 )
             for tokenizer, name in zip(learned, TOKENIZERS, strict=True):
                 tokenizer.save(folder / name)
@@ -103,6 +108,12 @@ class Corpus:
         train = encode_pairs(split.train, source, target, place, longest=data.longest)
         valid = encode_pairs(split.valid, source, target, place, longest=data.longest, over="truncate")
         return cls(split, source, target, train, valid)
+
+
+def status(text: str) -> AbstractContextManager[Any]:
+    """Show on a terminal what is being done, while it is done."""
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
 
 
 def cache_folder() -> Path:
@@ -194,7 +205,7 @@ def _links(paths: Sequence[str], pairs: int) -> list[Links]:
 
 
 def _built_in(data: Data) -> Split:
-    examples = list(korean_english("train", data.pairs or PAIRS))
+    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS))
     valid = list(korean_english("valid", data.held_out or HELD_OUT))
     return Split(
         pairs_from_lists([each.source for each in examples], [each.target for each in examples]),

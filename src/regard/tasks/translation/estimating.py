@@ -15,62 +15,95 @@ from regard.data import load_tokenizer
 from regard.data.inspection import Report
 from regard.tasks.run_folder import check_data
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus
-from regard.tasks.translation.running import build_from, ready_to_begin
+from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.planning import Plan
+from regard.tasks.translation.running import Machine, build_from, ready_to_begin, set_threads
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
+from regard.tasks.translation.trial import plan_run
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
+from regard.training.settings import build
 
 __all__ = ["Estimate", "estimate"]
 
 
+LINES = 10_000
+"""Lines that the tokenizers of an estimate are learned from: enough to know how long sentences are."""
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would be: its settings, data, size and memory.
+    """What a run would be: its settings, data, size, memory and duration.
 
-    memory: bytes at the largest batch: weights, gradients, what the optimizer keeps, and activations.
+    notes: what was found in the data, and the plan. epoch: batches of an epoch. steps: of the run; a forecast
+    for a budget in minutes. memory: bytes at the largest batch: weights, gradients, the optimizer's state and
+    activations. seconds: how long the run would take; None for one that is resumed.
     """
 
     settings: TranslationSettings
-    said: tuple[str | Report, ...]
+    notes: tuple[str | Report, ...]
     parameters: int
     vocabulary: tuple[int, int]
     epoch: int
-    steps: int | None
+    steps: int
     memory: int
+    seconds: float | None
 
 
 def estimate(
-    given: Mapping[str, Any], folder: str | Path, *, resume: bool = False, change: bool = False
+    given: Mapping[str, Any],
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    change: bool = False,
+    machine: Machine | None = None,
 ) -> Estimate:
-    """Read the data, learn the tokenizers, and run the largest batch once; nothing of it is kept.
+    """Read the data, learn small tokenizers, measure the speed, and plan the run; nothing of it is kept.
 
-    given, folder, resume, change: as train_translation() takes them; what it would refuse is refused.
+    given, folder, resume, change, machine: as train_translation() takes them; the same errors are raised.
     """
-    begun = ready_to_begin(Path(folder), resume, given)
-    settings, split = settled(given, Path(folder) if begun else None, change=change)
+    machine, folder = machine or Machine(), Path(folder)
+    device = choose_device(machine.device)
+    begun = ready_to_begin(folder, resume, given)
+    run = settled(given, folder if begun else None, change=change)
     if begun and not change:
-        check_data(Path(folder), split.fingerprints)
+        check_data(folder, run.split.fingerprints)
     with TemporaryDirectory() as scratch:
-        tokens = folder if begun else settings.init_from
+        tokens = folder if begun else run.settings.init_from
         if tokens is not None:
             for name in TOKENIZERS:
                 load_tokenizer(Path(tokens) / name).save(Path(scratch) / name)
-        corpus = Corpus.made(split, settings.data, Path(scratch), Path(scratch) / "cache")
+        place = Path(scratch)
+        corpus = Corpus.made(run.split, run.settings.data, place, place / "cache", lines=LINES)
+        settings, plan = run.settings, None
+        if run.open is not None:
+            fixed = set_threads(machine, folder, device, Processes())
+            plan = plan_run(run.open, corpus, device, Processes(), threads=not fixed, timed=True)
+            settings = build(TranslationSettings, plan.settings, "the settings")
         model = build_from(settings, corpus)
         task = TranslationTask(model, corpus, settings, Processes())
         parameters = sum(each.numel() for each in model.parameters())
         copies = 4 + bool(settings.training.ema)  # weights, gradients, two moments, and an average
         return Estimate(
             settings,
-            (*split.said, *corpus.said),
+            (*run.split.said, *corpus.said, *((plan.text,) if plan else ())),
             parameters,
             (corpus.source.size, corpus.target.size),
             task.len_epoch(0),
-            total_steps(settings.training, task.len_epoch(0)),
+            total_steps(settings.training, task.len_epoch(0)) or _forecast(task, plan),
             4 * parameters * copies + _saved(task),
+            None if plan is None else plan.seconds,
         )
+
+
+def _forecast(task: TranslationTask, plan: Plan | None) -> int:
+    """How many steps fit into the minutes of a plan; 0 if there is none."""
+    if plan is None:
+        return 0
+    tokens = int(task.corpus.train.target_lengths.sum()) + len(task.corpus.train)
+    return round(plan.tokens / max(tokens, 1) * task.len_epoch(0) / task.settings.training.accumulate)
 
 
 def _saved(task: TranslationTask) -> int:

@@ -25,11 +25,12 @@ from regard.tasks.run_folder import (
     write_data,
 )
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
-from regard.tasks.translation.devices import choose_device, free_cores
+from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
-from regard.training.budget import little
+from regard.tasks.translation.trial import plan_run
+from regard.training.budget import budget_warning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
@@ -39,7 +40,15 @@ from regard.training.loop import Trainer
 from regard.training.progress import Progress
 from regard.training.settings import build
 
-__all__ = ["Machine", "Outcome", "build_from", "load_task", "ready_to_begin", "train_translation"]
+__all__ = [
+    "Machine",
+    "Outcome",
+    "build_from",
+    "load_task",
+    "ready_to_begin",
+    "set_threads",
+    "train_translation",
+]
 
 
 @dataclass(frozen=True)
@@ -54,13 +63,13 @@ class Machine:
 class Outcome:
     """How a training ended: where the run stands, and by what it was interrupted, if it was.
 
-    little: a sentence on how little was trained, where minutes were too few; "" otherwise.
+    warning: that the minutes were too few for this model and these data; "" if they were enough.
     """
 
     folder: Path
     progress: Progress
     interrupted: str = ""
-    little: str = ""
+    warning: str = ""
 
 
 def train_translation(
@@ -86,15 +95,19 @@ def train_translation(
     device = choose_device(machine.device)
     with joined(device) as processes:
         begun = processes.share(ready_to_begin(folder, resume, given) if processes.first else None)
-        settings, split = settled(given, folder if begun else None, change=change)
+        run = settled(given, folder if begun else None, change=change)
         if begun and not change:
-            check_data(folder, split.fingerprints)
+            check_data(folder, run.split.fingerprints)
         with locked(made_folder(folder)) if processes.first else nullcontext():
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
-            corpus = _in_turn(processes, split, settings, folder, fresh=not begun)
-            _set_threads(machine, folder, device, processes)
-            return _trained(settings, corpus, folder, device, processes, console)
+            corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
+            fixed = set_threads(machine, folder, device, processes)
+            settings, text = run.settings, ""
+            if run.open is not None:
+                plan = plan_run(run.open, corpus, device, processes, threads=not fixed)
+                settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
+            return _trained(settings, corpus, folder, device, processes, console, text)
 
 
 def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
@@ -152,22 +165,23 @@ def _in_turn(
     return corpus or Corpus.made(split, settings.data, folder)
 
 
-def _set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """As many threads as asked for, or as the run had, or as cores are free.
+def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> bool:
+    """Set the number of threads that was asked for, or that a resumed run had; False if there is none.
 
     A run keeps its number: with another, sums are rounded in another order.
     """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
-    elif device == "cpu":
-        try:
-            before = Checkpoints(folder).latest()
-        except DataError:
-            before = None
-        if before is not None:
-            torch.set_num_threads(int(before.state["threads"]))
-        elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(min(torch.get_num_threads(), free_cores()))
+        return True
+    if device != "cpu" or processes.world > 1 or "OMP_NUM_THREADS" in os.environ:
+        return True
+    try:
+        before = Checkpoints(folder).latest()
+    except DataError:
+        before = None
+    if before is not None:
+        torch.set_num_threads(int(before.state["threads"]))
+    return before is not None
 
 
 def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
@@ -194,6 +208,7 @@ def _trained(
     device: str,
     processes: Processes,
     console: Console | None,
+    plan: str,
 ) -> Outcome:
     model = build_from(settings, corpus)
     if settings.init_from is not None:
@@ -215,23 +230,25 @@ def _trained(
         if found is not None:
             log.event("resumed", f"resumed at step {found.step:,}", step=found.step)
         else:
-            _introduce(log, settings, corpus, model)
+            _introduce(log, settings, corpus, model, plan)
         progress = trainer.run(asked)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
     few = ""
     if settings.training.minutes is not None:
-        few = little(progress.step, task.len_epoch(0) / settings.training.accumulate)
+        few = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulate)
     return Outcome(folder, progress, "" if progress.ended else asked.cause, few)
 
 
-def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model) -> None:
-    """Say what a run begins with: the data and what was done to them, and the model."""
+def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model, plan: str) -> None:
+    """Log what a run begins with: the data, the model, and the settings that were chosen."""
     for said in (*corpus.split.said, *corpus.said):
         log.event("data", str(said), shown=said)
     count = sum(each.numel() for each in model.parameters())
     sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
     log.event("model", f"{settings.model.name}, {count:,} parameters, {sizes}{start}", parameters=count)
+    if plan:
+        log.event("plan", plan)
 
 
 def _start_from(model: Model, other: Path, folder: Path) -> None:

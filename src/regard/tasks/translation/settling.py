@@ -1,8 +1,9 @@
-"""Settling: from what was said to the whole settings of a run, and its data."""
+"""Settling: from the settings a user gives to checked settings, and the data they name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from regard.errors import ArgumentError, message
 from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of
 from regard.tasks.translation.corpus import Split, read_split
-from regard.tasks.translation.defaults import filled
+from regard.tasks.translation.planning import fill_data
 from regard.tasks.translation.settings import TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
-__all__ = ["settled"]
+__all__ = ["Settled", "settled"]
 
 PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
 
@@ -27,12 +28,22 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 """What no run can change once it is begun."""
 
 
-def settled(
-    given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False
-) -> tuple[TranslationSettings, Split]:
-    """The settings of a run, what was not said filled in, and its data, checked.
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """The settings of a run and its data, checked.
 
-    begun: the folder of a run that is to go on; change: whether its settings may be others than they were.
+    open: of a run that is new, the settings that make_plan() completes; None for one that is resumed.
+    """
+
+    settings: TranslationSettings
+    split: Split
+    open: dict[str, Any] | None
+
+
+def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False) -> Settled:
+    """Check the settings of a run and read its data.
+
+    begun: the folder of a run that is resumed; change: whether its settings may differ from before.
     """
     given = _absolute(given)
     if begun is not None:
@@ -41,18 +52,17 @@ def settled(
         wanted = merged(without_length(before, given), given)
         settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
         check_settings(begun, wanted, FIXED if change else None)
-        return settings, read_split(settings.data)
-    place = "the settings"
+        return Settled(settings, read_split(settings.data), None)
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
     if given.get("init_from") is not None:
         given = _like_the_other(given)
-    first = build(TranslationSettings, given, place)
-    with torch.device("meta"):  # options that are wrong are found before anything is read
-        build_model(first.model.name, 8, 8, **first.model.options)
-    split = read_split(first.data)
-    return build(TranslationSettings, filled(given, len(split.train)), place), split
+    given = fill_data(given)
+    settings = build(TranslationSettings, given, "the settings")
+    with torch.device("meta"):  # wrong options are found before anything is read
+        build_model(settings.model.name, 8, 8, **settings.model.options)
+    return Settled(settings, read_split(settings.data), given)
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -1,0 +1,276 @@
+"""Planning: the model size, batch size, learning rate and dropout for the data, the budget and the speed.
+
+The rules were fitted to about 140 short trainings on 5,000 to 168,000 sentence pairs, with 2 to 15 minutes of
+two CPU cores each; benchmarks/first_hour.py compares their choices with settings tried by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
+from regard.training.settings import merged
+
+__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "make_plan"]
+
+DEFAULT_PAIRS = 20_000
+"""The number of training pairs taken from the built-in corpus."""
+
+Options = dict[str, Any]
+Speed = Callable[[Options, int], float]
+"""From the options of a model and the tokens of a batch, padding counted, to target tokens per second."""
+
+FILLED = 0.9
+"""Target tokens of a batch per token of its size: the rest is padding."""
+
+STEPS = 800
+"""Batches are as large as leaves this many steps: fewer do not converge, more waste the hardware."""
+
+BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
+"""The batch sizes to choose from, in tokens, by the kind of device."""
+
+USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
+"""The batch size of a run whose length is given in steps."""
+
+REPEATS = 8
+"""Epochs after which a larger model gains more than further repetition of the same data."""
+
+MEASUREMENTS = 3
+"""The number of model sizes that are timed at most."""
+
+TUNING_RATE = 3e-4
+"""The learning rate of a run that starts from the weights of another."""
+
+SHORT_MINUTES, SHORT_SENTENCES = 5, 200
+"""In runs of at most this many minutes, this many sentences are translated at each evaluation."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The sizes of one kind of model, and the learning rate of width 128 in batches of 1,024 tokens.
+
+    tokens_needed: target tokens to train on, per unit of width times layers: with fewer, a smaller model is
+    better. widths: (width, layers), ascending; layers is 0 where the model has no such option. power: of the
+    width in the learning rate.
+    """
+
+    rate: float
+    power: float
+    tokens_needed: int
+    widths: tuple[tuple[int, int], ...]
+
+
+RECURRENT = Family(6e-3, 0.5, 6_250, tuple((width, 0) for width in range(64, 1025, 32)))
+TRANSFORMER = Family(
+    3.5e-3, 1.0, 5_000, ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6))
+)
+FAMILIES = {"transformer": TRANSFORMER}
+"""The family of each model that is not RECURRENT."""
+
+SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
+"""Options of a model that fix its size: where one is given, no other size is tried."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run trains on, and where.
+
+    pairs: of the training data. tokens: target tokens of one epoch. device: its kind. processes: how many
+    train together, each with batches of its own.
+    """
+
+    pairs: int
+    tokens: int
+    device: str = "cpu"
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings with everything chosen, and the choice in one sentence.
+
+    tokens: target tokens that the run will train on. tokens_per_second: the speed, if it was measured.
+    """
+
+    settings: dict[str, Any]
+    text: str
+    tokens: float
+    tokens_per_second: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the run will take, evaluations counted; None if the speed is not known."""
+        if self.tokens_per_second is None:
+            return None
+        return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
+
+
+def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the data and evaluation sections filled in, which depend on no measurement.
+
+    >>> fill_data({"data": {"built_in": "korean"}})["data"]
+    {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
+    """
+    data = given.get("data", {})
+    usual: dict[str, Any] = {"tokenizer": "unigram"}
+    if data.get("built_in"):
+        usual = {"tokenizer": "word", "pairs": DEFAULT_PAIRS}
+    minutes = given.get("training", {}).get("minutes")
+    evaluation: dict[str, Any] = {"lowercase": bool(data.get("lowercase"))}
+    if minutes is not None and minutes <= SHORT_MINUTES:
+        evaluation["sentences"] = SHORT_SENTENCES
+    return merged({"data": usual, "evaluation": evaluation}, given)
+
+
+def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
+    """Choose what the settings leave open; what they say stays.
+
+    speed: called only for a budget in minutes, a few times. With steps or epochs the plan depends on the data
+    alone.
+
+    >>> work = Workload(pairs=20_000, tokens=250_000)
+    >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
+    >>> plan.settings["model"]
+    {'dropout': 0.1, 'width': 192}
+    """
+    model, training = given.get("model", {}), given.get("training", {})
+    family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
+    batches = _batches(training, work.device)
+    fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
+    group = work.processes * training.get("accumulate", 1)  # batches of a step
+    measured: float | None = None
+    if training.get("minutes") is not None:
+        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED) * work.processes
+        timing = _Timing(speed, batches[min(1, len(batches) - 1)])
+        size = {} if fixed else _timed_size(family, work, seconds, timing)
+        measured = timing(merged(size, model)) * work.processes
+        total = seconds / work.processes * measured
+    else:
+        total = _tokens_of(training, work, batches, group)
+        size = {} if fixed else _options(_largest(family, work, lambda option: total))
+    batch = _batch(batches, total / group)
+    steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
+    chosen: Options = {"dropout": _dropout(epochs), **size}
+    width = merged(chosen, model).get("width", 256)
+    rate = _rate(family, width, batch * group, steps) if given.get("init_from") is None else TUNING_RATE
+    warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
+    filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
+    settings = merged(filled, given)
+    return Plan(settings, _sentence(settings, total, epochs, measured), total, measured)
+
+
+class _Timing:
+    """Speeds of models at one batch size, each measured once."""
+
+    def __init__(self, speed: Speed, tokens: int):
+        self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
+
+    def __call__(self, options: Options) -> float:
+        key = repr(sorted(options.items(), key=lambda item: item[0]))
+        if key not in self.known:
+            self.known[key] = self._speed(options, self._tokens)
+        return self.known[key]
+
+
+def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
+    """The largest size with enough tokens in this time: guessed from one measurement, then corrected."""
+    # A GPU compiles kernels for each size that is timed, and most data keep its largest size busy.
+    start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
+    measured = {start: timing(_options(start))}
+    best = start
+    for _ in range(MEASUREMENTS):
+
+        def tokens(size: tuple[int, int]) -> float:
+            near = min(measured, key=lambda other: abs(math.log(_cost(other) / _cost(size))))
+            return seconds * measured[near] * _cost(near) / _cost(size)
+
+        best = _largest(family, work, tokens)
+        if best in measured or len(measured) == MEASUREMENTS:
+            break
+        measured[best] = timing(_options(best))
+    return _options(best)
+
+
+def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
+    """The largest size that the data can fill and that gets enough tokens to train on; else the smallest."""
+    most = 64 * (max(work.pairs, 100) / 100) ** 0.3
+    fitting = [
+        size
+        for size in family.widths
+        if size[0] <= most
+        and tokens(size) >= min(family.tokens_needed * size[0] * max(size[1], 1), REPEATS * work.tokens)
+    ]
+    return max(fitting, key=_cost, default=family.widths[0])
+
+
+def _cost(size: tuple[int, int]) -> float:
+    """What a token costs at this size, relative to other sizes."""
+    width, layers = size
+    return width * (1 + width / 512) * max(layers, 1)
+
+
+def _options(size: tuple[int, int]) -> Options:
+    """A size as options of build_model()."""
+    width, layers = size
+    if not layers:
+        return {"width": width}
+    return {"width": width, "layers": layers, "heads": max(width // 64, 4), "inner": 4 * width}
+
+
+def _batches(training: Mapping[str, Any], device: str) -> tuple[int, ...]:
+    """The batch sizes to choose from."""
+    device = device if device in BATCHES else "cpu"
+    if training.get("tokens") is not None:
+        return (training["tokens"],)
+    return (USUAL_BATCH[device],) if training.get("steps") is not None else BATCHES[device]
+
+
+def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
+    """The target tokens of a run whose length is given in steps or epochs, or not at all."""
+    if training.get("steps") is not None:
+        return training["steps"] * batches[-1] * FILLED * group
+    if training.get("epochs") is not None:
+        return training["epochs"] * work.tokens
+    least, most = MIN_STEPS * batches[0] * FILLED * group, MAX_STEPS * batches[-1] * FILLED * group
+    return min(max(EPOCHS * work.tokens, least), most)
+
+
+def _batch(batches: tuple[int, ...], total: float) -> int:
+    """The largest batch that leaves enough steps."""
+    return max((each for each in batches if total / (each * FILLED) >= STEPS), default=batches[0])
+
+
+def _dropout(epochs: float) -> float:
+    """None while most of the data are seen once or twice, more the more often they are repeated.
+
+    >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
+    [0.0, 0.05, 0.1, 0.2, 0.3]
+    """
+    dropout = 0.075 * math.log2(max(epochs, 2.0) / 2)
+    return round(20 * min(dropout, 0.3)) / 20
+
+
+def _rate(family: Family, width: int, batch: int, steps: float) -> float:
+    """The peak learning rate: lower for wider models and longer runs, higher for larger batches."""
+    rate = family.rate * (128 / width) ** family.power * (batch / 1024) ** 0.25
+    rate *= min(1.0, 1000 / max(steps, 1.0)) ** 0.25
+    return float(f"{min(rate, family.rate):.2g}")
+
+
+def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
+    """The choice in words."""
+    model, training = settings["model"], settings["training"]
+    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
+    parts = [
+        f"{model.get('name', 'bahdanau')} with {size}" if size else model.get("name", "bahdanau"),
+        f"dropout {model['dropout']:g}",
+        f"batches of {training['tokens']:,} tokens",
+        f"learning rate {training['rate']:g}",
+    ]
+    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
+    if speed is not None:
+        amount += f", {training['minutes']:g} minutes at {speed:,.0f} tokens/s"
+    return f"{', '.join(parts)}: for {amount}"

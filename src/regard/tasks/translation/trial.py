@@ -1,0 +1,86 @@
+"""Trial: the speed of candidate models on the pairs of a run, before its settings are final."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from regard.models import build_model
+from regard.tasks.translation.corpus import Corpus, status
+from regard.tasks.translation.planning import Options, Plan, Workload, make_plan
+from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.task import TranslationTask
+from regard.training.distributed import Processes
+from regard.training.settings import build, merged
+from regard.training.speed import Rehearsal, fastest_threads
+
+__all__ = ["Trial", "plan_run"]
+
+
+class Trial:
+    """Times training steps of models on a corpus.
+
+    settings: of the run, as far as they are known. threads: whether the number of threads may be changed to
+    the fastest, which is done with the first model that is timed.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str, *, threads: bool = False):
+        self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
+        self._threads = threads and self._device.type == "cpu" and torch.get_num_threads() > 1
+
+    def speed(self, options: Options, tokens: int) -> float:
+        """Target tokens per second of a model in batches of `tokens` tokens, padding counted."""
+        given = merged(
+            self._settings, {"model": options, "training": {"tokens": tokens, "guided": 0.0, "rate": 1e-4}}
+        )
+        settings = build(TranslationSettings, given, "the settings")
+        sizes = self._corpus.source.size, self._corpus.target.size
+        torch.manual_seed(0)
+        model = build_model(settings.model.name, *sizes, **settings.model.options)
+        task = TranslationTask(model, self._corpus, settings, Processes(), self._device.type)
+        with TemporaryDirectory() as scratch:
+            rehearsal = Rehearsal(task, settings.training, self._device, Path(scratch))
+            if self._threads:
+                self._threads = False
+                fastest_threads(rehearsal.step, torch.get_num_threads())
+            found = rehearsal.tokens_per_second()
+        del rehearsal, task, model
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return found
+
+
+def plan_run(
+    given: Mapping[str, Any],
+    corpus: Corpus,
+    device: str,
+    processes: Processes,
+    *,
+    threads: bool = False,
+    timed: bool = False,
+) -> Plan:
+    """The plan of a run on these pairs and this device, the same in all its processes.
+
+    given: the settings, those of the data filled in. threads: as in Trial. timed: whether the speed is
+    measured even if the budget does not need it, as the number of threads does.
+    """
+    shared: dict[str, Any] = {}
+    if processes.first:
+        trial = Trial(given, corpus, device, threads=threads)
+        tokens = int(corpus.train.target_lengths.sum()) + len(corpus.train)
+        work = Workload(len(corpus.train), tokens, torch.device(device).type, processes.world)
+        with status("measuring the speed of this machine"):
+            plan = make_plan(given, work, trial.speed)
+            if (threads or timed) and plan.tokens_per_second is None:
+                settings = plan.settings
+                speed = trial.speed(settings["model"], settings["training"]["tokens"])
+                plan = replace(plan, tokens_per_second=speed)
+        shared = asdict(plan)
+    return Plan(**processes.share(shared))
