@@ -91,6 +91,7 @@ PUBLIC = (
     "Position",
     "Record",
     "RegardError",
+    "RegardWarning",
     "Relative",
     "Rotary",
     "SCORES",

@@ -7,7 +7,15 @@ is every attention mechanism since 2014. Read attention.py first. Importing this
 
 from regard.attended import Attended, Top
 from regard.attention import attention, read
-from regard.errors import ArgumentError, BackendError, DataError, LookError, RegardError, UnknownName
+from regard.errors import (
+    ArgumentError,
+    BackendError,
+    DataError,
+    LookError,
+    RegardError,
+    RegardWarning,
+    UnknownName,
+)
 from regard.explaining import Explanation, explain
 from regard.interventions import intervene
 from regard.layers import AttentionLayer, MultiHead
@@ -74,6 +82,7 @@ __all__ = [
     "Position",
     "Record",
     "RegardError",
+    "RegardWarning",
     "Relative",
     "Rotary",
     "SCORES",
