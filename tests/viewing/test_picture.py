@@ -21,7 +21,7 @@ from PIL import Image
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, saving
-from regard.viewing.pictures.choosing import rows_of
+from regard.viewing.pictures.choosing import place_of, rows_of
 from regard.viewing.pictures.ink import width_of
 from regard.viewing.pictures.paper import broken
 from tests.browser.sentences import sentence
@@ -357,9 +357,10 @@ def test_a_word_of_a_site_of_pieces_is_all_its_rows():
         assert rows_of(word, site, words, "--word") == rows, word
     for word, rows in (("4", [4]), ("-1", [6]), (2, [2]), ("cat.:1", [3, 4, 5]), ("</s>", [6])):
         assert rows_of(word, site, words, "--word") == rows, word
+    assert rows_of("cat", site, words, "--word") == [3, 4, 5] and place_of("cat", words) == 3
     with pytest.raises(UnknownName, match=r"cat\., saw"):
         rows_of("dog", site, words, "--word")
-    with pytest.raises(ArgumentError, match="--word.* occurs 1 times"):
+    with pytest.raises(ArgumentError, match=r"--word.* occurs 1 times"):
         rows_of("saw:2", site, words, "--word")
     with pytest.raises(ArgumentError, match="no word 7"):
         rows_of("7", site, words, "--word")

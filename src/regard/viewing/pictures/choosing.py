@@ -72,15 +72,17 @@ def place_of(word: Word, words: Sequence[str], call: str = "picture()") -> int:
     """The index of a word, given as text or as its number from 0 on (from the end below 0).
 
     Text is a word or a subword piece, with or without the mark of its space; the first of several unless
-    `word:2` asks for the second. Text that is no word here and is a number is taken as one.
+    `word:2` asks for the second. Punctuation around words need not be given. Text that is no word here and is
+    a number is taken as one.
 
     >>> words = ["▁a", "▁cat", "▁a"]
     >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
     (1, 2, 0, 2)
     """
-    found = _found(word, words, call) if isinstance(word, str) else None
-    if found is not None:
-        return found
+    for spelled in (words, list(map(_bare, words))) if isinstance(word, str) else ():
+        found = _found(str(word), spelled, call)
+        if found is not None:
+            return found
     try:
         number = int(word)
     except ValueError:
@@ -98,11 +100,13 @@ def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int
     """
     if not isinstance(word, str):
         return [place_of(word, site.rows, call)]
-    whole = _found(word, words, call)
-    if whole is not None:
-        return grouped(site.row_words or range(len(site.rows)))[whole]
-    piece = _found(word, site.rows, call)
-    if piece is None and not _INTEGER.fullmatch(word):
+    groups = grouped(site.row_words or range(len(site.rows)))
+    pieces = [[place] for place in range(len(site.rows))]
+    for spelled, rows in ((words, groups), (site.rows, pieces), (list(map(_bare, words)), groups)):
+        found = _found(word, spelled, call)
+        if found is not None:
+            return rows[found]
+    if not _INTEGER.fullmatch(word):
         raise _unknown(word, words)
     return [place_of(word, site.rows, call)]
 
@@ -131,6 +135,11 @@ def _places(word: str, words: Sequence[str]) -> list[int]:
 
 def _plain(piece: str) -> str:
     return piece.replace(SPACE, " ").strip() or piece
+
+
+def _bare(word: str) -> str:
+    """A word without the punctuation around it; as it is where it is nothing else."""
+    return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
 
 
 def _unknown(word: str, words: Sequence[str]) -> UnknownName:
