@@ -27,8 +27,8 @@ LAYERS = (
     ("tasks",),
     ("training", "decoding", "evaluation"),
     ("models", "data"),
-    ("viewing",),
     ("regard",),  # the public names: src/regard/__init__.py
+    ("viewing",),
     ("layers", "explaining", "loading"),
     ("attention",),
     ("looking",),
@@ -91,6 +91,7 @@ PUBLIC = (
     "Position",
     "Record",
     "RegardError",
+    "RegardWarning",
     "Relative",
     "Rotary",
     "SCORES",
@@ -111,11 +112,14 @@ PUBLIC = (
     "causal",
     "dense",
     "documents",
+    "draw",
     "explain",
+    "explore",
     "intervene",
     "load",
     "name_sites",
     "padding",
+    "picture",
     "prepare",
     "read",
     "record",
@@ -185,7 +189,7 @@ def test_imports_make_no_circle():
             imported for imported, line in imports(path) if imported in MODULES and line not in unreal
         }
     order = list(graphlib.TopologicalSorter(graph).static_order())
-    assert order.index("regard.errors") < order.index("regard.attention") < order.index("regard")
+    assert order.index("regard.errors") < order.index("regard.attention") < order.index("regard.layers")
 
 
 def test_viewing_knows_arrays_and_nothing_else():
@@ -203,15 +207,43 @@ def test_triton_stays_in_kernels():
     assert users <= {"kernels"}
 
 
-def test_importing_regard_imports_torch_and_no_more():
-    code = (
-        "import json, sys, torch; torchs = set(sys.modules); import regard;"
-        "print(json.dumps(sorted({name.split('.')[0] for name in set(sys.modules) - torchs})))"
-    )
+def imported(code: str) -> set[str]:
+    """The packages outside the standard library that this code imports, in a Python of its own."""
+    code = f"import json, sys; {code}; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert set(json.loads(ran.stdout)) - set(sys.stdlib_module_names) == {"regard"}
+    started = {
+        name.split(".")[0]
+        for name in json.loads(
+            subprocess.run(
+                [sys.executable, "-c", "import json, sys; print(json.dumps([*sys.modules]))"],
+                env=environment,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+    }
+    return set(json.loads(ran.stdout)) - set(sys.stdlib_module_names) - started
+
+
+def test_a_public_name_imports_what_it_needs_and_no_more():
+    assert imported("import regard, regard.errors; regard.ArgumentError") == {"regard"}
+    with_torch = imported("import torch")
+    assert imported("import regard; regard.attention, regard.MultiHead, regard.load") - with_torch == {
+        "regard"
+    }
+    drawing = imported("import regard; regard.draw, regard.picture, regard.explore")
+    assert {"regard", "rich", "numpy"} <= drawing and not {"torch", "matplotlib", "PIL"} & drawing
+
+
+def test_a_public_name_is_its_own_whatever_was_imported_before():
+    there = imported(
+        "import regard.attention, regard.layers; assert regard.attention is "
+        "sys.modules['regard.attention'].attention; from regard import attention, masks;"
+        "assert callable(attention) and attention is regard.attention"
+    )
+    assert "regard" in there
 
 
 def test_files_are_not_far_over_300_lines():
@@ -237,8 +269,22 @@ def test_functions_are_short_and_constructors_take_little():
 def test_the_public_surface_is_sorted_and_pinned():
     assert regard.__all__ == sorted(regard.__all__)
     assert tuple(regard.__all__) == PUBLIC
+    assert {name: getattr(regard, name) for name in PUBLIC} and set(PUBLIC) <= set(dir(regard))
     there = {name for name, value in vars(regard).items() if not isinstance(value, ModuleType)}
     assert {name for name in there if not name.startswith("_")} == set(PUBLIC)
+    with pytest.raises(AttributeError, match="atention"):
+        regard.atention  # noqa: B018
+
+
+def test_public_names_are_typed_as_they_are_loaded():
+    (block,) = (
+        node
+        for node in parsed(MODULES["regard"]).body
+        if isinstance(node, ast.If) and not isinstance(node.test, ast.UnaryOp)
+    )
+    typed = {node.module: tuple(sorted(each.name for each in node.names)) for node in block.body}
+    assert typed == {module: tuple(sorted(names)) for module, names in regard._MODULES.items()}
+    assert sorted(name for names in typed.values() for name in names) == regard.__all__
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if callable(getattr(regard, name, None))])

@@ -255,13 +255,19 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
     assert not sites._scopes
 
 
-def test_a_scope_in_which_nothing_is_called_says_nothing():
-    with regard.intervene(cut=(1, 1), at="nope") as changed:
+def test_a_scope_in_which_nothing_is_called_warns_and_an_exception_is_passed_on():
+    with pytest.warns(regard.RegardWarning) as caught, regard.intervene(cut=(1, 1), at="nope") as changed:
         pass
-    assert changed == {"nope": 0}
+    assert changed == {"nope": 0} and caught[0].filename == __file__
     with pytest.raises(KeyError, match="mine"), regard.intervene(cut=(1, 1), at="nope"):
         attend(randn(1, 4, 8), randn(1, 4, 8))
         raise KeyError("mine")
+
+
+def test_a_site_that_is_not_there_is_answered_with_those_that_are():
+    x = randn(1, 4, 8)
+    with pytest.raises(regard.ArgumentError, match=r"there\.3"), regard.intervene(cut=(1, 1), at="nope"):
+        regard.attention(x, x, site="there.3")
 
 
 def test_beams_divide_the_queries():

@@ -59,7 +59,7 @@ def draw_causal(draw: st.DrawFn, sizes: dict[str, int]) -> tuple[Mask, Predicate
 
 
 def draw_padding(draw: st.DrawFn, sizes: dict[str, int]) -> tuple[Mask, Predicate]:
-    lengths = numbers(draw, draw(st.sampled_from([1, sizes["batch"]])), sizes["keys"] + 1)
+    lengths = numbers(draw, draw(st.sampled_from([1, sizes["batch"]])), sizes["keys"])
     return regard.padding(torch.tensor(lengths)), lambda b, h, i, j, t: j < lengths[b % len(lengths)]
 
 
@@ -301,3 +301,51 @@ def test_minus_a_billion_does_not_fit_half_precision():
     assert (added[1] == -torch.inf).all() and torch.softmax(added, -1)[1].isnan().all()
     ours = regard.attention(query, key, mask=seen, look=regard.Look(weights=True))
     assert torch.equal(ours.output[1], torch.zeros(4).half()) and (ours.weights[1] == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "blocked"])
+@pytest.mark.parametrize("lengths", [[3, 9], torch.tensor([3, 9]), torch.tensor([3, 9], dtype=torch.int32)])
+def test_a_length_over_the_number_of_keys_is_refused(backend: str, lengths: Any):
+    x, mask = torch.randn(2, 7, 4), regard.padding(lengths)
+    layer = regard.MultiHead(4, 2)
+    calls = (
+        lambda: regard.attention(x, x, mask=mask, backend=backend),
+        lambda: regard.attention(x, x, mask=mask & regard.causal(), backend=backend),
+        lambda: regard.attention(x, x, mask=~mask | regard.causal()),
+        lambda: regard.attention(x, regard.prepare(x), mask=mask, backend=backend),
+        lambda: regard.prepare(x, mask=mask),
+        lambda: layer(x, mask=mask, backend=backend),
+        lambda: layer.remember(x, mask=mask),
+    )
+    for call in calls:
+        with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = 9.* S = 7"):
+            call()
+    regard.attention(x, x, mask=mask & regard.padding([3, 5]))  # together they are not too long
+
+
+@pytest.mark.parametrize("lengths", [[3, -1], torch.tensor([3, -1])])
+def test_a_negative_length_is_refused(lengths: Any):
+    with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = -1"):
+        regard.padding(lengths)
+
+
+def test_no_lengths_are_no_problem():
+    x = torch.randn(0, 7, 4)
+    assert (
+        regard.attention(x, x, mask=regard.padding(torch.zeros(0, dtype=torch.long))).output.shape == x.shape
+    )
+
+
+@pytest.mark.gpu
+def test_lengths_on_a_gpu_are_not_waited_for():
+    x, lengths = torch.randn(2, 7, 64, device="cuda"), torch.tensor([3, 9], device="cuda")
+    expected = regard.attention(x, x, mask=regard.padding(lengths.clamp(max=7))).output
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        mask = regard.padding(lengths)
+        found = regard.attention(x, x, mask=mask).output
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found, expected)
+    with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = 9"):
+        regard.attention(x, x, mask=regard.padding([3, 9]))  # a list is checked before it is moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,6 @@ def run(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         ("*", ["encoder.self", "cross"]),
         ("encoder.*", ["encoder.self"]),
         ("cros?", ["cross"]),
-        ("decoder*", []),
     ],
 )
 def test_record_by_wildcard(at: str, sites_seen: list[str]):
@@ -47,6 +47,33 @@ def test_record_by_wildcard(at: str, sites_seen: list[str]):
         assert calls[0].weights.shape == (1, 2, 5, 5) and not calls[0].weights.requires_grad
     run(model, x)
     assert all(len(calls) == 1 for calls in seen.values())
+
+
+def test_record_that_matches_no_site_warns_and_lists_those_that_were_called():
+    model, x = two_layers(), randn(1, 5, 8)
+    with pytest.warns(regard.RegardWarning) as caught, regard.record(at="decoder*") as seen:
+        run(model, x)
+    assert len(caught) == 1 and caught[0].filename == __file__ and not seen
+    told = str(caught[0].message)
+    assert "'decoder*'" in told and "encoder.self, cross" in told
+    assert list(seen.called) == ["encoder.self", "cross"]
+
+
+def test_record_around_a_model_without_sites_warns():
+    theirs, x = nn.MultiheadAttention(8, 2), torch.randn(5, 1, 8)
+    with pytest.warns(regard.RegardWarning, match=r"no attention\(\) call") as caught, regard.record():
+        theirs(x, x, x)
+    assert "MultiHead.from_torch" in str(caught[0].message)
+
+
+def test_an_exception_that_ends_a_record_is_not_joined_by_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError, match="mine"), regard.record(at="nope"):
+            raise KeyError("mine")
+        with regard.record(regard.Look()) as seen:
+            regard.attention(torch.eye(2), torch.eye(2), site="here")
+        assert list(seen) == ["here"]
 
 
 def test_calls_come_in_order_and_an_unknown_site_names_the_known():

@@ -2,47 +2,65 @@
 
     regard.attention(query, key, value, score=..., mask=..., select=..., look=...)
 
-is every attention mechanism since 2014. Read attention.py first. Importing this imports torch alone.
+is every attention mechanism since 2014. Read attention.py first.
+
+A name is imported from its module when it is first used: `import regard` takes no time, the command line
+prints its help without torch, and pictures are drawn without it.
 """
 
-from regard.attended import Attended, Top
-from regard.attention import attention, read
-from regard.errors import ArgumentError, BackendError, DataError, LookError, RegardError, UnknownName
-from regard.explaining import Explanation, explain
-from regard.interventions import intervene
-from regard.layers import AttentionLayer, MultiHead
-from regard.loading import load
-from regard.look import Look
-from regard.mask import Mask
-from regard.masks import causal, dense, documents, padding, where, window
-from regard.memory import Memory, prepare
-from regard.positions import (
-    POSITIONS,
-    ALiBi,
-    Bias,
-    Learned,
-    Noise,
-    Position,
-    Relative,
-    Rotary,
-    Sinusoidal,
-    T5Bias,
-    build_position,
-)
-from regard.scores import (
-    SCORES,
-    Additive,
-    Concat,
-    Cosine,
-    Dot,
-    General,
-    Location,
-    ScaledDot,
-    Score,
-    build_score,
-)
-from regard.select import Best, Gate, Hard, LocalP, Select, Selection, Soft, Sparse, StraightThrough
-from regard.sites import Record, name_sites, record
+import importlib
+import sys
+import types
+import typing
+
+if typing.TYPE_CHECKING:
+    from regard.attended import Attended, Top
+    from regard.attention import attention, read
+    from regard.errors import (
+        ArgumentError,
+        BackendError,
+        DataError,
+        LookError,
+        RegardError,
+        RegardWarning,
+        UnknownName,
+    )
+    from regard.explaining import Explanation, explain
+    from regard.interventions import intervene
+    from regard.layers import AttentionLayer, MultiHead
+    from regard.loading import load
+    from regard.look import Look
+    from regard.mask import Mask
+    from regard.masks import causal, dense, documents, padding, where, window
+    from regard.memory import Memory, prepare
+    from regard.positions import (
+        POSITIONS,
+        ALiBi,
+        Bias,
+        Learned,
+        Noise,
+        Position,
+        Relative,
+        Rotary,
+        Sinusoidal,
+        T5Bias,
+        build_position,
+    )
+    from regard.scores import (
+        SCORES,
+        Additive,
+        Concat,
+        Cosine,
+        Dot,
+        General,
+        Location,
+        ScaledDot,
+        Score,
+        build_score,
+    )
+    from regard.select import Best, Gate, Hard, LocalP, Select, Selection, Soft, Sparse, StraightThrough
+    from regard.sites import Record, name_sites, record
+    from regard.viewing import draw, explore, picture
 
 __all__ = [
     "ALiBi",
@@ -74,6 +92,7 @@ __all__ = [
     "Position",
     "Record",
     "RegardError",
+    "RegardWarning",
     "Relative",
     "Rotary",
     "SCORES",
@@ -94,14 +113,109 @@ __all__ = [
     "causal",
     "dense",
     "documents",
+    "draw",
     "explain",
+    "explore",
     "intervene",
     "load",
     "name_sites",
     "padding",
+    "picture",
     "prepare",
     "read",
     "record",
     "where",
     "window",
 ]
+
+_MODULES = {
+    "regard.attended": ("Attended", "Top"),
+    "regard.attention": ("attention", "read"),
+    "regard.errors": (
+        "ArgumentError",
+        "BackendError",
+        "DataError",
+        "LookError",
+        "RegardError",
+        "RegardWarning",
+        "UnknownName",
+    ),
+    "regard.explaining": ("Explanation", "explain"),
+    "regard.interventions": ("intervene",),
+    "regard.layers": ("AttentionLayer", "MultiHead"),
+    "regard.loading": ("load",),
+    "regard.look": ("Look",),
+    "regard.mask": ("Mask",),
+    "regard.masks": ("causal", "dense", "documents", "padding", "where", "window"),
+    "regard.memory": ("Memory", "prepare"),
+    "regard.positions": (
+        "ALiBi",
+        "Bias",
+        "Learned",
+        "Noise",
+        "POSITIONS",
+        "Position",
+        "Relative",
+        "Rotary",
+        "Sinusoidal",
+        "T5Bias",
+        "build_position",
+    ),
+    "regard.scores": (
+        "Additive",
+        "Concat",
+        "Cosine",
+        "Dot",
+        "General",
+        "Location",
+        "SCORES",
+        "ScaledDot",
+        "Score",
+        "build_score",
+    ),
+    "regard.select": (
+        "Best",
+        "Gate",
+        "Hard",
+        "LocalP",
+        "Select",
+        "Selection",
+        "Soft",
+        "Sparse",
+        "StraightThrough",
+    ),
+    "regard.sites": ("Record", "name_sites", "record"),
+    "regard.viewing": ("draw", "explore", "picture"),
+}
+"""The module of each public name; tests/test_house.py holds it to the imports above."""
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not typing.TYPE_CHECKING:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> typing.Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'regard' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(types.ModuleType):
+    """This package: `regard.attention` stays the function when the module of that name is imported.
+
+    Python sets the module regard.attention as an attribute of the package once it has been imported.
+    """
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        if isinstance(value, types.ModuleType) and name in _HOMES:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

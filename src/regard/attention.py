@@ -21,7 +21,7 @@ from regard.attended import Attended
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
 from regard.looking import look_at
 from regard.mask import Mask
@@ -36,6 +36,7 @@ __all__ = ["attention", "read"]
 _SCORE, _SELECT = ScaledDot(), Soft()
 
 
+@answer_torch_keywords
 def attention(
     query: Tensor,
     key: Tensor | Memory,

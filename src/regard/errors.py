@@ -7,9 +7,12 @@ expected, and one hint. Nothing here imports the rest of the library.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from torch import Tensor
+if TYPE_CHECKING:  # the command line prints its help without torch
+    from torch import Tensor
 
 __all__ = [
     "ArgumentError",
@@ -17,11 +20,38 @@ __all__ = [
     "DataError",
     "LookError",
     "RegardError",
+    "RegardWarning",
+    "TORCH_KEYWORDS",
     "UnknownName",
+    "answer_torch_keywords",
     "lettered",
     "message",
     "positive",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TORCH_KEYWORDS = {
+    "add_bias_kv": "Regard has no learned extra key; append one to key and value yourself",
+    "add_zero_attn": "Regard has no extra zero key; append one to key and value yourself",
+    "attn_mask": "mask=..., a bool tensor that is True where a query may see a key (nn.MultiheadAttention "
+    "means the opposite: mask=~attn_mask); a float mask is added to the scores: bias=attn_mask",
+    "average_attn_weights": "look=Look(weights=True) gives the weights of each head, (B, H, T, S); "
+    "their average is weights.mean(1)",
+    "dropout_p": "dropout=...",
+    "embed_dim": "width=...",
+    "enable_gqa": "nothing: give key and value fewer heads than query (MultiHead: key_heads=...)",
+    "is_causal": "mask=causal()",
+    "kdim": "key_width=...",
+    "key_padding_mask": "mask=padding(lengths), or mask=~key_padding_mask[:, None, None, :], "
+    "True for the keys that are not padding",
+    "need_weights": "look=Look(weights=True); the result has the field weights",
+    "num_heads": "heads=...",
+    "scale": "score=...: ScaledDot() divides by the square root of D, Dot() does not",
+    "vdim": "value_width=...",
+}
+"""What to write for the keywords of nn.MultiheadAttention and scaled_dot_product_attention."""
 
 
 class RegardError(Exception):
@@ -88,6 +118,19 @@ class LookError(RegardError, ValueError):
     """
 
 
+class RegardWarning(UserWarning):
+    """Something ran that probably does not do what was wanted, such as a record() that recorded nothing.
+
+    >>> import regard, warnings
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     with regard.record():
+    ...         pass  # no attention here
+    >>> issubclass(caught[0].category, RegardWarning)
+    True
+    """
+
+
 class UnknownName(RegardError, KeyError):
     """A name that is not in the table it was looked up in; the message lists the known ones.
 
@@ -148,3 +191,38 @@ def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
             raise ArgumentError(message(call, f"{name} is {size!r}", expected="a whole number, 1 or more"))
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ArgumentError(message(call, f"dropout is {dropout!r}", expected="0 <= dropout < 1"))
+
+
+def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function to raise an ArgumentError for torch's keywords that names ours.
+
+    Any other unexpected keyword gives Python's own TypeError.
+
+    >>> import regard
+    >>> try:
+    ...     regard.MultiHead(embed_dim=8, num_heads=2)
+    ... except ArgumentError as error:
+    ...     print(error)
+    MultiHead(): embed_dim, num_heads are keywords of torch
+    hint: instead of embed_dim write width=...
+    hint: instead of num_heads write heads=...
+    """
+    name = function.__qualname__.removesuffix(".__init__").removesuffix(".forward")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        for keyword in keywords:
+            if keyword in TORCH_KEYWORDS:
+                raise _torch_keywords(f"{name}()", keywords)
+        return function(*args, **keywords)
+
+    # functools.wraps does not copy them, and docs/ makes its table of defaults from them.
+    checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
+    return checked
+
+
+def _torch_keywords(call: str, keywords: Iterable[str]) -> ArgumentError:
+    found = [keyword for keyword in keywords if keyword in TORCH_KEYWORDS]
+    are = "is a keyword" if len(found) == 1 else "are keywords"
+    hints = [f"hint: instead of {keyword} write {TORCH_KEYWORDS[keyword]}" for keyword in found]
+    return ArgumentError("\n".join((f"{call}: {', '.join(found)} {are} of torch", *hints)))

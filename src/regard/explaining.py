@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from regard.attention import attention
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
+from regard.errors import answer_torch_keywords
 from regard.look import Look
 from regard.looking import PASSES, choose_pass
 from regard.memory import Memory
@@ -48,6 +50,7 @@ class Explanation:
         return "\n".join(lines)
 
 
+@answer_torch_keywords
 def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
     """Say which backend attention() would take for these arguments, and why not the others.
 
@@ -69,6 +72,10 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
 
 
 def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: Any) -> Call:
-    given = dict(attention.__kwdefaults__ or {}, **options)
+    defaults = inspect.signature(attention).parameters
+    for name in options:
+        if name not in defaults:
+            raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
+    given = {name: each.default for name, each in defaults.items()} | options
     names = ("score", "mask", "bias", "select", "start", "dropout", "look")
     return check(query, key, value, *(given[name] for name in names))

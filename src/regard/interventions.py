@@ -8,6 +8,7 @@ a selection of their own, which `reference` runs, and which auto therefore takes
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,10 +18,10 @@ import torch
 from torch import Tensor
 
 from regard.call import Call
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, RegardWarning, UnknownName, message
 from regard.mask import Mask
 from regard.select import Select, Selection, Soft
-from regard.sites import scope
+from regard.sites import nothing_matched, scope
 
 __all__ = [
     "KINDS",
@@ -199,7 +200,8 @@ def intervene(
     Rows are counted by position, so that a model that decodes step by step, by beams too, is changed just as
     when it reads a whole target at once. All sentences of a batch are changed alike: to change one, give it
     alone. Scopes nest, with each other and with record(), and work from the outside in. Gives how many calls
-    were changed, by `at`; raises at the end where attention was called, and never at such a site.
+    were changed, by `at`. At the end of the `with` it raises an ArgumentError if attention was called, but
+    at no site that matches `at`, and warns (RegardWarning) if attention was not called at all.
 
     >>> import regard, torch
     >>> x, look = torch.eye(3), regard.Look(weights=True)
@@ -226,16 +228,15 @@ def intervene(
             raise ArgumentError(message("intervene()", f"{each!r} is no intervention", hint=hint))
     changed = {each.at: 0 for each in wanted}
     edits = [_Edit(sites, wanted, changed) for sites in changed]
-    anywhere = _Edit("*", (), {})
     with ExitStack() as stack:
-        for edit in (anywhere, *edits):
-            stack.enter_context(scope(edit=edit, at=edit.at))
+        scopes = [stack.enter_context(scope(edit=edit, at=edit.at)) for edit in edits]
         yield changed
-    missed = [edit.at for edit in edits if anywhere.met and not edit.met]
+    called = scopes[0].called if scopes else {}
+    missed = [edit.at for edit in edits if not edit.met]
+    if missed and called:
+        raise ArgumentError(nothing_matched("intervene()", "changed", missed, called))
     if missed:
-        problem = f"no site that was called matches {', '.join(map(repr, missed))}: nothing was changed there"
-        hint = "with regard.record() as seen: ..., then list(seen) has the sites"
-        raise ArgumentError(message("intervene()", problem, hint=hint))
+        warnings.warn(nothing_matched("intervene()", "changed", missed, called), RegardWarning, stacklevel=3)
 
 
 class _Edit:

@@ -53,6 +53,8 @@ class Mask:
     documents: tuple[Tensor, Tensor] | None = None
     table: Tensor | None = None
     question: Question | None = None
+    longest: int | None = None
+    """An upper bound of the lengths, where it is known without synchronising a device."""
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
@@ -69,6 +71,8 @@ class Mask:
             question=_merge(
                 self.question, other.question, lambda a, b: All((Mask(question=a), Mask(question=b)))
             ),
+            # A compiled region would be compiled again for another number.
+            longest=None if torch.compiler.is_compiling() else _merge(self.longest, other.longest, min),
         )
 
     def __or__(self, other: Mask | Tensor) -> Mask:
@@ -249,10 +253,26 @@ class Mask:
         high = torch.full_like(row_S, queries) if left is None else row_S + left
         return met(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
+    def overlong(self, keys: int) -> str | None:
+        """What is wrong where a length is more than the number of keys, or None.
+
+        Lengths that came on an accelerator are not compared: that would synchronise it.
+        """
+        if torch.compiler.is_compiling() or self.lengths is None:
+            return None
+        if self.longest is None or self.longest <= keys:
+            return None
+        for index, length in enumerate(self.lengths.tolist()):
+            if length > keys:
+                return f"padding() has lengths[{index}] = {length}, and there are S = {keys} keys"
+        return None
+
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
         """What does not fit a call of these sizes, or None."""
         if self.lengths is not None and self.lengths.shape[0] not in (1, batch):
             return f"padding has {self.lengths.shape[0]} lengths for a batch of {batch}"
+        if overlong := self.overlong(keys):
+            return overlong
         if self.documents is not None:
             of_query, of_key = self.documents
             for ids in self.documents:

@@ -30,7 +30,10 @@ def causal() -> Mask:
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Hide the keys past each sequence's length.
 
-    lengths: (B,), whole numbers.
+    lengths: (B,), integers from 0 to S. A length that is negative or more than S, the number of keys, raises
+    an ArgumentError: the first here, the second in the call that uses the mask. Lengths that are already on a
+    GPU, or inside a torch.compile region, are not checked, because that would synchronise the device or break
+    the graph; there a length of more than S hides no key, and a negative one hides all.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()
@@ -48,7 +51,21 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
                 "from a bool tensor of real tokens: padding(real.sum(-1)), or mask=real[:, None, None, :]",
             )
         )
-    return Mask(lengths=lengths)
+    return Mask(lengths=lengths, longest=_longest(lengths))
+
+
+def _longest(lengths: Tensor) -> int | None:
+    """The largest length, where it can be read at no cost; raises where one is negative."""
+    if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
+        return None
+    if not lengths.numel():
+        return 0
+    shortest, longest = (int(each) for each in lengths.aminmax())
+    if shortest < 0:
+        index = int(lengths.argmin())
+        problem = f"lengths[{index}] = {shortest}"
+        raise ArgumentError(message("padding()", problem, {"lengths": (lengths, "B")}, "0 <= length <= S"))
+    return longest
 
 
 def window(left: int | None = None, right: int | None = None) -> Mask:

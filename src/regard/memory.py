@@ -156,5 +156,7 @@ def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Non
         problem, expected = f"this {type(score).__name__} was made for other widths", f"D of key = {width}"
     elif mask.batch not in (1, key.shape[0]) and key.dim() > 2:
         problem, expected = f"the mask is for {mask.batch} sequences", f"B = {key.shape[0]}"
+    elif overlong := mask.overlong(key.shape[-2]):
+        problem, expected = overlong, "0 <= length <= S"
     if problem:
         raise ArgumentError(message("prepare()", problem, shown, expected))

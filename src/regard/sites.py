@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.call import Call
-from regard.errors import ArgumentError, RegardError, UnknownName, message
+from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, message
 from regard.look import Look
 
 __all__ = ["Record", "Scope", "name_sites", "record", "scope"]
@@ -36,12 +37,19 @@ _lock = threading.Lock()
 class Record(dict[str, list[Attended]]):
     """What was seen, by site: a list of Attended, in the order of the calls.
 
+    called: the names of all sites that attention was called at, recorded or not, in the order of their first
+    call.
+
     >>> import regard, torch
     >>> with regard.record() as seen:
     ...     _ = regard.attention(torch.eye(2), torch.eye(2), site="here")
     >>> seen["here"][0].weights.shape
     torch.Size([2, 2])
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: dict[str, None] = {}
 
     def __missing__(self, site: str) -> list[Attended]:
         raise UnknownName("site", site, self)
@@ -94,7 +102,10 @@ def scopes_at(site: str) -> list[Scope]:
                 hint="under record(), run the model uncompiled: torch.compiler.set_stance('force_eager')",
             )
         )
-    return [each for each in tuple(_scopes) if fnmatch.fnmatchcase(site, each.at)]
+    scopes = tuple(_scopes)
+    for each in scopes:
+        each.seen.called[site] = None
+    return [each for each in scopes if fnmatch.fnmatchcase(site, each.at)]
 
 
 @contextmanager
@@ -104,7 +115,8 @@ def scope(
     """Open a scope: every attention at a matching site is watched and edited until it closes.
 
     look: what to keep of each call. edit: a function from a Call to the Call that is made instead. at: the
-    sites, with * and ? as wildcards. watch: is told of each call as it was made, after the site's name.
+    sites, with * and ? as wildcards. watch: a function that is called after each call, with the name of the
+    site and the Call. Unlike record(), it does not warn when nothing was called.
     """
     opened = Scope(look, edit, at, watch)
     with _lock:
@@ -117,10 +129,12 @@ def scope(
 
 
 def record(look: Look | None = None, at: str = "*") -> AbstractContextManager[Record]:
-    """Watch every attention made inside a `with`, whatever model makes it; the answers do not change.
+    """Record every attention call made inside a `with`, whatever model makes it; outputs do not change.
 
-    look: what to keep of each call, the weights unless given. at: the sites to watch, with * as wildcard.
-    Gives a Record, a dict from site to what was seen there, call by call.
+    look: what to keep of each call, the weights unless given. at: the sites to record, with * as wildcard.
+    Gives a Record, a dict from the name of a site to what was seen there, call by call. If nothing was
+    recorded by the end of the `with`, a RegardWarning lists the sites that were called; there is no warning
+    when an exception ends it.
 
     >>> import regard, torch
     >>> layer = regard.MultiHead(width=8, heads=2)
@@ -133,7 +147,27 @@ def record(look: Look | None = None, at: str = "*") -> AbstractContextManager[Re
         raise ArgumentError(
             message("record()", f"look is {look!r}", expected="a Look", hint="Look(weights=True)")
         )
-    return scope(Look(weights=True) if look is None else look, at=at)
+    return _recording(Look(weights=True) if look is None else look, at)
+
+
+@contextmanager
+def _recording(look: Look, at: str) -> Iterator[Record]:
+    with scope(look, at=at) as seen:
+        yield seen
+    if not seen:
+        # The frames above this one are contextlib's and the `with` of the user.
+        warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)
+
+
+def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
+    """The message for a scope whose patterns matched no site: nothing was `done` there."""
+    names = list(called)
+    if names:
+        problem = f"no site that was called matches {', '.join(map(repr, at))}: nothing was {done} there"
+        return message(call, problem, hint=f"sites that were called: {', '.join(names)}")
+    problem = f"no attention() call with a site ran inside the scope: nothing was {done}"
+    hint = "nn.MultiheadAttention has no site: replace it with MultiHead.from_torch(layer)"
+    return message(call, problem, hint=hint)
 
 
 def name_sites(model: nn.Module) -> list[str]:

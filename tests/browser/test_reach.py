@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regard.viewing import explore
 from tests.browser.sentences import long_text, sentence
 
 Opened = Callable[..., Any]
@@ -117,3 +118,19 @@ def test_without_scripts_there_is_the_alignment(opened: Opened):
     page = opened(sentence(), java_script_enabled=False)
     assert page.is_visible("table") and not page.locator("[role=tab]").count()
     assert page.locator("tbody th").all_text_contents() == ["I", "saw", "a", "cat."]
+
+
+def test_in_the_frame_of_a_notebook_the_views_work_and_reach_nothing_outside(browser: Any):
+    page = browser.new_page()
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda said: trouble.append(said.text) if said.type == "error" else None)
+    page.set_content(f"<p id=outside>secret</p>{explore(sentence())._repr_html_()}")
+    inside = page.frame_locator("iframe")
+    inside.locator("#tab-lines").click()
+    assert inside.locator(".from .word").count() and trouble == []
+    assert (
+        page.frames[1].evaluate("(() => { try { return parent.document.title } catch { return null } })()")
+        is None
+    )
+    page.close()

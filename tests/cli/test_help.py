@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import typer
 from rich.cells import cell_len
 
+from regard import cli
 from regard.cli import TODAY, app
 
-COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands)
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
 DATA = ("check", "split", "fetch", "korean", "sample")
 
 
@@ -22,7 +31,8 @@ def test_help_has_examples(command, name):
 def declared() -> dict[str, set[str]]:
     """The options of every command, by its name."""
     whole = typer.main.get_command(app)
-    commands = whole.commands | whole.commands["data"].commands
+    commands = {name: lazy.loaded for name, lazy in whole.commands.items()}
+    commands |= commands["data"].commands
     return {name: {each for one in found.params for each in one.opts} for name, found in commands.items()}
 
 
@@ -50,3 +60,26 @@ def test_help_fits_a_narrow_terminal_and_cuts_no_word(command, name):
 
 def test_the_commands_that_use_a_run_are_there():
     assert set(COMMANDS) >= {"translate", "score", "evaluate", "align", "average", "show"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--version",), ("--help",), ("train", "--help"), ("--verison",), ("trian",), ()]
+)
+def test_help_and_version_do_not_import_torch(arguments):
+    code = (
+        "import json, sys; from regard.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print(json.dumps(['torch' in sys.modules, 'numpy' in sys.modules]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == [False, False]
+
+
+def test_the_short_help_is_that_of_the_commands():
+    for name, lazy in typer.main.get_command(app).commands.items():
+        shown, own = lazy.help, lazy.loaded.help
+        assert shown and inspect.cleandoc(shown) == inspect.cleandoc(own), name

@@ -153,6 +153,48 @@ def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
     assert [float(number) for number in shown] == pytest.approx(weights.tolist(), abs=0.006)
 
 
+@pytest.mark.parametrize("view", ["word", "shaded", "steps"])
+def test_a_word_is_given_as_plain_text_or_by_number(command, layered, view):
+    site = ("--site", "encoder.0.self") if view == "steps" else ()
+    given = ("view", layered, SENTENCE, "--target", "school school go", "--view", view, *site)
+    source = view != "shaded"
+    words = ["나는", "학교에"] if source else ["school", "go"]
+    numbers = [[0], [1]] if source else [[0], [2]]
+    pieces = load_translator(layered, device="cpu").score(SENTENCE, "school school go")
+    if view == "steps":  # its numbers are those of pieces
+        of_word = pieces.passages[0].source_words
+        numbers = [[place for place, word in enumerate(of_word) if word == number] for number in (0, 1)]
+    for word, places in zip(words, numbers, strict=True):
+        said = command(*given, "--word", word)
+        assert (said.status, said.err) == (0, "")
+        if len(places) == 1:
+            assert said.out == command(*given, "--word", places[0]).out
+    unknown = command(*given, "--word", "nowhere")
+    assert unknown.status == 2 and all(word in unknown.err for word in words)
+
+
+def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
+    target = "school school goes"
+    given = ("view", layered, SENTENCE, "--target", target, "--view", "steps", "--word")
+    scored = load_translator(layered, device="cpu").score(SENTENCE, target)
+    of_word = scored.passages[0].words
+
+    def rows(said) -> list[str]:
+        begin = said.lines.index("weights: softmax of each row") + 2
+        return said.lines[begin : begin + len(of_word)]
+
+    for word, number in (("school", 0), ("school:1", 0), ("school:2", 1), ("goes", 2)):
+        said = command(*given, word)
+        places = [place for place, each in enumerate(of_word) if each == number]
+        assert said.status == 0 and places
+        wanted = [rows(command(*given, place))[0] for place in places]
+        assert [line.split()[1:] for line in rows(said)[: len(places)]] == [row.split()[1:] for row in wanted]
+    piece = next(each for each in scored.pieces if each.strip("▁"))
+    assert command(*given, piece).status == command(*given, piece.strip("▁")).status == 0
+    for wrong in ("school:3", "99", "-99", "schoo"):
+        assert command(*given[:-1], f"--word={wrong}").status == 2
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

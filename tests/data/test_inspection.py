@@ -298,3 +298,15 @@ def test_a_report_of_refused_pairs_does_not_say_that_all_is_well(tmp_path):
     target.write_text("one\ntwo\n", encoding="utf-8")
     said = str(read_pairs(source, target).inspect())
     assert "refused" in said and "nothing odd" not in said and "kept" not in said
+
+
+def test_a_notebook_shows_the_report_as_an_escaped_table(tmp_path):
+    folder = tmp_path / "<b>&"
+    folder.mkdir()
+    report = parallel(folder, b"a\n\nc\n", b"d\ne\nf\n").inspect()
+    shown = report._repr_html_()
+    assert "3 pairs read, 2 kept" in shown and "a side is empty" in shown and "<table>" in shown
+    assert "<b>" not in shown and "&lt;b&gt;&amp;" in shown
+    refused = parallel(folder, b"a\n\nc\n", b"d\ne\nf\n", Choices(empty="error")).inspect()
+    assert refused.refused is not None and "refused" in refused._repr_html_()
+    assert "nothing odd" in parallel(folder, b"a\n", b"d\n").inspect()._repr_html_()

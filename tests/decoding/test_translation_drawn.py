@@ -10,11 +10,13 @@ import rich
 import torch
 from rich.console import Console
 
+import regard
 from regard import ArgumentError, DataError
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Passage, Rules, Scored, Translation, Translator
 from regard.decoding.translation import DRAWN
 from regard.models import build_model
+from regard.viewing import matrix
 from tests.decoding.toys import Looking, Spaced
 from tests.models.variants import make
 
@@ -150,3 +152,39 @@ def test_saving_says_what_it_cannot_do(tmp_path: Path):
     with pytest.raises(DataError, match="make the folder first"):
         example().save(tmp_path / "none" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_translation_is_pictured_by_words_and_explored():
+    drawn = regard.picture(example(), "matrix")
+    assert str(drawn) == str(example().seen().words().picture())
+    assert regard.explore(example()) == regard.explore(example().seen())
+    with pytest.raises(ArgumentError, match="list"):
+        regard.picture([example()])
+    with pytest.raises(ArgumentError, match="type str"):
+        regard.explore("a cat")
+
+
+def test_a_record_of_one_sequence_is_pictured_by_positions():
+    layer, x = regard.MultiHead(8, 2), torch.randn(1, 4, 8)
+    with regard.record() as seen:
+        layer(x)
+    first, places = str(regard.picture(seen, head=1)), list("0123")
+    assert first == str(matrix(seen["multihead"][0].weights[0, 1], places, places))
+    with regard.record() as steps:
+        memory = layer.remember(x)
+        for at in range(4):
+            layer(x[:, at : at + 1], memory, start=at)
+    assert str(regard.picture(steps, head=1)) == first
+    with regard.record() as twice:
+        layer(x)
+        layer(x)
+    with pytest.raises(ArgumentError, match="called 2 times"):
+        regard.picture(twice)
+    with regard.record() as batch:
+        layer(torch.randn(3, 4, 8))
+    with pytest.raises(ArgumentError, match="batch of 3"):
+        regard.picture(batch)
+    with regard.record(regard.Look(entropy=True)) as entropy:
+        layer(x)
+    with pytest.raises(ArgumentError, match="not recorded"):
+        regard.picture(entropy)

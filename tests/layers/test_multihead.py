@@ -95,8 +95,73 @@ def test_from_torch_keeps_mode_dtype_and_dropout_and_refuses_what_it_cannot_hold
     ours = regard.MultiHead.from_torch(theirs)
     assert not ours.training and ours.dropout == 0.3 and ours.query.weight.dtype == torch.bfloat16
     for options in ({"add_bias_kv": True}, {"add_zero_attn": True}):
-        with pytest.raises(regard.ArgumentError, match="adds keys of its own"):
+        with pytest.raises(regard.ArgumentError, match=next(iter(options))):
             regard.MultiHead.from_torch(nn.MultiheadAttention(8, 2, **options))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 5, "vdim": 7}, {"vdim": 7, "bias": False}])
+def test_from_torch_keeps_the_layout(batch_first: bool, options: dict[str, Any]):
+    theirs = nn.MultiheadAttention(8, 2, batch_first=batch_first, **options).double()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    ours, batched = regard.MultiHead.from_torch(theirs), regard.MultiHead.from_torch(theirs, batch_first=True)
+    sizes = (8, options.get("kdim", 8), options.get("vdim", 8))
+    query, key, value = (randn(3, length, size) for length, size in zip((4, 6, 6), sizes, strict=True))
+    first = [query, key, value]
+    given = first if batch_first else [each.transpose(0, 1) for each in first]
+    expected, weights = theirs(*given, average_attn_weights=False)
+    seen = ours(*given, look=regard.Look(weights=True))
+    torch.testing.assert_close(seen.output, expected)
+    torch.testing.assert_close(seen.weights, weights.detach())
+    torch.testing.assert_close(batched(*first).output, expected if batch_first else expected.transpose(0, 1))
+    alone = [each[0] for each in first]
+    torch.testing.assert_close(ours(*alone).output, theirs(*alone)[0])
+    assert ours.batch_first == batch_first and ("batch_first=False" in repr(ours)) == (not batch_first)
+
+
+def test_time_first_step_by_step_is_the_whole():
+    layer = regard.MultiHead(8, 2, position="rotary", batch_first=False).double()
+    x, memory, steps = randn(5, 3, 8), None, []
+    for at in range(5):
+        memory = layer.remember(x[at : at + 1], past=memory)
+        steps.append(layer(x[at : at + 1], memory).output)
+    torch.testing.assert_close(torch.cat(steps), layer(x, mask=regard.causal()).output)
+
+
+@pytest.mark.parametrize(
+    ("call", "written"),
+    [
+        (lambda x: regard.MultiHead(embed_dim=8, num_heads=2), ("width=", "heads=")),
+        (lambda x: regard.MultiHead(8, 2, kdim=4, vdim=4), ("key_width=", "value_width=")),
+        (lambda x: regard.MultiHead(8, 2)(x, key_padding_mask=x), ("mask=padding(",)),
+        (lambda x: regard.MultiHead(8, 2)(x, need_weights=True), ("look=Look(weights=True)",)),
+        (lambda x: regard.MultiHead(8, 2)(x, average_attn_weights=False), ("look=Look(weights=True)",)),
+        (lambda x: regard.MultiHead(8, 2)(x, is_causal=True), ("mask=causal()",)),
+        (lambda x: regard.attention(x, x, x, attn_mask=x), ("mask=", "bias=")),
+        (lambda x: regard.attention(x, x, x, is_causal=True, dropout_p=0.1), ("causal()", "dropout=")),
+        (lambda x: regard.AttentionLayer(8, 8)(x, x, key_padding_mask=x), ("mask=padding(",)),
+        (lambda x: regard.explain(x, x, attn_mask=x), ("mask=",)),
+    ],
+)
+def test_keywords_of_torch_are_answered_with_ours(call: Any, written: tuple[str, ...]):
+    with pytest.raises(regard.ArgumentError) as error:
+        call(torch.ones(1, 3, 8))
+    assert all(each in str(error.value) for each in written)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: regard.attention(x, x, maks=None),
+        lambda x: regard.explain(x, x, maks=None),
+        lambda x: regard.MultiHead(8, 2, maks=None),
+        lambda x: regard.MultiHead(8, 2)(x, maks=None),
+    ],
+)
+def test_another_unknown_keyword_is_a_type_error(call: Any):
+    with pytest.raises(TypeError, match="maks"):
+        call(torch.ones(1, 3, 8))
 
 
 def stepped(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:

@@ -21,8 +21,10 @@ from PIL import Image
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, saving
+from regard.viewing.pictures.choosing import place_of, rows_of
 from regard.viewing.pictures.ink import width_of
 from regard.viewing.pictures.paper import broken
+from tests.browser.sentences import sentence
 from tests.reading import PACKAGE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
@@ -345,3 +347,20 @@ def test_titles_break_between_words_and_inside_those_that_are_too_wide():
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
         assert all(0 < width_of(line, 10) <= 100 for line in lines)
     assert broken("", 10, 100) == [] and broken("고", 10, 1) == ["고"]
+
+
+def test_a_word_of_a_site_of_pieces_is_all_its_rows():
+    seen = sentence()
+    site, words = seen.site("decoder.0.cross"), seen.words().site("decoder.0.cross").rows
+    assert site.rows[3:6] == ("▁c", "at", ".") and words[3] == "cat."
+    for word, rows in (("saw", [1]), ("▁saw", [1]), ("cat.", [3, 4, 5]), ("at", [4]), ("c", [3])):
+        assert rows_of(word, site, words, "--word") == rows, word
+    for word, rows in (("4", [4]), ("-1", [6]), (2, [2]), ("cat.:1", [3, 4, 5]), ("</s>", [6])):
+        assert rows_of(word, site, words, "--word") == rows, word
+    assert rows_of("cat", site, words, "--word") == [3, 4, 5] and place_of("cat", words) == 3
+    with pytest.raises(UnknownName, match=r"cat\., saw"):
+        rows_of("dog", site, words, "--word")
+    with pytest.raises(ArgumentError, match=r"--word.* occurs 1 times"):
+        rows_of("saw:2", site, words, "--word")
+    with pytest.raises(ArgumentError, match="no word 7"):
+        rows_of("7", site, words, "--word")

@@ -1,64 +1,65 @@
-"""The command line: one file a command, and one place where whatever goes wrong is said in words."""
+"""The command line: one file per command, and one place that turns every error into a message.
+
+A command's module is imported when the command is run, so that help and version are printed without torch,
+and Ctrl-C while torch is imported ends as quietly as later.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from regard.cli import (
-    align,
-    average,
-    backends,
-    data,
-    demo,
-    doctor,
-    evaluate,
-    intervene,
-    score,
-    show,
-    tour,
-    train,
-    translate,
-    view,
-)
+from regard.cli.lazy_commands import MARKUP, LazyCommand
 from regard.errors import RegardError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
 TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
 """Options that were called otherwise before, and are still taken by that name."""
 
+COMMANDS = (
+    "demo",
+    "tour",
+    "train",
+    "translate",
+    "score",
+    "evaluate",
+    "view",
+    "align",
+    "intervene",
+    "average",
+    "show",
+    "backends",
+    "doctor",
+    "data",
+)
+"""The commands in the order of the help. To add one: its file, with a function of its name, and one line."""
+
+
+class _Commands(TyperGroup):
+    """The group of all commands, none of them imported yet."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.commands = {name: LazyCommand(name) for name in COMMANDS}
+
+
 app = typer.Typer(
     name="regard",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda name: TODAY.get(name, name),
     },
 )
-for command in (
-    demo.demo,
-    tour.tour,
-    train.train,
-    translate.translate,
-    score.score,
-    evaluate.evaluate,
-    view.view,
-    align.align,
-    intervene.intervene,
-    average.average,
-    show.show,
-    backends.backends,
-    doctor.doctor,
-):
-    app.command()(command)
-app.add_typer(data.data, name="data")
 
 
 def _say_version(asked: bool) -> None:

@@ -34,7 +34,7 @@ from regard.errors import ArgumentError, DataError, message
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
 from regard.interventions import intervene as changing
 from regard.look import Look
-from regard.sites import record
+from regard.sites import scope
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
@@ -102,7 +102,7 @@ def intervene(
     """
     search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
-    with record(Look()) as sites:
+    with scope(Look()) as sites:
         before = translator.translate(sentence)
     if len(before.passages) != 1:
         problem = (

@@ -8,7 +8,7 @@ from regard.call import Call
 from regard.errors import ArgumentError, message
 from regard.viewing import Picture, Seen, Site, steps
 from regard.viewing.picture import noted
-from regard.viewing.pictures.choosing import matching, place_of
+from regard.viewing.pictures.choosing import matching, rows_of
 
 __all__ = ["calls_at", "drawn_steps"]
 
@@ -31,13 +31,19 @@ def drawn_steps(
     site: str | None,
     head: int | None,
     word: str | None,
+    words: Seen,
 ) -> Picture:
-    """One attention of a pair, step by step: of the last site of this name, and of its first head."""
+    """One attention of a pair, step by step: of the last site of this name, and of its first head.
+
+    word: of the words that the rows of the site spell, in `words`, or of its pieces; all rows unless given.
+    """
     place, head = matching(seen, site)[-1], head or 0
     if not 0 <= head < place.heads:
         problem = f"{place.name} has no head {head}"
         raise ArgumentError(message("--head", problem, expected=f"0 to {place.heads - 1}"))
-    rows = list(range(len(place.rows))) if word is None else [place_of(word, place.rows, "--word")]
+    rows = list(range(len(place.rows)))
+    if word is not None:
+        rows = rows_of(word, place, words.site(place.name).rows, "--word")
     query, key, value, scores, formula = _numbers(calls_at(translator, source, target, place.name), place)
     named = f"{place.name}, head {head}" if place.heads > 1 else place.name
     drawn = steps(

@@ -65,7 +65,10 @@ View = Annotated[
 ]
 Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
 Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
-Word = Annotated[str | None, _option("Of word, shaded and steps: one word, as text or by its number.")]
+Word = Annotated[
+    str | None,
+    _option("For word, shaded and steps: one word, as text (the second of several: word:2) or its number."),
+]
 Subwords = Annotated[bool, _option("Pieces of words, or words.", "--subwords/--words")]
 Specials = Annotated[str, _option(f"What is no word, such as `</s>`: {', '.join(SPECIALS)}.")]
 ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
@@ -140,7 +143,8 @@ def view(
     if view == STEPS:
         from regard.cli.stepping import drawn_steps
 
-        drawn = drawn_steps(translator, seen, str(sentence), text, site, head, word)
+        words = _told(seen.words(), str(sentence), text)
+        drawn = drawn_steps(translator, seen, str(sentence), text, site, head, word, words)
     else:
         asked = _as_asked(seen, subwords, specials, by_values)
         asked = asked if subwords else _told(asked, sentence or "", text)

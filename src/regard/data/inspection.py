@@ -21,11 +21,16 @@ from regard.data.out_of_step import counts_differ
 from regard.data.progress import advancing
 from regard.data.reading import UTF_16
 from regard.errors import DataError, UnknownName, message
+from regard.viewing.document import safe
 
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 
 EXAMPLES = 3
-DONE = {"error": "refused", "skip": "dropped", "replace": "repaired", "keep": "kept"}
+REFUSED = "refused"
+COLUMNS, NUMBERS = ("what", "pairs", "dropped", "done", "first"), ("pairs", "dropped")
+"""The columns of a report, and those of them that hold numbers."""
+
+DONE = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Report:
     """What one pass over pairs found: how many were read and are kept, and what is odd about how many.
 
     refused: why the pairs cannot be used as they are, or None. fingerprint: of the content and of what
-    decides which pairs are kept. Print it with rich, or with print().
+    decides which pairs are kept. Print it with rich, or with print(); a notebook displays it as a table.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> report = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"]).inspect()
@@ -92,31 +97,55 @@ class Report:
         if self.refused is not None:
             raise self.refused
 
-    def __rich__(self) -> Table:
-        title = f"{self.read:,} pairs read, {self.kept:,} kept"
-        if self.refused is not None:
-            title = f"{self.read:,} pairs read, and refused"
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for name in ("what", "pairs", "dropped", "done", "first"):
-            right = name in ("pairs", "dropped")
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
+    @property
+    def _title(self) -> str:
+        kept = "and refused" if self.refused is not None else f"{self.kept:,} kept"
+        return f"{self.read:,} pairs read, {kept}"
+
+    @property
+    def _rows(self) -> list[tuple[str, ...]]:
+        """The cells of the table, as COLUMNS names them."""
+        rows: list[tuple[str, ...]] = []
         for each in self.findings:
             if each.count:
                 first = _near(each.examples[0].place) if each.examples else ""
-                cells = (each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first)
-                table.add_row(*map(Text, cells), style="red" if each.done == "refused" else "")
-        if self.refused is not None and not any(
-            each.done == "refused" for each in self.findings if each.count
-        ):
-            table.add_row(Text(str(self.refused)), "", "", "refused", "", style="red")
-        if not table.row_count:
-            table.add_row(Text("nothing odd"), "0", "0", "", "")
+                rows.append((each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first))
+        if self.refused is not None and not any(row[3] == REFUSED for row in rows):
+            rows.append((str(self.refused), "", "", REFUSED, ""))
+        return rows or [("nothing odd", "0", "0", "", "")]
+
+    def __rich__(self) -> Table:
+        table = Table(title=self._title, title_justify="left", title_style="bold")
+        for name in COLUMNS:
+            table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
+        for row in self._rows:
+            table.add_row(*map(Text, row), style="red" if row[3] == REFUSED else "")
         return table
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        lines = [
+            "<table>",
+            f"<caption>{safe(self._title)}</caption>",
+            f"<thead><tr>{head}</tr></thead><tbody>",
+        ]
+        for row in self._rows:
+            style = ' style="color: #c0392b"' if row[3] == REFUSED else ""
+            cells = "".join(
+                f'<td style="text-align: {"right" if name in NUMBERS else "left"}">{_html(cell)}</td>'
+                for name, cell in zip(COLUMNS, row, strict=True)
+            )
+            lines.append(f"<tr{style}>{cells}</tr>")
+        return "\n".join((*lines, "</tbody></table>"))
 
     def __str__(self) -> str:
         page = io.StringIO()
         Console(file=page, width=120, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _html(text: str) -> str:
+    return "<br>".join(map(safe, text.splitlines()))
 
 
 def _near(place: str) -> str:

@@ -24,7 +24,7 @@ from regard.decoding.rules import Rules, whole
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
-from regard.sites import Record, record
+from regard.sites import Record, scope
 
 __all__ = ["Beam", "beam_search", "best_of"]
 
@@ -133,7 +133,7 @@ def beam_search(
     divisors = how.length.table(longest + 1, last_R1.device)
     beams = Beams.at_start(live, how)
     for step in range(longest):
-        look = record(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
+        look = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
         with look as seen:
             state, logits_R1V = model.step(state, last_R1, live.encoded)
         if how.coverage:

@@ -21,7 +21,7 @@ from regard.decoding.live import device_of, quietly
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
-from regard.sites import Record, record, scope
+from regard.sites import Record, scope
 
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
@@ -123,7 +123,7 @@ class _Norms(dict[str, Tensor]):
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
     """The names of a model's sites that match, in the order it comes to them; it reads one token for that."""
     batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
-    with quietly(model), record(Look(), at=look) as seen:
+    with quietly(model), scope(Look(), at=look) as seen:
         model.forward(batch)
     return list(seen)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -274,15 +275,15 @@ class _Plan:
         scores = word_scores(model, self.pairs, self.trials)
         plain = [self.trials[each.trials["plain"][0]] for each in self.words]
         gradients = saliencies(model, self.pairs, plain)
-        with intervene(uniform=True, at=at, head=head):
+        with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
             even = word_scores(model, self.pairs, plain)
         found = []
         for each, gradient in zip(self.words, gradients, strict=True):
             by_name = {name: scores[numbers] for name, numbers in each.trials.items()}
             found.append(_judged(each, by_name, gradient))
         whole = scores[[each.trials["plain"][0] for each in self.words]]
-        uniform = float((whole - even).mean()) if len(even) else math.nan
-        return Faithfulness(tuple(found), uniform, self.k, len(self.pairs), at, head, self.skipped)
+        cost = float((whole - even).mean()) if len(even) else math.nan
+        return Faithfulness(tuple(found), cost, self.k, len(self.pairs), at, head, self.skipped)
 
 
 def _judged(

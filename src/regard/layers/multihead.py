@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -27,6 +27,8 @@ class MultiHead(nn.Module):
     width: of queries and output. key_width, value_width: of what is attended to (width unless given).
     key_heads: fewer key heads than query heads (grouped; 1 is multi-query). score: a name or a Score, over
     vectors of width / heads. position: a name or a scheme that acts on queries and keys, or on scores.
+    batch_first: False for inputs and outputs of shape (T, B, width), as in torch.nn.MultiheadAttention;
+    weights, masks and memories have the batch first either way.
 
     With a cache, what was attended to is kept as a Memory, passed in and returned:
 
@@ -41,6 +43,7 @@ class MultiHead(nn.Module):
     True
     """
 
+    @answer_torch_keywords
     def __init__(
         self,
         width: int,
@@ -53,6 +56,7 @@ class MultiHead(nn.Module):
         position: str | Position | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        batch_first: bool = True,
     ):
         super().__init__()
         key_heads = key_heads or heads
@@ -66,6 +70,7 @@ class MultiHead(nn.Module):
             )
         size = width // heads
         self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.batch_first = batch_first
         self.query = nn.Linear(width, width, bias)
         self.key = nn.Linear(key_width or width, key_heads * size, bias)
         self.value = nn.Linear(value_width or key_width or width, key_heads * size, bias)
@@ -86,6 +91,7 @@ class MultiHead(nn.Module):
         for linear in (self.query, self.key, self.value):
             nn.init.xavier_uniform_(linear.weight)
 
+    @answer_torch_keywords
     def forward(
         self,
         query: Tensor,
@@ -96,17 +102,37 @@ class MultiHead(nn.Module):
         start: int | None = None,
         **options: Any,
     ) -> Attended:
-        """Attend. query: (B, T, width). key, value: (B, S, ...), the query itself and the key unless given;
-        or a Memory from remember(). start: the position of the first query, 0 unless given; with a Memory,
-        such that the last query stands at its end. options: those of attention(), such as look and backend.
+        """Attend from query (B, T, width) to key and value (B, S, ...); (T, width) without a batch works too.
+
+        key: the query itself unless given; or a Memory from remember(). value: the key unless given. With
+        batch_first=False, tensors are (T, B, width) and (S, B, ...), and so is the output.
+        start: the position of the first query, 0 unless given; with a Memory, such that the last query stands
+        at its end. options: those of attention(), such as look and backend.
         """
-        if query.dim() == 2:
-            inputs: list[Any] = [x[None] if isinstance(x, Tensor) else x for x in (query, key, value)]
-            return self.forward(*inputs, mask=mask, start=start, **options).map(lambda tensor: tensor[0])
+        alone = query.dim() == 2
+        inputs: list[Any] = [
+            self._batched(x, alone) if isinstance(x, Tensor) else x for x in (query, key, value)
+        ]
+        attended = self._attend(*inputs, mask=mask, start=start, options=options)
+        if alone:
+            return attended.map(lambda tensor: tensor[0])
+        return attended if self.batch_first else attended.but(output=attended.output.transpose(0, 1))
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor | Memory | None,
+        value: Tensor | None,
+        *,
+        mask: Mask | Tensor | None,
+        start: int | None,
+        options: dict[str, Any],
+    ) -> Attended:
+        """Attend with the batch first: query (B, T, width), key and value (B, S, ...)."""
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
-        memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
+        memory = key if isinstance(key, Memory) else self._remember(query if key is None else key, value)
         query_BHTD = self._turned(self._split(self.query(query), self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
@@ -115,6 +141,12 @@ class MultiHead(nn.Module):
         attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
         return attended.but(output=self.output(joined_BTM))
+
+    def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
+        """Inputs as (B, T, width), from (T, width) where they come alone or from (T, B, width)."""
+        if alone:
+            return tensor[None]
+        return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
 
     def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
         problem, hint = "", ""
@@ -160,11 +192,22 @@ class MultiHead(nn.Module):
     ) -> Memory:
         """Project what will be attended to, once: (B, S, ...) -> Memory, appended to `past` where given.
 
+        With batch_first=False, key and value are (S, B, ...).
         start: the position of the first key; after the past unless given. mask: what hides keys from every
         query, such as padding(lengths).
         """
-        if key.dim() == 2:
-            key, value = key[None], None if value is None else value[None]
+        alone = key.dim() == 2
+        key, value = self._batched(key, alone), None if value is None else self._batched(value, alone)
+        return self._remember(key, value, past, start, mask)
+
+    def _remember(
+        self,
+        key: Tensor,
+        value: Tensor | None,
+        past: Memory | None = None,
+        start: int | None = None,
+        mask: Mask | None = None,
+    ) -> Memory:
         start = (past.length if past is not None else 0) if start is None else start
         key_BKSD = self._turned(self._split(self.key(key), self.key_heads), start)
         value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
@@ -173,7 +216,9 @@ class MultiHead(nn.Module):
         return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, key_heads={self.key_heads}, score={self.score!r}, dropout={self.dropout}"
+        layout = "" if self.batch_first else ", batch_first=False"
+        heads = f"heads={self.heads}, key_heads={self.key_heads}"
+        return f"{heads}, score={self.score!r}, dropout={self.dropout}{layout}"
 
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         return joined.unflatten(-1, (heads, -1)).transpose(-3, -2)
@@ -182,8 +227,12 @@ class MultiHead(nn.Module):
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
     @classmethod
-    def from_torch(cls, layer: nn.MultiheadAttention) -> MultiHead:
-        """The same layer as a torch.nn.MultiheadAttention, with its weights.
+    def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
+        """Make a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
+
+        batch_first: the layout of inputs and outputs, that of `layer` unless given: what was given to
+        `layer`, (T, B, width) where its batch_first is False, gives the same output here. True takes
+        (B, T, width) whatever the layout of `layer` is.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
@@ -200,8 +249,8 @@ class MultiHead(nn.Module):
             raise ArgumentError(
                 message(
                     "MultiHead.from_torch()",
-                    "this layer adds keys of its own",
-                    expected="add_bias_kv and add_zero_attn off",
+                    "this layer has add_bias_kv or add_zero_attn set, which MultiHead does not support",
+                    expected="add_bias_kv=False and add_zero_attn=False",
                 )
             )
         own = cls(
@@ -211,6 +260,7 @@ class MultiHead(nn.Module):
             value_width=layer.vdim,
             dropout=layer.dropout,
             bias=layer.in_proj_bias is not None,
+            batch_first=layer.batch_first if batch_first is None else batch_first,
         ).to(layer.out_proj.weight)
         weights = (
             layer.in_proj_weight.chunk(3)

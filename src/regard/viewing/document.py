@@ -11,13 +11,30 @@ from importlib import resources
 
 from regard.viewing.shades import clean
 
-__all__ = ["JOINERS", "document", "safe", "static"]
+__all__ = ["JOINERS", "Page", "document", "safe", "static"]
 
 JOINERS = "\u200c\u200d"
 """What holds emoji of several people together, and keeps Persian letters apart: shown, not spelled out."""
 
 
-def document(title: str, style: str, script: str, body: Iterable[str]) -> str:
+class Page(str):
+    """A whole HTML document as text, which a notebook shows in a frame of its own.
+
+    The frame is sandboxed: the scripts of the page run in it, and cannot reach the notebook or a network.
+
+    >>> Page("<!DOCTYPE html> ...")
+    <Page of 19 characters>
+    """
+
+    def __repr__(self) -> str:
+        return f"<Page of {len(self):,} characters>"
+
+    def _repr_html_(self) -> str:
+        size = 'width="100%" height="680" style="border: 0"'
+        return f'<iframe sandbox="allow-scripts" {size} srcdoc="{escape(self)}"></iframe>'
+
+
+def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
     """A whole document: body is its lines of HTML, escaped by whoever made them.
 
     Nothing may be fetched, sent or framed, and no text can become markup by a script: every such door of the
@@ -44,7 +61,7 @@ def document(title: str, style: str, script: str, body: Iterable[str]) -> str:
         "</body>",
         "</html>",
     ]
-    return "\n".join(lines) + "\n"
+    return Page("\n".join(lines) + "\n")
 
 
 def safe(text: str) -> str:

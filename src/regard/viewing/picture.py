@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.viewing.inputs import Drawable, drawable
 from regard.viewing.pictures.choosing import Chosen, Word, chosen, matching
 from regard.viewing.pictures.heads import heads
 from regard.viewing.pictures.ink import label
@@ -34,7 +35,7 @@ BETWEEN = 36.0
 
 
 def picture(
-    seen: Seen,
+    seen: Drawable,
     view: str = "matrix",
     *,
     site: str | None = None,
@@ -44,6 +45,7 @@ def picture(
 ) -> Picture:
     """Draw what a model looked at: print it, show it in a notebook, or save it as .png, .svg, .pdf or .gif.
 
+    seen: a Seen; a Translation, drawn by words; or what record() gave for one sequence, drawn by positions.
     view: matrix, lines, heads, word (over time), shaded, self (the encoder's and the decoder's own
     attention), rollout, player or long. site: the places of attention, with * as wildcard; those that look at
     the source unless given, taken together. head: one head of theirs, from 0 on; their mean unless given.
@@ -61,6 +63,7 @@ def picture(
     """
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
+    seen = drawable(seen, "picture()")
     drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
     return noted(drawn, *_evenness(seen, view, site, head), *seen.notes)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy
 
-from regard.errors import ArgumentError, message
-from regard.viewing.document import document, safe, static
+from regard.viewing.document import Page, document, safe, static
 from regard.viewing.entry import Entry
 from regard.viewing.explorer.packing import LONG, pack
+from regard.viewing.inputs import Explorable, seen_of
 from regard.viewing.page import WEIGHTS, facts, table
 from regard.viewing.seen import Seen
 from regard.viewing.writing import check_ending, write_whole
@@ -33,15 +33,16 @@ SCRIPTS = (
 """The parts of the script, in the order they are read."""
 
 
-def explore(seen: Seen, path: str | Path | None = None, title: str = "") -> str:
-    """Every view of what a model looked at, as one HTML file that opens anywhere and fetches nothing.
+def explore(seen: Explorable, path: str | Path | None = None, title: str = "") -> Page:
+    """Make one HTML page with every view of what a model looked at: it opens anywhere and fetches nothing.
 
     The alignment matrix, two columns of words joined by lines, one sentence with shaded words, the attention
     of one word over time, all layers and heads side by side, and rollout; for pieces or words, with special
     tokens or without, for weights or weights times value norms. Long sequences are drawn from a map and the
     largest weights of each row, with zoom.
 
-    path: where to write it; the name ends in .html. title: seen.title unless given. Returns the page. All
+    seen: a Seen, or a Translation. path: where to write it; the name ends in .html. title: seen.title unless
+    given. Returns the page, a str that a notebook displays. All
     matrices together take less than 9 MB: where they are more, only the largest weights of each row are
     kept. Numbers are rounded as `regard.viewing.explorer.packing` tells: 0.4 % of the largest weight at most.
 
@@ -51,10 +52,7 @@ def explore(seen: Seen, path: str | Path | None = None, title: str = "") -> str:
     >>> page.startswith("<!DOCTYPE html>"), "<cat>" in page
     (True, False)
     """
-    if not isinstance(seen, Seen):
-        hint = "translation.seen() is one; many translations are a page(): one table each"
-        problem = f"what was given is of type {type(seen).__name__}"
-        raise ArgumentError(message("explore()", problem, expected="a Seen", hint=hint))
+    seen = seen_of(seen, "explore()")
     if path is not None:
         check_ending(Path(path), ".html", "a page is one file of HTML")
     style = static("entry.css") + static("page.css") + static("explorer/explorer.css")

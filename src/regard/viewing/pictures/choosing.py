@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,10 +13,16 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.seen import Seen, Site
 from regard.viewing.shades import clean
+from regard.viewing.words import SPACE, grouped
 
-__all__ = ["Chosen", "chosen", "matching", "place_of"]
+__all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
 
 Word = int | str
+
+_COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
+"""A word and which of its occurrences is meant."""
+
+_INTEGER = re.compile(r"-?\d+")
 
 
 class Chosen(NamedTuple):
@@ -62,23 +69,81 @@ def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chos
 
 
 def place_of(word: Word, words: Sequence[str], call: str = "picture()") -> int:
-    """The place of a word, given as its number from 0 on (from the end below 0) or as text.
+    """The index of a word, given as text or as its number from 0 on (from the end below 0).
 
-    >>> place_of("cat", ["a", "cat"]), place_of(-1, ["a", "cat"])
-    (1, 1)
+    Text is a word or a subword piece, with or without the mark of its space; the first of several unless
+    `word:2` asks for the second. Punctuation around words need not be given. Text that is no word here and is
+    a number is taken as one.
+
+    >>> words = ["▁a", "▁cat", "▁a"]
+    >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
+    (1, 2, 0, 2)
     """
+    for spelled in (words, list(map(_bare, words))) if isinstance(word, str) else ():
+        found = _found(str(word), spelled, call)
+        if found is not None:
+            return found
     try:
         number = int(word)
     except ValueError:
-        number = None
-    if isinstance(word, str) and word in words:
-        return list(words).index(word)
-    if number is None:
-        raise UnknownName("word", clean(word), {clean(each) for each in words})
+        raise _unknown(str(word), words) from None
     if not -len(words) <= number < len(words):
-        expected = f"0 to {len(words) - 1}, or a word itself"
+        expected = f"0 to {len(words) - 1}, or a word: {', '.join(clean(_plain(each)) for each in words)}"
         raise ArgumentError(message(call, f"there is no word {number}", expected=expected))
     return number % len(words)
+
+
+def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int]:
+    """The rows of a site that a word is made of; words: those that its rows spell, in their order.
+
+    Text is a word or else a piece; a number is that of a row.
+    """
+    if not isinstance(word, str):
+        return [place_of(word, site.rows, call)]
+    groups = grouped(site.row_words or range(len(site.rows)))
+    pieces = [[place] for place in range(len(site.rows))]
+    for spelled, rows in ((words, groups), (site.rows, pieces), (list(map(_bare, words)), groups)):
+        found = _found(word, spelled, call)
+        if found is not None:
+            return rows[found]
+    if not _INTEGER.fullmatch(word):
+        raise _unknown(word, words)
+    return [place_of(word, site.rows, call)]
+
+
+def _found(word: str, words: Sequence[str], call: str) -> int | None:
+    """The index of a word given as text, or as word:2 for the second of its kind; None if not found."""
+    places = _places(word, words)
+    if places:
+        return places[0]
+    counted = _COUNTED.fullmatch(word)
+    places = _places(counted[1], words) if counted else []
+    if not counted or not places:
+        return None
+    count = int(counted[2])
+    if not 1 <= count <= len(places):
+        problem = f"the word {clean(counted[1])!r} occurs {len(places)} times, not {count}"
+        raise ArgumentError(message(call, problem, expected=f"1 to {len(places)} after the colon"))
+    return places[count - 1]
+
+
+def _places(word: str, words: Sequence[str]) -> list[int]:
+    """The indices of this text among words; as it is, or else without the mark of a space."""
+    exact = [place for place, each in enumerate(words) if each == word]
+    return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
+
+
+def _plain(piece: str) -> str:
+    return piece.replace(SPACE, " ").strip() or piece
+
+
+def _bare(word: str) -> str:
+    """A word without the punctuation around it; as it is where it is nothing else."""
+    return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
+
+
+def _unknown(word: str, words: Sequence[str]) -> UnknownName:
+    return UnknownName("word", clean(word), {clean(_plain(each)) for each in words})
 
 
 def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:

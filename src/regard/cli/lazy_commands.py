@@ -1,0 +1,62 @@
+"""Commands whose modules are imported when they are run: help and version are printed without torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+from functools import cached_property
+from typing import Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+__all__ = ["MARKUP", "LazyCommand"]
+
+MARKUP: Literal["markdown"] = "markdown"
+"""How docstrings are printed as help."""
+
+
+class LazyCommand(TyperCommand):
+    """The command of a module regard.cli.NAME that has a function, or a Typer app, called NAME.
+
+    Its help is read from the source of the module, which is imported when the command is parsed.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name, help=_help(f"{__package__}.{name}", name), rich_markup_mode=MARKUP)
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The command itself."""
+        name = str(self.name)
+        found = getattr(importlib.import_module(f"{__package__}.{name}"), name)
+        if isinstance(found, typer.Typer):
+            return typer.main.get_group(found)
+        app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
+        app.command(name)(found)
+        return typer.main.get_command(app)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the arguments with the command itself, which the context then runs."""
+        return self.loaded.make_context(info_name, args, parent=parent, **extra)
+
+
+def _help(module: str, name: str) -> str:
+    """The docstring of a module's command, from its source: of the function, or of the app's callback."""
+    spec = importlib.util.find_spec(module)
+    source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
+    if not source:  # installed without its source
+        found: Any = getattr(importlib.import_module(module), name)
+        found = getattr(found, "registered_callback", found)
+        found = getattr(found, "callback", found)
+        return inspect.getdoc(found) or ""
+    functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
+    decorated = [each for each in functions if f"{name}.callback" in map(_decorator, each.decorator_list)]
+    named = [each for each in functions if each.name == name]
+    return next((ast.get_docstring(each) or "" for each in (*decorated, *named)), "")
+
+
+def _decorator(node: ast.expr) -> str:
+    return ast.unparse(node.func if isinstance(node, ast.Call) else node)
