@@ -21,7 +21,18 @@ from regard.select import LOOKS
 
 HERE = Path(__file__).parent
 SHARED_PAGES = {"scaled_dot": "dot"}
-"""Scores that are told on the page of another."""
+"""Scores that share the page of another."""
+
+EQUATIONS = {
+    "dot": r"q \cdot k",
+    "scaled_dot": r"q \cdot k / \sqrt{D}",
+    "general": r"q^\top W k",
+    "additive": r"v^\top \tanh(W q + U k)",
+    "concat": r"v^\top \tanh(W [q; k])",
+    "cosine": r"\beta \, q \cdot k / (\lVert q \rVert \lVert k \rVert)",
+    "location": r"(W q)_s",
+}
+"""Score.equation of each score, in LaTeX."""
 
 SELECTIONS = (
     regard.Soft,
@@ -113,8 +124,8 @@ def scores() -> str:
     for name, score in regard.SCORES.items():
         page = SHARED_PAGES.get(name, name)
         linked = f"[`{name}`]({page}.md)" if (HERE / "mechanisms" / f"{page}.md").exists() else f"`{name}`"
-        equation = score.equation.replace("|", "\\|")
-        rows.append((linked, f"`{score.__name__}`", f"`{equation}`", score.combine, _paper(score)))
+        equation = f"${EQUATIONS[name]}$" if name in EQUATIONS else f"`{score.equation}`"
+        rows.append((linked, f"`{score.__name__}`", equation, score.combine, _paper(score)))
     return _table(("name", "class", "score(q, k)", "combine", "paper"), rows)
 
 

@@ -71,7 +71,10 @@ def test_links_and_named_files_are_there(page):
 def test_the_navigation_has_every_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- .*: (\S+\.md)$", nav, re.M))
-    assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    generated = {place for place in listed if place.startswith("api/")}  # by docs/site_hooks.py
+    assert generated and listed - generated == {
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
+    }
 
 
 def test_a_page_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
