@@ -7,8 +7,8 @@
 A page is Markdown. Its ```python blocks run from top to bottom in one namespace, every page with one seed.
 The ```text block right after a python block is what that block printed. A block that sets `picture` has it
 drawn to pictures/PAGE-N.svg, which the page must show. What stands between `<!-- made: NAME -->` and
-`<!-- end -->` is written by the function of that name in page_tables.py or page_results.py; pictures shown
-there are the plots of the latter.
+`<!-- end -->` is written by the function of that name in page_tables.py, page_models.py or page_results.py;
+pictures shown there are the plots of the latter.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
 sys.path[:0] = [str(DOCS), str(ROOT / "src"), str(ROOT)]
 
+from page_models import MODEL_TABLES  # noqa: E402
 from page_results import PARTS, plots  # noqa: E402
 from page_tables import TABLES  # noqa: E402
 
@@ -40,7 +41,7 @@ BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<said>\n```text\n(?P<outp
 MADE = re.compile(r"(?P<open><!-- made: (?P<name>\w+) -->\n).*?(?P<close><!-- end -->)", re.S)
 SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
-WRITERS = {**TABLES, **PARTS}
+WRITERS = {**TABLES, **MODEL_TABLES, **PARTS}
 NEAR = 6
 """How far a shade may be from the one on file: the last digit of a weight differs between machines."""
 

@@ -115,7 +115,7 @@ def now() -> str:
         ("training", "`train_translation`: runs that resume exactly; `load` makes a translator of one"),
         ("seeing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` tell whether it matters"),
     ]
-    return _table(("place", "names"), rows)
+    return table(("place", "names"), rows)
 
 
 def scores() -> str:
@@ -126,7 +126,7 @@ def scores() -> str:
         linked = f"[`{name}`]({page}.md)" if (HERE / "mechanisms" / f"{page}.md").exists() else f"`{name}`"
         equation = f"${EQUATIONS[name]}$" if name in EQUATIONS else f"`{score.equation}`"
         rows.append((linked, f"`{score.__name__}`", equation, score.combine, _paper(score)))
-    return _table(("name", "class", "score(q, k)", "combine", "paper"), rows)
+    return table(("name", "class", "score(q, k)", "combine", "paper"), rows)
 
 
 def positions() -> str:
@@ -135,7 +135,7 @@ def positions() -> str:
         (f"`{name}`", f"`{kind.__name__}`", kind.acts, _paper(kind))
         for name, kind in regard.POSITIONS.items()
     ]
-    return _table(("name", "class", "acts on", "paper"), rows)
+    return table(("name", "class", "acts on", "paper"), rows)
 
 
 def selections() -> str:
@@ -144,13 +144,13 @@ def selections() -> str:
         (f"`{kind.__name__}`", *("yes" if look in kind.looks else "" for look in LOOKS))
         for kind in SELECTIONS
     ]
-    return _table(("selection", *LOOKS), rows)
+    return table(("selection", *LOOKS), rows)
 
 
 def backends() -> str:
     """The backends and the looking passes, in the order they are tried."""
-    read = _table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
-    looked = _table(
+    read = table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
+    looked = table(
         ("looking pass", "what it is"), [(f"`{name}`", each.about) for name, each in PASSES.items()]
     )
     return f"{read}\n{looked}"
@@ -167,7 +167,7 @@ def choices() -> str:
             alike.setdefault(chosen, []).append(name)
         headings = ("besides the score", *(", ".join(names) for names in alike.values()))
         rows = zip(ASKED, *alike, strict=True)
-        parts.append(f"### {place}\n\n{_table(headings, rows)}")
+        parts.append(f"### {place}\n\n{table(headings, rows)}")
     return "\n".join(parts)
 
 
@@ -209,7 +209,8 @@ def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
-def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
     lines = [list(headings), *map(list, rows)]
     drawn = [f"| {' | '.join(line)} |\n" for line in lines]
     rule = f"|{' --- |' * len(lines[0])}\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.models
 from tests.benchmarks.recorded import gpu
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ def load(name: str):
     return module
 
 
-results, tables, make = load("page_results"), load("page_tables"), load("make")
+results, tables, models, make = map(load, ("page_results", "page_tables", "page_models", "make"))
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))
 
@@ -155,3 +156,17 @@ def test_a_page_without_results_says_so(tmp_path, monkeypatch):
     made = make.make(ROOT / "docs" / "performance.md")
     assert made.problems == [] and made.pictures == {}
     assert made.text.count(results.NOTHING) == 8
+
+
+@pytest.mark.parametrize("model", regard.models.MODELS)
+def test_the_settings_of_a_model_are_described(model):
+    assert set(models.defaults(model)) == set(models.OPTIONS[model])
+    written = regard.models.build_model(
+        model,
+        9,
+        9,
+        **{name: value for name, value in models.defaults(model).items() if value is not None},
+    )
+    assert written.source_size == 9
+    text = (ROOT / "docs" / "models" / f"{model}.md").read_text(encoding="utf-8")
+    assert f"--model {model}" in text and "## Where the default differs" in text and "$$" in text
