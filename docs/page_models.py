@@ -52,7 +52,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "position": "any [position scheme](../mechanisms/positions.md)",
         "norm": "`pre` or `post` (the paper's)",
         "activation": "`relu`, `gelu` or `swiglu`",
-        "tie": "what shares the output weights: `none`, `output` (target embeddings), `all` (both embeddings)",
+        "tie": "what shares the output weights: `none`, `output` (target embeddings) or `all` (both)",
         "dropout": "on embeddings and on the output of each sublayer",
         "inner_dropout": "on attention weights and inside the feed-forward layers; `None`: `dropout`",
         "longest": "number of positions of schemes that have a table (`noise`, `learned`)",

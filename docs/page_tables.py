@@ -97,23 +97,23 @@ def call_on(device: str, dtype: torch.dtype, name: str, **asked: Any) -> Call | 
 
 
 def now() -> str:
-    """What there is, by name."""
+    """Everything there is, by name."""
     masks = ("causal", "padding", "window", "documents", "where", "dense")
     rows = [
         ("scores", _names(kind.__name__ for kind in regard.SCORES.values())),
         ("masks", f"{_names(masks)}, joined with `&` `\\|` `~`"),
         ("selections", _names(kind.__name__ for kind in SELECTIONS)),
         ("positions", _names(kind.__name__ for kind in regard.POSITIONS.values())),
-        ("looks", f"{_names(LOOKS)}, with gradients where asked"),
-        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to watch a model"),
+        ("looks", f"{_names(LOOKS)}, optionally with gradients"),
+        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to observe a model"),
         ("backends", _names(BACKENDS)),
         ("models", f"{_names(MODELS)}, on one protocol: `encode` `start` `step` `forward`"),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
-        ("corpus", "`korean_english`: as many pairs as you want, with gold alignments"),
+        ("corpus", "`korean_english`: any number of pairs from a grammar, with gold alignments"),
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
         ("evaluation", "`bleu` `chrf` `ter` `moses_bleu` `score_links` (alignment error rate)"),
-        ("training", "`train_translation`: runs that resume exactly; `load` makes a translator of one"),
-        ("seeing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` tell whether it matters"),
+        ("training", "`train_translation`: runs that resume exactly; `load` opens one as a translator"),
+        ("viewing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` test whether it matters"),
     ]
     return table(("place", "names"), rows)
 

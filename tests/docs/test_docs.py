@@ -97,6 +97,16 @@ def test_what_a_block_prints_is_put_after_it(tmp_path, monkeypatch):
     assert [path for path, _ in make.stale(made)] == [page]
 
 
+def test_the_picture_of_the_readme_shows_learned_weights():
+    kept = json.loads(make.learned.KEPT.read_text(encoding="utf-8"))
+    assert " ".join(kept["source"]) == make.learned.SENTENCE
+    assert " ".join(kept["target"]) == make.learned.TRANSLATION
+    assert len(kept["weights"]) == len(kept["target"]) and kept["steps"] > 0
+    assert all(len(row) == len(kept["source"]) and 0 < sum(row) < 1.01 for row in kept["weights"])
+    svg = (make.PICTURES / "readme-1.svg").read_text(encoding="utf-8")
+    assert [word for word in kept["source"] + kept["target"] if f">{word}<" not in svg] == []
+
+
 def test_a_picture_must_be_shown(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("```python\nfrom rich.text import Text\npicture = Text('x')\n```\n", encoding="utf-8")
