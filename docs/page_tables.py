@@ -124,7 +124,8 @@ def scores() -> str:
     for name, score in regard.SCORES.items():
         page = SHARED_PAGES.get(name, name)
         linked = f"[`{name}`]({page}.md)" if (HERE / "mechanisms" / f"{page}.md").exists() else f"`{name}`"
-        equation = f"${EQUATIONS[name]}$" if name in EQUATIONS else f"`{score.equation}`"
+        plain = score.equation.replace("|", "\\|")
+        equation = f"${EQUATIONS[name]}$" if name in EQUATIONS else f"`{plain}`"
         rows.append((linked, f"`{score.__name__}`", equation, score.combine, _paper(score)))
     return table(("name", "class", "score(q, k)", "combine", "paper"), rows)
 
