@@ -29,7 +29,7 @@ EQUATIONS = {
     "general": r"q^\top W k",
     "additive": r"v^\top \tanh(W q + U k)",
     "concat": r"v^\top \tanh(W [q; k])",
-    "cosine": r"\beta \, q \cdot k / (\lVert q \rVert \lVert k \rVert)",
+    "cosine": r"\beta q \cdot k / (\lVert q \rVert \lVert k \rVert)",
     "location": r"(W q)_s",
 }
 """Score.equation of each score, in LaTeX."""

@@ -69,6 +69,19 @@ def test_links_and_named_files_are_there(page):
         assert named and "```python" in text and "![" in text
 
 
+def test_equations_also_render_on_github():
+    """GitHub refuses \\operatorname, and its Markdown drops the backslash before punctuation."""
+    wrong = {}
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        equations = re.findall(r"\$\$(.*?)\$\$|\$([^$\n]+)\$", text, re.S)
+        found = [
+            each for pair in equations for each in pair if re.search(r"\\operatorname|\\[^A-Za-z]", each)
+        ]
+        wrong |= {short(page): found} if found else {}
+    assert wrong == {}
+
+
 def test_the_navigation_has_every_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- .*: (\S+\.md)$", nav, re.M))
