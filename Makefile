@@ -31,7 +31,7 @@ test-gpu:  ## the tests on a CUDA device, with any Python that has torch and pyt
 
 docs: .venv/dev  ## the documentation, into site/
 	.venv/bin/python docs/make.py
-	.venv/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 bench: .venv/dev  ## the benchmarks of this machine, GPU or CPU, and the page about them
 	.venv/bin/python -m benchmarks $(ARGS)

@@ -7,8 +7,8 @@
 A page is Markdown. Its ```python blocks run from top to bottom in one namespace, every page with one seed.
 The ```text block right after a python block is what that block printed. A block that sets `picture` has it
 drawn to pictures/PAGE-N.svg, which the page must show. What stands between `<!-- made: NAME -->` and
-`<!-- end -->` is written by the function of that name in page_tables.py or page_results.py; pictures shown
-there are the plots of the latter.
+`<!-- end -->` is written by the function of that name in page_tables.py, page_models.py or page_results.py;
+pictures shown there are the plots of the latter. The picture of the README is drawn by learned.py.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ DOCS = ROOT / "docs"
 PICTURES = DOCS / "pictures"
 sys.path[:0] = [str(DOCS), str(ROOT / "src"), str(ROOT)]
 
+import learned  # noqa: E402
+from page_models import MODEL_TABLES  # noqa: E402
 from page_results import PARTS, plots  # noqa: E402
 from page_tables import TABLES  # noqa: E402
 
@@ -40,7 +42,7 @@ BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?P<said>\n```text\n(?P<outp
 MADE = re.compile(r"(?P<open><!-- made: (?P<name>\w+) -->\n).*?(?P<close><!-- end -->)", re.S)
 SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
-WRITERS = {**TABLES, **PARTS}
+WRITERS = {**TABLES, **MODEL_TABLES, **PARTS}
 NEAR = 6
 """How far a shade may be from the one on file: the last digit of a weight differs between machines."""
 
@@ -91,13 +93,13 @@ def make(path: Path) -> Made:
 
 
 def _draw_plots(made: Made) -> None:
-    """The pictures of a page that no block has drawn: plots of results, or a mistake."""
+    """The pictures of a page that no block has drawn: learned weights, plots of results, or a mistake."""
     drawn: dict[str, Any] | None = None
     for shown in SHOWN.finditer(made.text):
         name = (made.path.parent / shown["path"]).resolve()
         if name in made.pictures or not name.name.startswith(f"{page_name(made.path)}-"):
             continue
-        drawn = plots() if drawn is None else drawn
+        drawn = {**learned.pictures(), **plots()} if drawn is None else drawn
         if name.stem in drawn:
             made.pictures[name] = to_svg(drawn[name.stem], title=shown["words"])
         else:

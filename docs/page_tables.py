@@ -21,7 +21,18 @@ from regard.select import LOOKS
 
 HERE = Path(__file__).parent
 SHARED_PAGES = {"scaled_dot": "dot"}
-"""Scores that are told on the page of another."""
+"""Scores that share the page of another."""
+
+EQUATIONS = {
+    "dot": r"q \cdot k",
+    "scaled_dot": r"q \cdot k / \sqrt{D}",
+    "general": r"q^\top W k",
+    "additive": r"v^\top \tanh(W q + U k)",
+    "concat": r"v^\top \tanh(W [q; k])",
+    "cosine": r"\beta q \cdot k / (\lVert q \rVert \lVert k \rVert)",
+    "location": r"(W q)_s",
+}
+"""Score.equation of each score, in LaTeX."""
 
 SELECTIONS = (
     regard.Soft,
@@ -86,25 +97,25 @@ def call_on(device: str, dtype: torch.dtype, name: str, **asked: Any) -> Call | 
 
 
 def now() -> str:
-    """What there is, by name."""
+    """Everything there is, by name."""
     masks = ("causal", "padding", "window", "documents", "where", "dense")
     rows = [
         ("scores", _names(kind.__name__ for kind in regard.SCORES.values())),
         ("masks", f"{_names(masks)}, joined with `&` `\\|` `~`"),
         ("selections", _names(kind.__name__ for kind in SELECTIONS)),
         ("positions", _names(kind.__name__ for kind in regard.POSITIONS.values())),
-        ("looks", f"{_names(LOOKS)}, with gradients where asked"),
-        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to watch a model"),
+        ("looks", f"{_names(LOOKS)}, optionally with gradients"),
+        ("layers", "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` to observe a model"),
         ("backends", _names(BACKENDS)),
         ("models", f"{_names(MODELS)}, on one protocol: `encode` `start` `step` `forward`"),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
-        ("corpus", "`korean_english`: as many pairs as you want, with gold alignments"),
+        ("corpus", "`korean_english`: any number of pairs from a grammar, with gold alignments"),
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),
         ("evaluation", "`bleu` `chrf` `ter` `moses_bleu` `score_links` (alignment error rate)"),
-        ("training", "`train_translation`: runs that resume exactly; `load` makes a translator of one"),
-        ("seeing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` tell whether it matters"),
+        ("training", "`train_translation`: runs that resume exactly; `load` opens one as a translator"),
+        ("viewing", "`picture` `explore` `Seen`; `intervene` and `faithfulness` test whether it matters"),
     ]
-    return _table(("place", "names"), rows)
+    return table(("place", "names"), rows)
 
 
 def scores() -> str:
@@ -113,9 +124,10 @@ def scores() -> str:
     for name, score in regard.SCORES.items():
         page = SHARED_PAGES.get(name, name)
         linked = f"[`{name}`]({page}.md)" if (HERE / "mechanisms" / f"{page}.md").exists() else f"`{name}`"
-        equation = score.equation.replace("|", "\\|")
-        rows.append((linked, f"`{score.__name__}`", f"`{equation}`", score.combine, _paper(score)))
-    return _table(("name", "class", "score(q, k)", "combine", "paper"), rows)
+        plain = score.equation.replace("|", "\\|")
+        equation = f"${EQUATIONS[name]}$" if name in EQUATIONS else f"`{plain}`"
+        rows.append((linked, f"`{score.__name__}`", equation, score.combine, _paper(score)))
+    return table(("name", "class", "score(q, k)", "combine", "paper"), rows)
 
 
 def positions() -> str:
@@ -124,7 +136,7 @@ def positions() -> str:
         (f"`{name}`", f"`{kind.__name__}`", kind.acts, _paper(kind))
         for name, kind in regard.POSITIONS.items()
     ]
-    return _table(("name", "class", "acts on", "paper"), rows)
+    return table(("name", "class", "acts on", "paper"), rows)
 
 
 def selections() -> str:
@@ -133,13 +145,13 @@ def selections() -> str:
         (f"`{kind.__name__}`", *("yes" if look in kind.looks else "" for look in LOOKS))
         for kind in SELECTIONS
     ]
-    return _table(("selection", *LOOKS), rows)
+    return table(("selection", *LOOKS), rows)
 
 
 def backends() -> str:
     """The backends and the looking passes, in the order they are tried."""
-    read = _table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
-    looked = _table(
+    read = table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
+    looked = table(
         ("looking pass", "what it is"), [(f"`{name}`", each.about) for name, each in PASSES.items()]
     )
     return f"{read}\n{looked}"
@@ -156,7 +168,7 @@ def choices() -> str:
             alike.setdefault(chosen, []).append(name)
         headings = ("besides the score", *(", ".join(names) for names in alike.values()))
         rows = zip(ASKED, *alike, strict=True)
-        parts.append(f"### {place}\n\n{_table(headings, rows)}")
+        parts.append(f"### {place}\n\n{table(headings, rows)}")
     return "\n".join(parts)
 
 
@@ -198,7 +210,8 @@ def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
-def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
     lines = [list(headings), *map(list, rows)]
     drawn = [f"| {' | '.join(line)} |\n" for line in lines]
     rule = f"|{' --- |' * len(lines[0])}\n"

@@ -15,6 +15,7 @@ from tests.reading import ROOT, files, parsed, python, settings, short, texts
 
 SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
+    "mkdocs-material is not installed (pip install regard[dev])",
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
     "torch.compile needs a C++ compiler",
@@ -70,7 +71,7 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_the_extras_are_there():
     extras = settings()["project"]["optional-dependencies"]
-    for_users = {"board", "export", "huggingface", "kernels", "moses", "serve", "view"}
+    for_users = {"board", "huggingface", "kernels", "moses", "view"}
     assert set(extras) == for_users | {"dev", "all"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == for_users

@@ -23,7 +23,7 @@ from tests.reading import PACKAGE, parsed, python, settings, short, texts
 
 LAYERS = (
     ("__main__",),
-    ("cli", "app"),
+    ("cli",),
     ("tasks",),
     ("training", "decoding", "evaluation"),
     ("models", "data"),

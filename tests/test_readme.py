@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.reading import PACKAGE, ROOT, short, texts
+from tests.reading import PACKAGE, ROOT, settings, short, texts
 
 COMMAND = r"(?:make|regard|pip3?|python3?|git|cd|sudo|\./[^\s`]+|\.venv/bin/[^\s`]+)(?: [^\s`]+)"
 SHORTER = {"--minutes 5": "--steps 20", "--pairs 40000": "--pairs 400", "make demo": "make demo ARGS=--quick"}
 """What takes minutes is tried in seconds."""
 
-LEFT_OUT = {"make test"}
-"""What runs these tests cannot be run by them."""
+LEFT_OUT = {"make test", "make docs", "pip install ."}
+"""Not run here: what runs these tests, the site (tests/docs/test_site.py builds it), and an installation."""
 
 
 def commands(text: str) -> Iterator[str]:
@@ -72,6 +72,11 @@ def call(words: list[str], folder: Path = ROOT) -> subprocess.CompletedProcess[s
 def test_the_two_commands_are_there():
     assert {"make demo", "make test"} <= set(COMMANDS)
     assert set(COMMANDS) >= LEFT_OUT
+
+
+def test_the_readme_says_how_the_command_gets_onto_the_path():
+    assert "`. .venv/bin/activate`" in README and "`pip install .`" in README
+    assert settings()["project"]["scripts"] == {"regard": "regard.cli:main"}
 
 
 def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard.models
 from tests.benchmarks.recorded import gpu
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ def load(name: str):
     return module
 
 
-results, tables, make = load("page_results"), load("page_tables"), load("make")
+results, tables, models, make = map(load, ("page_results", "page_tables", "page_models", "make"))
 PAGES = make.pages()
 PICTURES = sorted(make.PICTURES.glob("*.svg"))
 
@@ -68,10 +69,26 @@ def test_links_and_named_files_are_there(page):
         assert named and "```python" in text and "![" in text
 
 
+def test_equations_also_render_on_github():
+    """GitHub refuses \\operatorname, and its Markdown drops the backslash before punctuation."""
+    wrong = {}
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        equations = re.findall(r"\$\$(.*?)\$\$|\$([^$\n]+)\$", text, re.S)
+        found = [
+            each for pair in equations for each in pair if re.search(r"\\operatorname|\\[^A-Za-z]", each)
+        ]
+        wrong |= {short(page): found} if found else {}
+    assert wrong == {}
+
+
 def test_the_navigation_has_every_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- .*: (\S+\.md)$", nav, re.M))
-    assert listed == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    generated = {place for place in listed if place.startswith("api/")}  # by docs/site_hooks.py
+    assert generated and listed - generated == {
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
+    }
 
 
 def test_a_page_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
@@ -91,6 +108,16 @@ def test_what_a_block_prints_is_put_after_it(tmp_path, monkeypatch):
     made = make.make(page)
     assert made.text == "```python\nprint('new')\n```\n\n```text\nnew\n```\n\nend\n"
     assert [path for path, _ in make.stale(made)] == [page]
+
+
+def test_the_picture_of_the_readme_shows_learned_weights():
+    kept = json.loads(make.learned.KEPT.read_text(encoding="utf-8"))
+    assert " ".join(kept["source"]) == make.learned.SENTENCE
+    assert " ".join(kept["target"]) == make.learned.TRANSLATION
+    assert len(kept["weights"]) == len(kept["target"]) and kept["steps"] > 0
+    assert all(len(row) == len(kept["source"]) and 0 < sum(row) < 1.01 for row in kept["weights"])
+    svg = (make.PICTURES / "readme-1.svg").read_text(encoding="utf-8")
+    assert [word for word in kept["source"] + kept["target"] if f">{word}<" not in svg] == []
 
 
 def test_a_picture_must_be_shown(tmp_path, monkeypatch):
@@ -152,3 +179,17 @@ def test_a_page_without_results_says_so(tmp_path, monkeypatch):
     made = make.make(ROOT / "docs" / "performance.md")
     assert made.problems == [] and made.pictures == {}
     assert made.text.count(results.NOTHING) == 8
+
+
+@pytest.mark.parametrize("model", regard.models.MODELS)
+def test_the_settings_of_a_model_are_described(model):
+    assert set(models.defaults(model)) == set(models.OPTIONS[model])
+    written = regard.models.build_model(
+        model,
+        9,
+        9,
+        **{name: value for name, value in models.defaults(model).items() if value is not None},
+    )
+    assert written.source_size == 9
+    text = (ROOT / "docs" / "models" / f"{model}.md").read_text(encoding="utf-8")
+    assert f"--model {model}" in text and "## Where the default differs" in text and "$$" in text

@@ -1,0 +1,112 @@
+"""The settings tables of the pages on models: options and defaults from the code, one description each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any
+
+from page_tables import table
+
+from regard.models import MODELS, PARTS, SIZES
+
+RECURRENT = {
+    "width": "size of the hidden states",
+    "embedding": "size of the word embeddings; `None`: `width`",
+    "cell": "`rnn` (tanh), `gru` or `lstm`",
+    "depth": "number of recurrent layers",
+    "dropout": "on embeddings, between layers and before the output layer",
+}
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "seq2seq": {
+        **RECURRENT,
+        "context": "`first`: the source vector starts the decoder; `every`: it also enters every step",
+        "reverse": "read the source words in reverse order",
+    },
+    "bahdanau": {
+        "width": "size of the hidden states, $n$ in the paper",
+        "embedding": "size of the word embeddings, $m$ in the paper; `None`: `width`",
+        "hidden": "size of the alignment network, $n'$ in the paper; `None`: `width`",
+        "encoder": "`gru`: `torch.nn.GRU`; `paper`: the paper's own cell, one step at a time",
+        "dropout": "on embeddings, encoder states and the output layer",
+    },
+    "luong": {
+        **RECURRENT,
+        "dropout": "on embeddings, encoder states, between layers and before the output layer",
+        "score": "`dot`, `general`, `concat`, `location`, or any other [score](../mechanisms/index.md)",
+        "view": '`global`, `local-m` or `local-p`; with a window size: `{"name": "local-p", "reach": 4}`',
+        "readout": "`attentional`: eq. 5 and 6; `affine`: one linear layer on $[c_t; h_t]$",
+        "feeding": "input feeding, section 3.3",
+        "both_ways": "a bidirectional encoder",
+    },
+    "transformer": {
+        "size": "`tiny`, `small`, `base` or `big`, see above",
+        "width": "overrides the width of `size`",
+        "heads": "overrides the number of heads",
+        "inner": "overrides the width of the feed-forward layers",
+        "layers": "overrides the number of encoder layers",
+        "decoder_layers": "number of decoder layers; `None`: as many as encoder layers",
+        "position": "any [position scheme](../mechanisms/positions.md)",
+        "norm": "`pre` or `post` (the paper's)",
+        "activation": "`relu`, `gelu` or `swiglu`",
+        "tie": "what shares the output weights: `none`, `output` (target embeddings) or `all` (both)",
+        "dropout": "on embeddings and on the output of each sublayer",
+        "inner_dropout": "on attention weights and inside the feed-forward layers; `None`: `dropout`",
+        "longest": "number of positions of schemes that have a table (`noise`, `learned`)",
+    },
+}
+"""What each option of a model means; a test checks that these are all options and no others."""
+
+
+def defaults(model: str) -> dict[str, Any]:
+    """The options of a model and their defaults, as build_model() and `--set model.NAME=...` take them."""
+    part, whole = PARTS.get(model, ("", None))
+    found: dict[str, Any] = {}
+    for name, parameter in list(signature(MODELS[model]).parameters.items())[2:]:
+        if name != part or isinstance(parameter.default, str):
+            found[name] = parameter.default
+        if name == part and is_dataclass(whole):
+            inside = {field.name: getattr(whole, field.name) for field in fields(whole)}
+            # A named size has its own numbers; the options only override them.
+            found |= dict.fromkeys(inside) if isinstance(parameter.default, str) else inside
+    return {name: None if value is Parameter.empty else value for name, value in found.items()}
+
+
+def settings(model: str) -> str:
+    """The table of one model."""
+    found, about = defaults(model), OPTIONS[model]
+    if set(found) != set(about):
+        raise KeyError(f"OPTIONS[{model!r}] and the model differ in {sorted(set(found) ^ set(about))}")
+    rows = [
+        (f"`{name}`", f"`{_toml(value)}`" if value is not None else "", about[name])
+        for name, value in found.items()
+    ]
+    return table(("setting", "default", "meaning"), rows)
+
+
+def sizes() -> str:
+    """The named sizes of the Transformer."""
+    rows = [
+        (f"`{name}`", *(f"{getattr(size, each):,}" for each in ("width", "heads", "inner", "layers")))
+        for name, size in SIZES.items()
+    ]
+    return table(("size", "width", "heads", "inner", "layers, each side"), rows)
+
+
+def _toml(value: Any) -> str:
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f'"{value}"'
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+MODEL_TABLES: dict[str, Callable[[], str]] = {
+    **{f"{model}_settings": partial(settings, model) for model in OPTIONS},
+    "transformer_sizes": sizes,
+}
