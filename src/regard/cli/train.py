@@ -1,4 +1,4 @@
-"""regard train: from pairs to a translator, in a run folder."""
+"""regard train: from sentence pairs to a translator in a run folder."""
 
 from __future__ import annotations
 
@@ -27,46 +27,63 @@ def _several(text: str, panel: str = DATA) -> Any:
 
 
 Files = Annotated[list[str] | None, _several("File of source sentences; may be repeated.")]
-Targets = Annotated[list[str] | None, _several("File of target sentences, line by line the same.")]
-Tabbed = Annotated[list[str] | None, _several("File of pairs between tabs, in place of the two.")]
-Lined = Annotated[list[str] | None, _several('File of JSON lines with "source" and "target".')]
-Columns = Annotated[str | None, _several("Of --tsv: two numbers from 1 on, or names in its first line.")]
+Targets = Annotated[list[str] | None, _several("File of target sentences, parallel to --source.")]
+Tabbed = Annotated[list[str] | None, _several("TSV file of pairs, instead of --source and --target.")]
+Lined = Annotated[list[str] | None, _several('JSON lines file with "source" and "target".')]
+Columns = Annotated[str | None, _several("Columns of --tsv: two numbers from 1, or two names of its header.")]
 Fields = Annotated[
     str | None,
     typer.Option(
         "--fields",
-        help="Of --jsonl: two names; a.b is b inside of a.",
+        help="Fields of --jsonl: two names; a.b is field b inside field a.",
         rich_help_panel=DATA,
         show_default=False,
     ),
 ]
-BuiltIn = Annotated[str | None, _several("A corpus made here: korean.")]
-Judged = Annotated[list[str] | None, _several("Source sentences to judge by; else some are held out.")]
-Wanted = Annotated[list[str] | None, _several("Their translations.")]
-Links = Annotated[list[str] | None, _several("Alignments of the pairs, in Pharaoh format.")]
-Guided = Annotated[float | None, _several("How much attention is told to follow them; 0 is not.", TRAINING)]
-Name = Annotated[str | None, _several("seq2seq, bahdanau (unless given), luong or transformer.", RUN)]
-Out = Annotated[Path, typer.Option(help="The run folder.", rich_help_panel=RUN)]
-Recipe = Annotated[Path | None, _several("Settings in a TOML file; options here go before it.", RUN)]
-Set = Annotated[list[str] | None, typer.Option("--set", help="One setting: a.b=c.", rich_help_panel=RUN)]
-Minutes = Annotated[float | None, _several("Train so long, the rate at its end by then.", TRAINING)]
-Steps = Annotated[int | None, _several("Stop after so many steps.", TRAINING)]
-Epochs = Annotated[float | None, _several("Stop after so many times through the data.", TRAINING)]
+BuiltIn = Annotated[str | None, _several("Built-in corpus: korean.")]
+Judged = Annotated[list[str] | None, _several("Source sentences for validation. Default: held out.")]
+Wanted = Annotated[list[str] | None, _several("Target sentences for validation.")]
+Links = Annotated[list[str] | None, _several("Word alignments of the pairs, in Pharaoh format.")]
+Pieces = Annotated[
+    str | None, _several("unigram, bpe, word or character. Default: chosen from the data.", DATA)
+]
+Guided = Annotated[float | None, _several("Weight of the guided-alignment loss (0 disables it).", TRAINING)]
+Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
+Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
+Recipe = Annotated[Path | None, _several("TOML file of settings; options override it.", RUN)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="One setting: section.name=value.", rich_help_panel=RUN)
+]
+Minutes = Annotated[
+    float | None,
+    _several("Train for this many minutes; the learning rate decays to zero by then.", TRAINING),
+]
+Steps = Annotated[int | None, _several("Train for this many steps.", TRAINING)]
+Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING)]
 Precision = Annotated[
     str | None,
-    _several("float32, tf32, bfloat16; auto: bfloat16 on GPUs that have it, else float32.", TRAINING),
+    _several("float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).", TRAINING),
 ]
-Seed = Annotated[int | None, _several("Of all that is random.", TRAINING)]
+Seed = Annotated[int | None, _several("Random seed.", TRAINING)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
 Threads = Annotated[
-    int | None, typer.Option(help="How many cores torch may use.", rich_help_panel=RUN, min=1)
+    int | None,
+    typer.Option(
+        help="Number of CPU threads. Default: the fastest.", rich_help_panel=RUN, min=1, show_default=False
+    ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run stands.", rich_help_panel=RUN)]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=RUN)]
 Change = Annotated[
-    bool, typer.Option("--change", help="Go on though settings or data changed.", rich_help_panel=RUN)
+    bool,
+    typer.Option("--change", help="Resume although settings or data have changed.", rich_help_panel=RUN),
 ]
-Start = Annotated[Path | None, _several("Another run, whose weights this one starts with.", RUN)]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and stop.", rich_help_panel=RUN)]
+Start = Annotated[Path | None, _several("Run folder whose weights and tokenizers this run starts from.", RUN)]
+Dry = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Print the data report, the settings and the time, and exit.", rich_help_panel=RUN
+    ),
+]
 
 
 def train(
@@ -81,6 +98,7 @@ def train(
     valid_source: Judged = None,
     valid_target: Wanted = None,
     alignments: Links = None,
+    tokenizer: Pieces = None,
     guided: Guided = None,
     model: Name = None,
     recipe: Recipe = None,
@@ -97,9 +115,11 @@ def train(
     init_from: Start = None,
     dry_run: Dry = False,
 ) -> int:
-    """Train a translator on pairs of sentences, into a run folder.
+    """Train a translator on sentence pairs, into a run folder.
 
-    Ctrl-C saves and stops; the same command with --resume goes on, bit for bit as if it had not stopped.
+    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
+    speed of this machine, unless they are set. Ctrl-C saves and stops; --resume continues with the same bits
+    as a run that was never stopped.
 
     Examples:
 
@@ -120,7 +140,7 @@ def train(
     from regard.training.settings import merged, override, without_length
 
     data: dict[str, Any] = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}
-    data |= {"built_in": built_in}
+    data |= {"built_in": built_in, "tokenizer": tokenizer}
     data |= {"valid_source": valid_source, "valid_target": valid_target, "alignments": alignments}
     fields = names and [*two_names("--fields", names)]
     data |= {"columns": columns and [*two_columns(columns)], "fields": fields}

@@ -1,0 +1,259 @@
+"""First hour: the BLEU of `regard train --minutes N` without further settings, beside settings tried by hand.
+
+python -m benchmarks.first_hour --tsv eng-deu.txt --cells 5k-2 20k-2 --slots 0,1 2,3
+python -m benchmarks.first_hour --tsv eng-deu.txt --cells gpu-2 --slots 0,1,2,3
+
+The file has English and German in its first two columns, as Tatoeba's does. 1,000 pairs are held out for the
+test, none of whose sentences is in the training data. Each slot is a list of CPU cores that one training at a
+time is pinned to; trainings in several slots run at the same time. BLEU is sacreBLEU on the 1,000 test pairs,
+decoded greedily with the best checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from tempfile import TemporaryDirectory
+
+from benchmarks.measure import RESULTS, environment
+
+__all__ = ["CELLS", "HAND", "Cell", "Trained", "summary", "table"]
+
+PLAIN = "plain command"
+TEST = 1000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A budget: how many training pairs (None for all), how many minutes, and on which device."""
+
+    pairs: int | None
+    minutes: float
+    device: str = "cpu"
+
+
+CELLS = {
+    "5k-2": Cell(5_000, 2),
+    "20k-2": Cell(20_000, 2),
+    "20k-5": Cell(20_000, 5),
+    "all-5": Cell(None, 5),
+    "all-15": Cell(None, 15),
+    "gpu-2": Cell(None, 2, "cuda"),
+}
+
+
+def _recurrent(width: int, tokens: int, rate: float, dropout: float) -> list[str]:
+    return [f"model.width={width}", *_training(tokens, rate, dropout)]
+
+
+def _transformer(width: int, layers: int, tokens: int, rate: float, dropout: float) -> list[str]:
+    size = [f"model.width={width}", f"model.layers={layers}", "model.heads=4", f"model.inner={4 * width}"]
+    return ["model.name=transformer", *size, *_training(tokens, rate, dropout)]
+
+
+def _training(tokens: int, rate: float, dropout: float) -> list[str]:
+    return [f"training.tokens={tokens}", f"training.rate={rate}", f"model.dropout={dropout}"]
+
+
+HAND: dict[str, dict[str, list[str]]] = {
+    "cpu": {
+        "bahdanau 96": _recurrent(96, 1024, 6e-3, 0.1),
+        "bahdanau 128": _recurrent(128, 1024, 8e-3, 0.05),
+        "bahdanau 192": _recurrent(192, 512, 4e-3, 0.2),
+        "bahdanau 256": _recurrent(256, 2048, 4e-3, 0.0),
+        "transformer 128 x 2": _transformer(128, 2, 1024, 5e-3, 0.0),
+        "transformer 192 x 3": _transformer(192, 3, 1024, 2e-3, 0.0),
+    },
+    "cuda": {
+        "bahdanau 256": _recurrent(256, 4096, 3e-3, 0.1),
+        "bahdanau 512": _recurrent(512, 8192, 2e-3, 0.2),
+        "bahdanau 1000": _recurrent(1000, 8192, 1e-3, 0.2),
+        "transformer 256 x 4": _transformer(256, 4, 4096, 1e-3, 0.1),
+    },
+}
+"""Settings that were tried by hand, by the kind of device."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training: its BLEU, and what it was trained with."""
+
+    cell: str
+    setting: str
+    seed: int
+    bleu: float
+    steps: int
+    plan: str
+    seconds: float
+
+
+def table(trained: Iterable[Trained]) -> list[tuple[str, float, str, float, float]]:
+    """For each cell: BLEU of the plain command, the best setting by hand, its BLEU, the ratio; seed means.
+
+    >>> first, second = Trained("5k-2", PLAIN, 0, 9.0, 1, "", 1.0), Trained("5k-2", "a", 0, 10.0, 1, "", 1.0)
+    >>> table([first, second])
+    [('5k-2', 9.0, 'a', 10.0, 0.9)]
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for each in trained:
+        found.setdefault(each.cell, {}).setdefault(each.setting, []).append(each.bleu)
+    rows = []
+    for cell, settings in found.items():
+        means = {setting: statistics.mean(values) for setting, values in settings.items()}
+        others = {setting: value for setting, value in means.items() if setting != PLAIN}
+        if PLAIN in means and others:
+            best = max(others, key=others.__getitem__)
+            rows.append((cell, means[PLAIN], best, others[best], means[PLAIN] / max(others[best], 1e-9)))
+    return rows
+
+
+def summary(trained: list[Trained]) -> str:
+    """The results as Markdown: the comparison, and every training."""
+    lines = ["| cell | plain command | best by hand | its BLEU | ratio |", "| --- | --- | --- | --- | --- |"]
+    for cell, plain, setting, best, ratio in table(trained):
+        lines.append(f"| {cell} | {plain:.1f} | {setting} | {best:.1f} | {ratio:.2f} |")
+    lines += [
+        "",
+        "| cell | setting | seed | BLEU | steps | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in trained:
+        name = f"{each.setting}: {each.plan}" if each.setting == PLAIN else each.setting
+        lines.append(
+            f"| {each.cell} | {name} | {each.seed} | {each.bleu:.1f} | {each.steps:,} | {each.seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def split(tsv: Path, folder: Path) -> None:
+    """Write train.en, train.de, test.en and test.de."""
+    options = ["--tsv", str(tsv), "--names", "en,de", "--held-out", str(TEST), "--seed", "1"]
+    subprocess.run(
+        [sys.executable, "-m", "regard", "data", "split", *options, "--out", str(folder)], check=True
+    )
+    for name, pairs in {cell.pairs: cell.pairs for cell in CELLS.values() if cell.pairs}.items():
+        for side in ("en", "de"):
+            lines = (folder / f"train.{side}").read_text(encoding="utf-8").splitlines(keepends=True)
+            step = len(lines) / pairs
+            some = [lines[int(step * number)] for number in range(pairs)]
+            (folder / f"train-{name}.{side}").write_text("".join(some), encoding="utf-8")
+
+
+def train(name: str, setting: str, seed: int, data: Path, slot: str) -> Trained:
+    """Train once, pinned to the cores of a slot, and evaluate."""
+    cell = CELLS[name]
+    stem = data / ("train" if cell.pairs is None else f"train-{cell.pairs}")
+    chosen = [] if setting == PLAIN else HAND[cell.device][setting]
+    environ = dict(os.environ, REGARD_CACHE=str(data / f"cache-{slot}"))
+    if cell.device == "cpu":
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+    with TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        command = [
+            sys.executable,
+            "-m",
+            "regard",
+            "train",
+            "--source",
+            f"{stem}.en",
+            "--target",
+            f"{stem}.de",
+        ]
+        command += ["--minutes", str(cell.minutes), "--seed", str(seed), "--device", cell.device]
+        command += ["--out", str(run), *(part for one in chosen for part in ("--set", one))]
+        pinned = ["taskset", "-c", slot]
+        began = time.monotonic()
+        subprocess.run([*pinned, *command], check=True, env=environ, stderr=subprocess.DEVNULL)
+        seconds = time.monotonic() - began
+        scored = [sys.executable, "-m", "benchmarks.first_hour", "--score", str(run), "--test", str(data)]
+        found = subprocess.run(
+            [*pinned, *scored, "--device", cell.device],
+            check=True,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        values = json.loads(found.stdout.splitlines()[-1])
+    return Trained(name, setting, seed, values["bleu"], values["steps"], values["plan"], round(seconds, 1))
+
+
+def score(run: Path, data: Path, device: str) -> dict[str, object]:
+    """The BLEU of a run on the test pairs, and what it was trained with."""
+    from regard.decoding import Greedy
+    from regard.evaluation import bleu
+    from regard.tasks.translation import load_translator
+
+    sources, targets = ((data / f"test.{side}").read_text("utf-8").splitlines() for side in ("en", "de"))
+    translator = load_translator(run, device=device, search=Greedy(), look=None)
+    records = map(json.loads, (run / "log.jsonl").read_text(encoding="ascii").splitlines())
+    plan = next((each["text"] for each in records if each["kind"] == "plan"), "")
+    texts = [each.text for each in translator.translate(sources)]
+    value = round(bleu(texts, targets).value, 2)
+    return {"bleu": value, "steps": translator.checkpoint.step, "plan": plan.partition(":")[0]}
+
+
+def main() -> None:
+    """Train every setting of some cells, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tsv", type=Path, help="English, tab, German")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each setting")
+    parser.add_argument(
+        "--slots", nargs="+", default=["0,1"], help="CPU cores, a list for each training at a time"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--name", default="first-hour", help="name of the results, after the date")
+    parser.add_argument("--score", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--test", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.score is not None:
+        print(json.dumps(score(given.score, given.test, given.device)))
+        return
+    if given.tsv is None or not given.tsv.is_file():
+        parser.error("--tsv names no file: English, a tab and German on each line")
+    path = given.out / f"{datetime.date.today()}-{given.name}"
+    trained: list[Trained] = []
+    with TemporaryDirectory() as folder:
+        data = Path(folder)
+        split(given.tsv, data)
+        jobs: Queue[tuple[str, str, int]] = Queue()
+        for name in sorted(given.cells, key=lambda name: -CELLS[name].minutes):
+            for seed in range(given.seeds):
+                for setting in (PLAIN, *HAND[CELLS[name].device]):
+                    jobs.put((name, setting, seed))
+
+        def work(slot: str) -> None:
+            while True:
+                try:
+                    job = jobs.get_nowait()
+                except Empty:
+                    return
+                done = train(*job, data, slot)
+                trained.append(done)
+                print(f"{done.cell} {done.setting}: BLEU {done.bleu}, {done.steps} steps", flush=True)
+                written = {"environment": environment(), "trained": [asdict(each) for each in trained]}
+                path.with_suffix(".json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+                path.with_suffix(".md").write_text(summary(trained), encoding="utf-8")
+
+        threads = [threading.Thread(target=work, args=(slot,)) for slot in given.slots]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(summary(trained))
+
+
+if __name__ == "__main__":
+    main()
