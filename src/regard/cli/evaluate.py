@@ -112,7 +112,9 @@ def evaluate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Say how good translations are: BLEU, chrF and TER with their signatures, perplexity, alignments.
+    """Evaluate translations: BLEU, chrF, TER and exact match with signatures, perplexity, alignments.
+
+    Exact match is the percentage of translations that are equal to a reference.
 
     Examples:
 

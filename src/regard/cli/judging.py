@@ -61,7 +61,7 @@ class Judging:
     moses: str | None = None
 
     def scores(self, translations: list[str], references: list[list[str]]) -> list[Score]:
-        """BLEU, chrF, TER, and Moses' where wanted."""
+        """BLEU, chrF, TER, exact match, and Moses BLEU where requested."""
         return evaluate_corpus(
             translations, references, tokenize=self.tokenize, lowercase=self.lowercase, moses=self.moses
         )
