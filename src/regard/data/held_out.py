@@ -89,19 +89,7 @@ def hold_out(
     >>> len(parity.train), len(parity.valid), parity.disjoint
     (900, 100, 'source')
     """
-    if (count is None) == (fraction is None):
-        raise ArgumentError(message("hold_out()", "give count or fraction", expected="one of the two"))
-    if not isinstance(pairs, Pairs):
-        problem = f"pairs is of type {type(pairs).__name__}"
-        hint = "read_pairs(...) reads files, pairs_from_lists(sources, targets) takes lists"
-        raise ArgumentError(message("hold_out()", problem, expected="Pairs", hint=hint))
-    if count is not None and (not isinstance(count, int) or count < 1):
-        expected = "a whole number, at least 1"
-        raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
-    if fraction is not None and not 0 < fraction < 1:
-        raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
-    if disjoint not in RULES:
-        raise UnknownName("rule for a split", disjoint, RULES)
+    _check(pairs, count, fraction, disjoint)
     positions, sources, targets = _hashes(pairs, seed)
     # Both are hashes already: one multiplied by an odd number keeps (a, b) and (b, a) apart.
     _, first = numpy.unique(sources * numpy.uint64(0x9E3779B97F4A7C15) + targets, return_index=True)
@@ -137,6 +125,23 @@ def hold_out(
         "source" if why else "both",
         why,
     )
+
+
+def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: str) -> None:
+    """Raise where hold_out() cannot take these arguments."""
+    if (count is None) == (fraction is None):
+        raise ArgumentError(message("hold_out()", "give count or fraction", expected="one of the two"))
+    if not isinstance(pairs, Pairs):
+        problem = f"pairs is of type {type(pairs).__name__}"
+        hint = "read_pairs(...) reads files, pairs_from_lists(sources, targets) takes lists"
+        raise ArgumentError(message("hold_out()", problem, expected="Pairs", hint=hint))
+    if count is not None and (not isinstance(count, int) or count < 1):
+        expected = "a whole number, at least 1"
+        raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
+    if fraction is not None and not 0 < fraction < 1:
+        raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
+    if disjoint not in RULES:
+        raise UnknownName("rule for a split", disjoint, RULES)
 
 
 def _by_source(
