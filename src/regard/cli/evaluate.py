@@ -112,9 +112,7 @@ def evaluate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Evaluate translations: BLEU, chrF, TER and exact match with signatures, perplexity, alignments.
-
-    Exact match is the percentage of translations that are equal to a reference.
+    """Evaluate translations: BLEU, chrF, TER, exact match (% equal to a reference), perplexity, alignments.
 
     Examples:
 

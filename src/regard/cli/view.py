@@ -24,6 +24,7 @@ from regard.cli.searching import (
     opened,
 )
 from regard.data.reading import shown
+from regard.decoding import Scored
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.viewing import VIEWS, Picture, Seen, picture
 
@@ -66,7 +67,13 @@ View = Annotated[
 Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
 Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
 Word = Annotated[str | None, _option("Of word, shaded and steps: one word, as text or by its number.")]
-Subwords = Annotated[bool, _option("Pieces of words, or words.", "--subwords/--words")]
+Subwords = Annotated[
+    bool | None,
+    _option(
+        "Tokens, or words. Words unless given; characters for a run with a character tokenizer.",
+        "--subwords/--words",
+    ),
+]
 Specials = Annotated[str, _option(f"What is no word, such as `</s>`: {', '.join(SPECIALS)}.")]
 ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
 
@@ -80,7 +87,7 @@ def view(
     site: Place = None,
     head: Head = None,
     word: Word = None,
-    subwords: Subwords = False,
+    subwords: Subwords = None,
     specials: Specials = "show",
     by_values: ByValues = False,
     beam: Size = None,
@@ -119,17 +126,18 @@ def view(
     _check(view, specials, out)
     search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
+    found: Any = None
     if run.is_file():
         seen = _kept(run, sentence, target, view)
-        text = ""
     else:
         if not (sentence or "").strip():
             raise ArgumentError(
                 message("regard view", "there is no sentence to read", hint='regard view RUN "..."')
             )
-        translator = opened(run, checkpoint, device, threads, search=search, look="*")
+        unit = "word" if subwords is False else "auto"
+        translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
         found = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen, text = _measured(translator, found, view, site, head), found.text
+        seen = _measured(translator, found, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
         known = ", ".join(each.name for each in seen.sites) or "nothing"
         problem = f"there is no self-attention here; what looks is {known}"
@@ -140,10 +148,10 @@ def view(
     if view == STEPS:
         from regard.cli.stepping import drawn_steps
 
-        drawn = drawn_steps(translator, seen, str(sentence), text, site, head, word)
+        drawn = drawn_steps(translator, seen, str(sentence), found.text, site, head, word)
     else:
-        asked = _as_asked(seen, subwords, specials, by_values)
-        asked = asked if subwords else _told(asked, sentence or "", text)
+        asked = _as_asked(seen, bool(subwords), specials, by_values)
+        asked = asked if subwords or found is None else _with_unknown_words(asked, found)
         drawn = picture(asked, view, site=site, head=head, word=word)
     _show(drawn, out)
 
@@ -157,7 +165,7 @@ def _measured(translator: Any, found: Any, view: str, site: str | None, head: in
     from regard.evaluation import faithfulness
 
     seen = found.seen()
-    if found.alignment is None or not found.text.strip() or len(found.source.split()) < 2:
+    if found.alignment is None or not found.text.strip() or len(found.source_units) < 2:
         return seen
     crossing = [each for each in seen.sites if each.kind == "cross"]
     drawn = [each for each in crossing if site is None or fnmatch.fnmatchcase(each.name, site)]
@@ -199,12 +207,14 @@ def _as_asked(seen: Seen, subwords: bool, specials: str, by_values: bool) -> See
     return seen if specials == "show" else seen.without_specials(renormalise=specials == "renormalise")
 
 
-def _told(seen: Seen, source: str, target: str) -> Seen:
-    """The same with words that the model did not know as they were given, where it is plain which."""
+def _with_unknown_words(seen: Seen, found: Scored) -> Seen:
+    """The same with the text of words that the model does not know, in place of <unk>."""
     spelled = {}
-    sides = (("source", source, seen.source_words), ("target", target, seen.target_words))
-    for side, text, numbers in sides:
-        words = text.split()
+    sides = (
+        ("source", found.source_units, seen.source_words),
+        ("target", found.target_units, seen.target_words),
+    )
+    for side, words, numbers in sides:
         spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
 
     def told(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
