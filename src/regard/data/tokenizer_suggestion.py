@@ -81,12 +81,13 @@ class _Side:
         if self.distinct < 0.1 or self.unseen < 0.1:  # labels, classes: a closed set
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
-            return f"are mostly digits and punctuation, {self.unseen:.0%} of them unseen in held-out lines"
+            kind = "are mostly digits and punctuation"
+            return f"{kind}, and {self.unseen:.0%} of their words were not seen before"
         if self.words > MOST_WORDS or self.unseen < 0.5 or self.spaceless >= 0.2 or self.ended >= 0.3:
             return ""
         if self.length <= LONG_STRING or self.alphabet <= SMALL_ALPHABET or self.ascii:
             kind = f"are single strings of {self.alphabet} distinct characters"
-            return f"{kind}, {self.unseen:.0%} of them unseen in held-out lines"
+            return f"{kind}, and {self.unseen:.0%} of them were not seen before"
         return ""
 
 
