@@ -15,7 +15,7 @@ from regard.data.origins import CountsDiffer
 from regard.data.reading import UTF_16, printable, read_blocks, shown
 from regard.errors import DataError, message
 
-__all__ = ["Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
+__all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
 """How much likelier, as a logarithm, lines must be elsewhere than at the end, to be missing there."""
@@ -33,6 +33,9 @@ NAMED = 3
 """How many lines are named at most."""
 
 
+Words = frozenset[str]
+
+
 class Shifted(NamedTuple):
     """Lines of two files of the same number of lines that fit the line before or after their own better.
 
@@ -44,8 +47,19 @@ class Shifted(NamedTuple):
     lines: int
 
 
-def lines_without_counterpart(source: Features, target: Features) -> list[int]:
-    """The lines, from 0 on, of the longer side that seem to have no counterpart; none where its end has none.
+class Missing(NamedTuple):
+    """A line of the longer side, from 0 on, that seems to have no counterpart.
+
+    gains: for each line of the shorter side, how much likelier it goes with the line before this one's place
+    than with the one after it, as a logarithm.
+    """
+
+    line: int
+    gains: Scores
+
+
+def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
+    """The lines of the longer side that seem to have no counterpart; none where its end has none.
 
     Each line of the shorter side is matched with the line of its own number, or with one that is further
     down by as many lines as are missing before it. The places are those where the sum of likeness() is
@@ -74,8 +88,11 @@ def lines_without_counterpart(source: Features, target: Features) -> list[int]:
     if gain < CLEAR:
         return []
     each = 1 if few else extra
-    found = [jump + number for number, jump in enumerate(jumps)]
-    return [line + more for line in found for more in range(each)]
+    return [
+        Missing(jump + number + more, scores[number] - scores[number + 1])
+        for number, jump in enumerate(jumps)
+        for more in range(each)
+    ]
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
@@ -141,16 +158,18 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     missing = lines_without_counterpart(sides[0], sides[1])
     if 0 < abs(counts[1] - counts[0]) <= FEW:
         short, long = difference.paths[1 - longer], difference.paths[longer]
-        missing = [_by_words(short, long, line - number, number) for number, line in enumerate(missing)]
+        found = [_by_words(short, long, each, number) for number, each in enumerate(missing)]
+    else:
+        found = [each.line for each in missing]
     if not missing:
         hint = f"each pair looks right as far as {names[1 - longer]} goes: is its end missing?"
     else:
-        for line in missing[:NAMED]:
+        for line in found[:NAMED]:
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
             lines.append(f"  {_line(difference.paths[longer], line)}")
-        more = len(missing) - NAMED
+        more = len(found) - NAMED
         lines += [f"and {more:,} more lines of it"] if more > 0 else []
         hint = "compare the files there and near there: a line is missing, or one is broken in two"
     if any(b"\0" in raw.data for path in difference.paths for raw in itertools.islice(read_blocks(path), 1)):
@@ -158,51 +177,64 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
 
 
-def _by_words(short: Path, long: Path, jump: int, offset: int) -> int:
-    """The line of the longer file without a counterpart, found again near `jump` by the words of the lines.
+def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
+    """The line of the longer file without a counterpart, found again near there by the words of the lines.
 
     Neighbours may be of the same length and end alike, above all in files that are sorted. Which words are
     translations of each other is learned from the lines around. offset: how many lines are missing before.
     """
+    jump = missing.line - offset
     first = max(jump - NEAR, 0)
-    ours = [set(line.split()) for line in _lines(short, first, jump + NEAR)]
-    theirs = [set(line.split()) for line in _lines(long, first + offset, jump + NEAR + offset + 1)]
+    ours = [frozenset(line.split()) for line in _lines(short, first, jump + NEAR)]
+    theirs = [frozenset(line.split()) for line in _lines(long, first + offset, jump + NEAR + offset + 1)]
     count = min(len(ours), len(theirs) - 1)
     place = begun = jump - first
+    least, most = max(begun - FAR, 0), begun + FAR
     for _ in range(3):
-        pairs = [(ours[i], theirs[i + (i >= place)]) for i in range(count)]
-        alike = _Dictionary(pairs)
-        gains = [
-            alike(ours[i], theirs[i], i < place) - alike(ours[i], theirs[i + 1], i >= place)
-            for i in range(count)
-        ]
+        alike = _Dictionary(ours[:count], theirs[: count + 1], place)
+        by_words = [alike(i, i) - alike(i, i + 1) for i in range(count)]
+        gains = numpy.array(by_words) + missing.gains[first : first + count]
         sums = numpy.concatenate(([0.0], numpy.cumsum(gains)))
-        least, most = max(begun - FAR, 0), begun + FAR
         place = least + int(numpy.argmax(sums[least : most + 1]))
     return first + place + offset
 
 
 class _Dictionary:
-    """Which words of two sides go together, from pairs of lines, each a set of words."""
+    """Which words of two sides go together, learned from their lines, each a set of words.
 
-    def __init__(self, pairs: list[tuple[set[str], set[str]]]):
-        self.lines = max(len(pairs), 1)
-        self.source = Counter(word for words, _ in pairs for word in words)
-        self.target = Counter(word for _, words in pairs for word in words)
+    place: the line of the target side that has no counterpart.
+    """
+
+    def __init__(self, source: list[Words], target: list[Words], place: int):
+        self.source, self.target, self.place = source, target, place
+        pairs = [(words, target[self.partner(i)]) for i, words in enumerate(source)]
+        self.ours = Counter(word for words, _ in pairs for word in words)
+        self.theirs = Counter(word for _, words in pairs for word in words)
         self.both = Counter((a, b) for one, other in pairs for a in one for b in other)
 
-    def __call__(self, one: set[str], other: set[str], known: bool) -> float:
-        """How well two lines fit, by the best partner of each word; known: whether they were learned from."""
-        best_of: dict[str, float] = dict.fromkeys(one, 0.0)
-        best_for: dict[str, float] = dict.fromkeys(other, 0.0)
+    def partner(self, line: int) -> int:
+        """The target line of a source line."""
+        return line + (line >= self.place)
+
+    def __call__(self, i: int, j: int) -> float:
+        """How well source line i and target line j fit, by the best partner of each of their words.
+
+        What was learned from these two lines themselves does not count.
+        """
+        one, other = self.source[i], self.target[j]
+        same = self.partner(i) == j
+        of_one: Words = frozenset() if same else self.target[self.partner(i)]
+        of_other: Words = frozenset() if same or j == self.place else self.source[j - (j > self.place)]
+        best, best_for = dict.fromkeys(one, 0.0), dict.fromkeys(other, 0.0)
         for a in one:
             for b in other:
-                together = self.both[a, b] - known
+                twice = (a in of_other) + (b in of_one)
+                together = self.both[a, b] - (same or twice)
                 if together > 0:
-                    chance = (self.source[a] - known) * (self.target[b] - known) / self.lines
-                    fit = math.log((together + 0.5) / (chance + 0.5))
-                    best_of[a], best_for[b] = max(best_of[a], fit), max(best_for[b], fit)
-        return sum(sum(best.values()) / max(len(best), 1) for best in (best_of, best_for))
+                    ours, theirs = self.ours[a] - 1 - (a in of_other), self.theirs[b] - 1 - (b in of_one)
+                    fit = math.log((together + 0.5) / (ours * theirs / len(self.source) + 0.5))
+                    best[a], best_for[b] = max(best[a], fit), max(best_for[b], fit)
+        return sum(sum(each.values()) / max(len(each), 1) for each in (best, best_for))
 
 
 def _lines(path: Path, first: int, last: int) -> list[str]:
