@@ -60,6 +60,11 @@ class Said(tuple):
     err = property(lambda self: self[2])
 
     @property
+    def err_but_unknown(self) -> str:
+        """Standard error without the report of unknown words: small runs know few words."""
+        return "".join(line for line in self.err.splitlines(True) if "read as <unk>" not in line)
+
+    @property
     def lines(self) -> list[str]:
         """The lines of the output, that end in \\n and nowhere else."""
         assert self.out.endswith("\n") or not self.out

@@ -150,3 +150,15 @@ def test_what_cannot_be_split_is_said(command, repeated, monkeypatch, tmp_path, 
     said = command("data", "split", *arguments, "--out", "new")
     assert (said.status, said.out) == (2, "") and told in said.err and "hold_out()" not in said.err
     assert not (tmp_path / "new").exists()
+
+
+def test_labels_are_split_by_source_and_the_report_says_so(command, tmp_path):
+    rows = "".join(f"sentence {number}\t{('good', 'bad')[number % 2]}\n" for number in range(300))
+    (tmp_path / "labels.tsv").write_text(rows, encoding="utf-8")
+    said = command(
+        "data", "split", "--tsv", tmp_path / "labels.tsv", "--held-out", 30, "--out", tmp_path / "new"
+    )
+    assert (said.status, said.err) == (0, "") and "2 distinct targets" in said.out
+    train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
+    assert (len(train), len(test)) == (270, 30)
+    assert {target for _, target in train} == {target for _, target in test} == {"good", "bad"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data.held_out import hold_out
 from regard.data.pairs import Pairs, pairs_from_lists
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, UnknownName
 
 
 def many(count: int = 2000) -> list[tuple[str, str]]:
@@ -116,3 +116,40 @@ def test_how_much_is_held_out_must_be_a_number_that_can_be(wrong: dict[str, floa
 def test_what_is_not_pairs_is_told_how_to_become_pairs():
     with pytest.raises(ArgumentError, match="pairs_from_lists"):
         hold_out([("a", "b")], count=1)
+
+
+def labelled(count: int = 3000, labels: int = 5) -> list[tuple[str, str]]:
+    return [(f"sentence {i}", f"label {i % labels}") for i in range(count)]
+
+
+def test_labels_are_held_out_by_source_only():
+    held = hold_out(pairs_of(labelled()), count=150)
+    assert (len(held.train), len(held.valid), held.shared, held.disjoint) == (2850, 150, 0, "source")
+    assert contents(held.train) | contents(held.valid) == set(labelled())
+    assert {b for _, b in contents(held.train)} == {b for _, b in contents(held.valid)}
+    assert "5 distinct targets" in held.why and held.why in str(held)
+
+
+def test_the_same_pairs_are_held_out_by_either_rule():
+    auto = hold_out(pairs_of(labelled(labels=2000)), count=50)
+    both, source = (
+        hold_out(pairs_of(labelled(labels=2000)), count=50, disjoint=rule) for rule in ("both", "source")
+    )
+    assert auto.train.fingerprint == both.train.fingerprint != source.train.fingerprint
+    assert auto.valid.fingerprint == both.valid.fingerprint == source.valid.fingerprint
+    assert (auto.disjoint, auto.why, source.disjoint) == ("both", "", "source")
+    assert len(source.train) == len(both.train) + both.shared
+
+
+def test_targets_stay_disjoint_where_most_pairs_can_be_kept():
+    """1,000 targets with five sources each: a few are left out, and nothing held out is trained on."""
+    held = hold_out(pairs_of(labelled(5000, 1000)), count=100)
+    assert held.disjoint == "both" and 0 < held.shared < 500
+    assert not {b for _, b in contents(held.train)} & {b for _, b in contents(held.valid)}
+
+
+def test_a_split_that_must_be_disjoint_is_refused_where_it_cannot_be():
+    with pytest.raises(DataError, match="0 left to train on"):
+        hold_out(pairs_of(labelled()), count=150, disjoint="both")
+    with pytest.raises(UnknownName, match="both, source"):
+        hold_out(pairs_of(labelled()), count=150, disjoint="target")

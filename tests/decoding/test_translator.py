@@ -188,8 +188,10 @@ def test_a_translation_scores_as_a_given_pair(how):
     assert compared >= 3
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
-def test_the_tokenizers_of_the_library_fit(kind: str):
+@pytest.mark.parametrize(
+    ("kind", "unit"), [("bpe", "auto"), ("word", "auto"), ("character", "auto"), ("character", "word")]
+)
+def test_the_tokenizers_of_the_library_fit(kind: str, unit: str):
     size = 300 if kind == "bpe" else None
     source = train_tokenizer(kind, [TEXT] * 9, size)
     target = train_tokenizer(kind, ["a man went home and there was nothing"] * 9, size)
@@ -197,12 +199,14 @@ def test_the_tokenizers_of_the_library_fit(kind: str):
         torch.manual_seed(2)
         model = build_model("bahdanau", source.size, target.size, width=8, embedding=8)
     made = Translator(model, source, target, search=Beam(3, best=2, rules=Rules(maximum=9)), longest=12)
+    made.unit = unit
+    units = list if (kind, unit) == ("character", "auto") else str.split
     lines = [*HOSTILE[:14], TEXT]
     found = made.translate(lines)
     assert len(found) == len(lines)
     for each in found:
-        words = len(source.decode(source.encode(each.source)).split()) if each.passages else 0
-        assert each.alignment.matrix.shape == (len(each.text.split()), words)
+        words = len(units(source.decode(source.encode(each.source)))) if each.passages else 0
+        assert each.alignment.matrix.shape == (len(units(each.text)), words)
         assert len(each.pieces) == len(each.token_scores)
 
 
@@ -284,7 +288,9 @@ def test_a_word_that_a_sentence_ends_in_is_counted_once():
     line = "그 시는 길다。그녀는 갔다。나는 간다 . " * 3
     tokenizer = train_tokenizer("character", [line])
     model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=4)
-    (found,) = Translator(model, tokenizer, tokenizer, search=Greedy(), longest=10).translate([line])
+    (found,) = Translator(model, tokenizer, tokenizer, search=Greedy(), longest=10, unit="word").translate(
+        [line]
+    )
     assert max(word for passage in found.passages for word in passage.source_words) == len(line.split()) - 1
 
 

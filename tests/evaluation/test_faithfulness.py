@@ -120,9 +120,10 @@ def test_words_of_several_tokens_are_erased_whole():
     source, target = train_tokenizers([("abc de f", "fed cba b")], "character")
     torch.manual_seed(1)
     model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
-    found = faithfulness(Translator(model, source, target), "abc de f", "fed cba b")
+    made = Translator(model, source, target, unit="word")
+    found = faithfulness(made, "abc de f", "fed cba b")
     assert [(each.word, each.text) for each in found.words] == [(0, "fed"), (1, "cba"), (2, "b")]
-    scored = Translator(model, source, target).score("abc de f", "fed cba b")
+    scored = made.score("abc de f", "fed cba b")
     weights, passage = scored.align().matrix, scored.passages[0]
     pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
     for each in found.words:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from regard.errors import DataError
-from regard.evaluation import bleu, chrf, evaluate_corpus, moses_bleu, ter
+from regard.evaluation import bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
 
 OURS = ["The cat sat on the mat .", "A dog barks."]
 THEIRS = ["the cat sat on a mat.", "A dog barked."]
 
 
 def test_it_is_each_score():
-    assert evaluate_corpus(OURS, THEIRS) == [bleu(OURS, THEIRS), chrf(OURS, THEIRS), ter(OURS, THEIRS)]
+    each = [bleu(OURS, THEIRS), chrf(OURS, THEIRS), ter(OURS, THEIRS), exact_match(OURS, THEIRS)]
+    assert evaluate_corpus(OURS, THEIRS) == each
     with_moses = evaluate_corpus(OURS, THEIRS, moses="en")
-    assert [score.name for score in with_moses] == ["BLEU", "chrF2", "TER", "Moses BLEU"]
+    assert [score.name for score in with_moses] == ["BLEU", "chrF2", "TER", "exact match", "Moses BLEU"]
     assert with_moses[-1] == moses_bleu(OURS, THEIRS)
 
 

@@ -12,12 +12,14 @@ import torch
 from rich.console import Console
 
 from regard.batch import EOS, UNK
+from regard.data import hold_out, read_pairs
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.corpus import Corpus, read_split
 from regard.tasks.translation.guided import guided_site
 from regard.tasks.translation.settings import Data, TranslationSettings
+from regard.tasks.translation.task import spread_by_length
 from regard.training.distributed import Processes
 from regard.training.settings import build
 from regard.training.task import Stopped
@@ -81,7 +83,7 @@ def test_judging_is_stopped_soon(data: dict[str, list[str]], tmp_path: Path):
         with pytest.raises(Stopped):
             task.evaluate(lambda asked=asked: next(asked))
     found = task.evaluate(lambda: False)
-    assert set(found.scores) == {"loss", "perplexity", "bleu", "chrf"}
+    assert set(found.scores) == {"loss", "perplexity", "bleu", "chrf", "exact"}
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -214,3 +216,60 @@ def test_invalid_bytes_are_refused_with_the_setting_that_takes_them(tmp_path: Pa
     assert '--set data.odd.invalid="replace" or --set data.odd.invalid="skip"' in str(caught.value)
     outcome = train(settings(data, data={"odd": {"invalid": "replace"}}), tmp_path / "run")
     assert outcome.progress.ended
+
+
+def test_samples_are_of_different_lengths_and_the_same_each_time(data: dict[str, list[str]], tmp_path: Path):
+    task = made(settings(data, data={"held_out": 30}, evaluation={"samples": 3, "sentences": 30}), tmp_path)
+    lengths = sorted(len(source) for source, _ in task._texts)
+    found = [[sample.source for sample in task.evaluate(lambda: False).shown] for _ in range(2)]
+    assert found[0] == found[1]
+    short, median, long = map(len, found[0])
+    assert (short, median, long) == (lengths[5], lengths[15], lengths[25]) and short < median < long
+
+
+def test_samples_are_shown_with_their_own_translation_and_reference(
+    data: dict[str, list[str]], tmp_path: Path
+):
+    task = made(settings(data, data={"held_out": 12}, evaluation={"samples": 3, "sentences": 12}), tmp_path)
+    known = dict(task._texts)
+    for sample in task.evaluate(lambda: False).shown:
+        assert known[sample.source] == sample.wanted
+        assert sample.translation.source == sample.source and sample.translation.passages[0].attention
+
+
+def test_few_texts_are_all_samples_once():
+    assert spread_by_length(["aa", "a"], 5) == [1, 0]
+    assert spread_by_length([], 3) == spread_by_length(["a"], 0) == []
+    assert spread_by_length(["a", "a", "a"], 3) == [0, 1, 2]
+
+
+def test_evaluation_has_exact_match_and_it_can_choose_the_best(data: dict[str, list[str]], tmp_path: Path):
+    task = made(settings(data, training={"best": "exact"}), tmp_path)
+    assert 0.0 <= task.evaluate(lambda: False).scores["exact"] <= 100.0
+    train(settings(data, training={"best": "exact"}), tmp_path / "run")
+    assert (tmp_path / "run" / "best").is_file()
+
+
+def labels(folder: Path, distinct: int) -> dict[str, Any]:
+    """Where 300 sentences with so many different labels are."""
+    path = folder / "labels.tsv"
+    rows = (f"sentence {number}\tlabel {number % distinct}\n" for number in range(300))
+    path.write_text("".join(rows), encoding="utf-8")
+    return {"tsv": [str(path)]}
+
+
+def test_labels_can_be_held_out_and_the_report_says_how(tmp_path: Path):
+    split = read_split(Data(**labels(tmp_path, 5)))
+    assert (len(split.train), len(split.valid)) == (285, 15)
+    assert "5 distinct targets" in str(split.said[-1])
+
+
+def test_a_run_that_was_begun_with_disjoint_targets_keeps_its_split(tmp_path: Path):
+    """20 labels, of which the old rule left the few that are not held out."""
+    data = Data(**labels(tmp_path, 20))
+    old = hold_out(read_pairs(tsv=data.tsv), count=15, disjoint="both")
+    before = {"train": old.train.fingerprint, "valid": old.valid.fingerprint}
+    new = read_split(data)
+    assert new.fingerprints != before and len(new.train) == 285 > len(old.train)
+    assert read_split(data, before).fingerprints == before
+    assert read_split(data, new.fingerprints).fingerprints == new.fingerprints

@@ -196,7 +196,7 @@ def test_pieces_become_words():
     assert grouped([]) == [] and grouped([-1, 2, -1, 2]) == [[0], [1, 3], [2]]
     assert spelled(["▁a", "b"]) == "ab" and spelled(["<0xFF>"]) == "\ufffd" and spelled(["▁"]) == ""
     seen = Seen((), ("▁", "a"), (), (0, 1), ())
-    assert seen.words().source == ("▁", "a")
+    assert seen.words().source == ("␣", "a")
 
 
 def passage(first_word: int, heads: int) -> Passage:

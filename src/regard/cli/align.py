@@ -1,4 +1,4 @@
-"""regard align: which word of a source each word of its translation looked at."""
+"""regard align: which source word, or character, each word of its translation attends to most."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from regard.cli.searching import (
     SourceFile,
     TargetFile,
     Threads,
+    Unit,
     Which,
     opened,
 )
+from regard.cli.unknown_words import UnknownWords
 from regard.decoding import Scored, Translator
 from regard.decoding.alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
@@ -120,6 +122,7 @@ def align(
     choose: Choose = None,
     probabilities: Probabilities = False,
     threshold: Threshold = None,
+    unit: Unit = "auto",
     page: PageFile = None,
     longest: Longest = 512,
     batch: BatchTokens = 4096,
@@ -127,7 +130,11 @@ def align(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print which source word each target word looked at most, in Pharaoh format: 0-0 2-1, a line a pair.
+    """Print which source word each target word attends to most, in Pharaoh format: 0-0 2-1, a line per pair.
+
+    For a run with a character tokenizer, characters are aligned and counted, spaces too; --unit word aligns
+    its words. Links are compared with those of --alignment and --choose word by word, unless --unit character
+    is given.
 
     With --alignment, precision, recall and the alignment error rate go to standard error; in its file, 0p2
     and 0?2 are possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the
@@ -153,7 +160,9 @@ def align(
     drawn = None if alignment is None else read_links(alignment, base)
 
     def ready(folder: Path) -> Any:
+        by_words = unit == "auto" and (alignment is not None or choose not in (None, AGREEMENT))
         options = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
+        options["unit"] = "word" if by_words else unit
         return opened(folder, checkpoint, device, threads, **options)
 
     translator, other = ready(run), None if backward is None else ready(backward)
@@ -208,7 +217,7 @@ class Asked:
 
 @dataclass
 class Found:
-    """The links of pairs, and how many words they have between spaces."""
+    """The links of pairs, and how many words (or characters) they have."""
 
     links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
@@ -216,7 +225,7 @@ class Found:
     def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
         """Keep those of a pair."""
         self.links.append(tuple((source, target) for source, target, _ in links))
-        self.words.append((len(pair.source.split()), len(pair.text.split())))
+        self.words.append((len(pair.source_units), len(pair.target_units)))
 
 
 def write_links(
@@ -228,7 +237,7 @@ def write_links(
     page: Page,
 ) -> Found:
     """Align pairs as they come, and write a line for each; other: the model of the other direction."""
-    notes, found, number = Notes(), Found(), 0
+    notes, unknown, found, number = Notes(), UnknownWords(), Found(), 0
     with writing(out) as write:
         for pairs in read_pairs(*sides, AT_ONCE):
             before, after = map(list, zip(*pairs, strict=True))
@@ -236,12 +245,14 @@ def write_links(
             for ours, theirs in zip(translator.score(before, after), turned, strict=True):
                 number += 1
                 notes.add(number, ours.notes)
+                unknown.add(number, ours)
                 chosen = seen_at(ours, asked.site, asked.head, asked.shifted)
                 links = asked.weighted(chosen, theirs)
                 write(pharaoh(links, asked.probabilities))
                 page.add(chosen)
                 found.add(links, ours)
     tell(notes, *sides)
+    unknown.say()
     return found
 
 

@@ -10,6 +10,7 @@ import typer
 from regard.cli.drawn_links import check_drawn
 from regard.cli.lines import Lines, Notes, read_pairs, say, tell
 from regard.data.reading import shown
+from regard.decoding.units import text_units
 from regard.errors import DataError, message
 from regard.evaluation import Links
 
@@ -42,7 +43,9 @@ def choose_and_keep(
 def _by_links(translator: Any, drawn: list[Links], place: str, before: list[str], after: list[str]) -> None:
     from regard.tasks.translation.aligning import choose_by_links
 
-    check_drawn(drawn, [(len(a.split()), len(b.split())) for a, b in zip(before, after, strict=True)], place)
+    unit = "word" if translator.unit == "auto" else translator.unit
+    sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
+    check_drawn(drawn, list(zip(*sizes, strict=True)), place)
     ranked = choose_by_links(translator, before, after, drawn)
     for choice, score in ranked[:BEST]:
         typer.echo(f"{score}  {choice}")

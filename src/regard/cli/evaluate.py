@@ -112,7 +112,7 @@ def evaluate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Say how good translations are: BLEU, chrF and TER with their signatures, perplexity, alignments.
+    """Evaluate translations: BLEU, chrF, TER, exact match (% equal to a reference), perplexity, alignments.
 
     Examples:
 

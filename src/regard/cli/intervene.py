@@ -89,8 +89,9 @@ def intervene(
 ) -> None:
     """Translate a sentence, change what the model looks at, and translate it again, side by side.
 
-    Links are as regard align prints them, the source word first, words counted from 0 on; a target word is
-    one of the translation as it was. What follows it may come out otherwise.
+    Links are as regard align prints them, the source word first, counted from 0; in a run with a character
+    tokenizer, characters are counted. A target word is one of the first translation; what follows it may
+    change.
 
     Examples:
 
@@ -232,7 +233,7 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     for _ in pair:
         both.add_column(width=min(max(own, NARROW), (console.width - 8) // 2), overflow="fold")
     both.add_row(Text("before", style="bold"), Text("after", style="bold"))
-    both.add_row(*(Text(printable(" ".join(entry.target))) for entry in pair))
+    both.add_row(*(Text(printable(entry.target_text)) for entry in pair))
     both.add_row()
     both.add_row(*drawn)
     both.add_row()

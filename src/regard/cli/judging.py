@@ -22,6 +22,7 @@ from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, read_pairs, say, tell, writing
 from regard.cli.pages import Page
 from regard.cli.searching import described
+from regard.cli.unknown_words import UnknownWords
 from regard.data import korean_english
 from regard.data.reading import shown
 from regard.decoding import Translator
@@ -61,7 +62,7 @@ class Judging:
     moses: str | None = None
 
     def scores(self, translations: list[str], references: list[list[str]]) -> list[Score]:
-        """BLEU, chrF, TER, and Moses' where wanted."""
+        """BLEU, chrF, TER, exact match, and Moses BLEU where requested."""
         return evaluate_corpus(
             translations, references, tokenize=self.tokenize, lowercase=self.lowercase, moses=self.moses
         )
@@ -177,11 +178,12 @@ def judge_run(translator: Any, given: Given, how: Judging, out: Path | None, pag
     """How good a run translates and aligns; its translations are written where they are wanted."""
     if sys.stderr.isatty():  # a bar moves once a batch is done, and the first may take seconds
         say(f"translating {len(given.sources):,} sentences")
-    began, found, notes = time.monotonic(), list[str](), Notes()
+    began, found, notes, unknown = time.monotonic(), list[str](), Notes(), UnknownWords()
     with nullcontext() if out is None else writing(out) as write:
         translations = _looking(translator, page.wanted).stream(given.sources)
         for number, (each, reference) in enumerate(zip(translations, given.references[0], strict=True), 1):
             notes.add(number, each.notes)
+            unknown.add(number, each)
             page.add(each, reference)
             found.append(each.text)
             if write is not None:
@@ -189,6 +191,7 @@ def judge_run(translator: Any, given: Given, how: Judging, out: Path | None, pag
     seconds = time.monotonic() - began
     page.save(f"Translations by {translator.folder.name}", f"{given.name}; {described(translator.search)}")
     tell(notes)
+    unknown.say()
     scores = how.scores(found, given.references)
     surprise, alignment = _judged_references(translator, given)
     run = {"folder": str(translator.folder), "step": translator.checkpoint.step}
@@ -206,6 +209,7 @@ def _looking(translator: Translator, wanted: bool) -> Translator:
 def _judged_references(translator: Any, given: Given) -> tuple[float, AlignmentScore | None]:
     """The perplexity of the references, and how the model aligns them, where that is known."""
     scoring, total, count = _looking(translator, given.links is not None), 0.0, 0
+    scoring.unit = "word"  # as people draw links
     links: list[tuple[tuple[int, int], ...]] = []
     words: list[tuple[int, int]] = []
     for pairs in read_pairs(given.sources, given.references[0], AT_ONCE):

@@ -58,10 +58,12 @@ class RunFacts:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation that was the best by what the run judges by; the first of equals."""
+        """The best evaluation by the score that chooses checkpoints; of equals, that of the lowest loss."""
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
         sign = -1 if self.judged_by == "loss" else 1
-        return max(scored, key=lambda each: sign * each[self.judged_by], default=None)
+        return max(
+            scored, key=lambda each: (sign * each[self.judged_by], -each.get("loss", math.inf)), default=None
+        )
 
     @property
     def standing(self) -> str:

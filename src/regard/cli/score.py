@@ -20,6 +20,7 @@ from regard.cli.searching import (
     Which,
     opened,
 )
+from regard.cli.unknown_words import UnknownWords
 from regard.decoding import Scored
 from regard.training.live import perplexity
 
@@ -57,16 +58,18 @@ def score(
     """
     sources, targets = given_sides(source, target)
     translator = opened(run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look=None)
-    notes, total, count = Notes(), 0.0, 0
+    notes, unknown, total, count = Notes(), UnknownWords(), 0.0, 0
     with writing(out) as write:
         number = 0
         for pairs in read_pairs(sources, targets, AT_ONCE):
             for found in translator.score(*map(list, zip(*pairs, strict=True))):
                 number += 1
                 notes.add(number, found.notes)
+                unknown.add(number, found)
                 total, count = total + found.score, count + len(found.token_scores)
                 write(in_json(found) if tokens else f"{found.score:.4f}")
     tell(notes, sources, targets)
+    unknown.say()
     if count:
         say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {number:,} lines")
 

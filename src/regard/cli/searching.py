@@ -32,6 +32,14 @@ OutFile = Annotated[
 PageFile = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of alignments.")
 ]
+Unit = Annotated[
+    str,
+    typer.Option(
+        metavar="UNIT",
+        help="What is aligned: word, character, or auto: characters for a run with a character tokenizer, "
+        "words for others.",
+    ),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]
 Size = Annotated[int | None, _option(f"How many beginnings are kept; {BEAM} unless given.", min=1)]
 Penalty = Annotated[

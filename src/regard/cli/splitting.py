@@ -1,4 +1,4 @@
-"""regard data split: pairs to train on and pairs to test by, with no sentence in both."""
+"""regard data split: pairs to train on and held-out pairs to test with, without a common sentence."""
 
 from __future__ import annotations
 
@@ -60,11 +60,13 @@ def split(
     choose: Chosen = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Keep some pairs apart to test by: no source and no target sentence is on both sides.
+    """Hold out some pairs as a test set: no source and no target sentence is in both parts.
 
-    Four files of plain text, a sentence a line: train.source and train.target, test.source and test.target.
-    Which are held out depends on the sentences and the seed, and not on their order. Pairs that come twice
-    are written once; those to train on whose target is among those to test by are left out, and counted.
+    Writes four files of plain text, one sentence per line: train.source and train.target, test.source and
+    test.target. Which pairs are held out depends on the sentences and the seed, not on their order. Duplicate
+    pairs are written once. Training pairs whose target is in the test set are left out and counted; where
+    that would leave out more than half of them (a few labels, repeated many times), only sources are kept
+    disjoint, and the report says so.
 
     Examples:
 

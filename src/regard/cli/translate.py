@@ -32,11 +32,13 @@ from regard.cli.searching import (
     Threads,
     TopK,
     TopP,
+    Unit,
     Which,
     chosen_search,
     described,
     opened,
 )
+from regard.cli.unknown_words import UnknownWords
 from regard.decoding import Translation
 from regard.errors import ArgumentError, message
 
@@ -70,6 +72,7 @@ def translate(
     page: PageFile = None,
     alignments: Aligned = None,
     probabilities: Weighted = False,
+    unit: Unit = "auto",
     at_once: AtOnce = None,
     beam: Size = None,
     length_penalty: Penalty = None,
@@ -90,10 +93,10 @@ def translate(
 ) -> None:
     """Translate lines: as many out as in, in the same order, whatever they hold.
 
-    Files are UTF-8, plain or gzip; bytes that are not are replaced, and counted on standard error, where it
-    also says which lines were too long or did not end. With --best N, each translation is a line of its own:
-    the number of its source line from 1 on, its rank, the score that it is ranked by, with its penalty for
-    length, its log-probability and its text, with tabs between; a line that was translated in parts has one.
+    Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
+    too long or did not end, and words that the model has never seen. With --best N, each translation is a
+    line of tab-separated fields: the number of its source line, from 1; its rank; its ranking score, with the
+    length penalty; its log-probability; its text. A line that was translated in parts has one.
 
     Examples:
 
@@ -133,6 +136,7 @@ def translate(
         longest=longest,
         overlong=overlong,
         look="*cross" if looking else None,
+        unit=unit,
     )
     asked = Asked(out, alignments, best, scores, draw, probabilities)
     write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
@@ -167,12 +171,14 @@ class Asked:
 
 
 def write_all(translations: Iterator[Translation], asked: Asked, page: Page, notes: Notes) -> None:
-    """Write translations as they come, and what goes beside them."""
+    """Write translations as they come, and what goes beside them; report unknown words at the end."""
+    unknown = UnknownWords()
     with ExitStack() as stack:
         write = stack.enter_context(writing(asked.out))
         link = None if asked.alignments is None else stack.enter_context(writing(asked.alignments))
         for number, found in enumerate(translations, 1):
             notes.add(number, found.notes)
+            unknown.add(number, found)
             page.add(found)
             if link is not None:
                 link(aligned(found, asked.probabilities))
@@ -181,6 +187,7 @@ def write_all(translations: Iterator[Translation], asked: Asked, page: Page, not
             else:
                 for line in asked.printed(found, number):
                     write(line)
+    unknown.say()
 
 
 def aligned(found: Translation, probabilities: bool = False) -> str:

@@ -24,6 +24,7 @@ from regard.cli.searching import (
     opened,
 )
 from regard.data.reading import shown
+from regard.decoding import Scored
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.viewing import VIEWS, Picture, Seen, picture
 
@@ -69,7 +70,13 @@ Word = Annotated[
     str | None,
     _option("For word, shaded and steps: one word, as text (the second of several: word:2) or its number."),
 ]
-Subwords = Annotated[bool, _option("Pieces of words, or words.", "--subwords/--words")]
+Subwords = Annotated[
+    bool | None,
+    _option(
+        "Show tokens or words. Default: words; characters for a run with a character tokenizer.",
+        "--subwords/--words",
+    ),
+]
 Specials = Annotated[str, _option(f"What is no word, such as `</s>`: {', '.join(SPECIALS)}.")]
 ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
 
@@ -83,7 +90,7 @@ def view(
     site: Place = None,
     head: Head = None,
     word: Word = None,
-    subwords: Subwords = False,
+    subwords: Subwords = None,
     specials: Specials = "show",
     by_values: ByValues = False,
     beam: Size = None,
@@ -122,17 +129,18 @@ def view(
     _check(view, specials, out)
     search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
+    found: Any = None
     if run.is_file():
         seen = _kept(run, sentence, target, view)
-        text = ""
     else:
         if not (sentence or "").strip():
             raise ArgumentError(
                 message("regard view", "there is no sentence to read", hint='regard view RUN "..."')
             )
-        translator = opened(run, checkpoint, device, threads, search=search, look="*")
+        unit = "word" if subwords is False else "auto"
+        translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
         found = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen, text = _measured(translator, found, view, site, head), found.text
+        seen = _measured(translator, found, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
         known = ", ".join(each.name for each in seen.sites) or "nothing"
         problem = f"there is no self-attention here; what looks is {known}"
@@ -143,11 +151,11 @@ def view(
     if view == STEPS:
         from regard.cli.stepping import drawn_steps
 
-        words = _told(seen.words(), str(sentence), text)
-        drawn = drawn_steps(translator, seen, str(sentence), text, site, head, word, words)
+        words = _with_unknown_words(seen.words(), found)
+        drawn = drawn_steps(translator, seen, str(sentence), found.text, site, head, word, words)
     else:
-        asked = _as_asked(seen, subwords, specials, by_values)
-        asked = asked if subwords else _told(asked, sentence or "", text)
+        asked = _as_asked(seen, bool(subwords), specials, by_values)
+        asked = asked if subwords or found is None else _with_unknown_words(asked, found)
         drawn = picture(asked, view, site=site, head=head, word=word)
     _show(drawn, out)
 
@@ -161,7 +169,7 @@ def _measured(translator: Any, found: Any, view: str, site: str | None, head: in
     from regard.evaluation import faithfulness
 
     seen = found.seen()
-    if found.alignment is None or not found.text.strip() or len(found.source.split()) < 2:
+    if found.alignment is None or not found.text.strip() or len(found.source_units) < 2:
         return seen
     crossing = [each for each in seen.sites if each.kind == "cross"]
     drawn = [each for each in crossing if site is None or fnmatch.fnmatchcase(each.name, site)]
@@ -203,12 +211,14 @@ def _as_asked(seen: Seen, subwords: bool, specials: str, by_values: bool) -> See
     return seen if specials == "show" else seen.without_specials(renormalise=specials == "renormalise")
 
 
-def _told(seen: Seen, source: str, target: str) -> Seen:
-    """The same with words that the model did not know as they were given, where it is plain which."""
+def _with_unknown_words(seen: Seen, found: Scored) -> Seen:
+    """The same with the text of words that the model does not know, in place of <unk>."""
     spelled = {}
-    sides = (("source", source, seen.source_words), ("target", target, seen.target_words))
-    for side, text, numbers in sides:
-        words = text.split()
+    sides = (
+        ("source", found.source_units, seen.source_words),
+        ("target", found.target_units, seen.target_words),
+    )
+    for side, words, numbers in sides:
         spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
 
     def told(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from regard.data.held_out import hold_out
 from regard.data.inspection import Report
 from regard.data.korean import KoreanEnglish, korean_english
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+from regard.data.tokenizer_suggestion import suggest_tokenizer
 from regard.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer, train_tokenizers
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "pairs_from_dataset",
     "pairs_from_lists",
     "read_pairs",
+    "suggest_tokenizer",
     "train_tokenizer",
     "train_tokenizers",
 ]

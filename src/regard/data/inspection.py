@@ -16,8 +16,9 @@ from rich.text import Text
 
 from regard.data.choices import KINDS, Choices
 from regard.data.examining import Block, Examiner
-from regard.data.origins import Chunk, CountsDiffer, Origin
-from regard.data.out_of_step import counts_differ
+from regard.data.line_features import Features, features_of
+from regard.data.misaligned_pairs import counts_differ, shifted_lines
+from regard.data.origins import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress import advancing
 from regard.data.reading import UTF_16
 from regard.errors import DataError, UnknownName, message
@@ -156,14 +157,14 @@ def _near(place: str) -> str:
 def inspect_pairs(origin: Origin, choices: Choices) -> Report:
     """Read all pairs of an origin once and report; what takes over a second shows a bar on a terminal."""
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
-    tally, refused = _Tally(choices), None
+    tally, refused = _Tally(choices, isinstance(origin, Parallel)), None
     with advancing("checking pairs", origin.size()) as reached:
         try:
             for chunk in origin.chunks(examiners, threads=True):
                 tally.add(chunk)
                 reached(chunk.reached)
         except CountsDiffer as difference:
-            refused = counts_differ(difference, *tally.lengths())
+            refused = counts_differ(difference, *tally.features())
     digest = hashlib.blake2b(repr(_deciding(choices)).encode(), digest_size=16)
     for examiner in examiners:
         digest.update(examiner.digest.digest())
@@ -210,29 +211,30 @@ def _first_wrong(line: bytes) -> str:
 
 
 class _Tally:
-    """What is counted while chunks go by."""
+    """What is counted while chunks go by; parallel: whether each side has files of its own."""
 
-    def __init__(self, choices: Choices):
-        self.choices = choices
+    def __init__(self, choices: Choices, parallel: bool):
+        self.choices, self.parallel = choices, parallel
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
         self.keys: list[NDArray[numpy.int64]] = []
         self.lost: list[NDArray[numpy.intp]] = []
-        self.places: list[tuple[int, str, int]] = []
-        self.seen: tuple[list[NDArray[numpy.int32]], list[NDArray[numpy.int32]]] = ([], [])
+        self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
+        self.seen: tuple[list[Features], list[Features]] = ([], [])
+        self.last: list[tuple[Block, Features] | None] = [None, None]
 
     def add(self, chunk: Chunk) -> None:
         (source, of_source), (target, of_target) = chunk.sides
         marks = chunk.marks(self.choices)
         self.histogram += numpy.bincount(marks, minlength=256)
-        self.seen[0].append(source.lengths[of_source])
-        self.seen[1].append(target.lengths[of_target])
+        if self.parallel:
+            for side, (block, lines) in enumerate(chunk.sides):
+                self.seen[side].append(self._features(side, block).part(lines.start, lines.stop))
         assert source.keys is not None and target.keys is not None
         self.keys.append(_joined_keys(source.keys[of_source], target.keys[of_target]))
-        self.places.append(
-            (chunk.position, f"{source.raw.name}, {source.raw.unit}", source.first + chunk.source_from)
-        )
+        for places, (block, lines) in zip(self.places, chunk.sides, strict=True):
+            places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first + lines.start))
         if not marks.any():
             return
         for kind, known in self.examples.items():
@@ -244,10 +246,16 @@ class _Tally:
         if self.refused is None and (wrong := numpy.flatnonzero(marks & self.choices.bits("error"))).size:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
-    def lengths(self) -> tuple[NDArray[numpy.int32], NDArray[numpy.int32]]:
-        """How long the lines seen so far are, in characters, of each side."""
-        none = numpy.zeros(0, numpy.int32)
-        return numpy.concatenate((none, *self.seen[0])), numpy.concatenate((none, *self.seen[1]))
+    def _features(self, side: int, block: Block) -> Features:
+        """The features of a block, which are made once: several chunks may be parts of it."""
+        last = self.last[side]
+        if last is None or last[0] is not block:
+            last = self.last[side] = (block, features_of(block))
+        return last[1]
+
+    def features(self) -> tuple[Features, Features]:
+        """The features of the lines seen so far, of each side."""
+        return Features.joined(self.seen[0]), Features.joined(self.seen[1])
 
     def report(self, refused: DataError | None, fingerprint: str) -> Report:
         read = int(self.histogram.sum())
@@ -266,6 +274,8 @@ class _Tally:
             )
         lost = numpy.concatenate((numpy.zeros(0, numpy.intp), *self.lost))
         findings.append(self._duplicates(lost))
+        if self.parallel and refused is None:
+            findings.append(self._misaligned())
         return Report(read, read - len(lost), tuple(findings), refused or self.refused, fingerprint)
 
     def _duplicates(self, lost: NDArray[numpy.intp]) -> Finding:
@@ -281,8 +291,19 @@ class _Tally:
             examples = [Example(int(p) + 1, self._place(int(p)), "") for p in positions]
         return Finding("duplicate", "the same pair again", count, "kept here", 0, tuple(examples))
 
-    def _place(self, position: int) -> str:
-        start, name, first = next(each for each in reversed(self.places) if each[0] <= position)
+    def _misaligned(self) -> Finding:
+        """Lines that fit the line before or after their own better: each file lacks a line, at two places."""
+        shifted, examples, says = shifted_lines(*self.features()), list[Example](), "lines out of step"
+        if shifted is not None:
+            places = self._place(shifted.source), self._place(shifted.target, side=1)
+            says = f"seem shifted by one line: {_near(places[0])} and {_near(places[1])} have no counterpart"
+            lines = (shifted.source, shifted.target)
+            examples = [Example(line + 1, place, "") for line, place in zip(lines, places, strict=True)]
+        count = 0 if shifted is None else shifted.lines
+        return Finding("misaligned", says, count, "kept", 0, tuple(examples))
+
+    def _place(self, position: int, side: int = 0) -> str:
+        start, name, first = next(each for each in reversed(self.places[side]) if each[0] <= position)
         return f"{name} {first + position - start}"
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy
-from numpy.typing import NDArray
 
 from regard.data.choices import KINDS, SHORT, Choices
 from regard.data.examining import Block, Examiner
+from regard.data.line_features import Features, features_of
 from regard.data.reading import Marks, Raw, checked_path, read_blocks, shown
 from regard.data.rows import json_rows, list_rows, tabbed_rows
 
@@ -65,10 +65,10 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Two files that should be parallel are not: one has lines left when the other has ended.
 
-    paths, counts: of both. rest: how long the lines left are, in characters.
+    paths, counts: of both. rest: the features of the lines left.
     """
 
-    def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: NDArray[numpy.int32]):
+    def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
         super().__init__(f"{shown(paths[0])} has {counts[0]} lines, {shown(paths[1])} has {counts[1]}")
         self.paths, self.counts, self.rest = paths, counts, rest
 
@@ -200,10 +200,10 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
         if j == len(right):
             right, j = next(target, None), 0
     if left is not None:
-        rest = numpy.concatenate((left.lengths[i:], *(block.lengths for block in source)))
+        rest = Features.joined((features_of(left).part(i), *map(features_of, source)))
         raise CountsDiffer(paths, (shared + len(rest), shared), rest)
     if right is not None:
-        rest = numpy.concatenate((right.lengths[j:], *(block.lengths for block in target)))
+        rest = Features.joined((features_of(right).part(j), *map(features_of, target)))
         raise CountsDiffer(paths, (shared, shared + len(rest)), rest)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from regard.decoding.units import Units
+
 __all__ = ["OVERLONG", "Part", "Tokenizer", "divided", "sentences", "truncated"]
 
 OVERLONG = ("split", "truncate")
@@ -44,7 +46,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A line of source tokens, or a part of one; words are numbered through the line."""
+    """A line of source tokens, or a part of one; words (or characters) are numbered through the line."""
 
     tokens: tuple[int, ...]
     words: tuple[int, ...]
@@ -66,21 +68,25 @@ def sentences(line: str) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def divided(line: str, tokenizer: Tokenizer, room: int) -> tuple[list[Part], str]:
+def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = None) -> tuple[list[Part], str]:
     """A line in its sentences, each of at most `room` tokens, and what is to be said of it.
 
-    A sentence that is itself too long is cut between words; a word that is, between tokens.
+    A sentence that is itself too long is cut between words; a word that is, between tokens. units: what is
+    numbered through the line; words unless given.
     """
+    units = units or Units("word", tokenizer.words)
     each = sentences(line)
     parts: list[Part] = []
-    whole = first_word = place = 0
+    whole = first = place = 0
     for sentence, tokens in zip(each, tokenizer.encode_lines(each), strict=True):
         place = line.index(sentence, place)
-        inside = first_word and not line[place - 1].isspace()  # 길다。그녀는 is one word
+        spaced = bool(first) and line[place - 1].isspace()
         place += len(sentence)
-        words = [word + first_word - bool(inside) if word >= 0 else -1 for word in tokenizer.words(tokens)]
-        first_word = max([first_word, *(word + 1 for word in words)])
-        cut = _cut(tokens, words, room)
+        # A space between sentences is a character; without one, 길다。그녀는 is one word.
+        begun = first + spaced if units.name == "character" else first - (bool(first) and not spaced)
+        numbers = [number + begun if number >= 0 else -1 for number in units.numbers(tokens)]
+        first = max([first, *(number + 1 for number in numbers)])
+        cut = _cut(tokens, tokenizer.words(tokens), numbers, room)
         whole += len(cut) == 1
         parts += cut
     if whole == len(parts):
@@ -93,8 +99,8 @@ def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[P
     return Part(tuple(tokens[:room]), tuple(words[:room])), f"cut at {room} of {len(tokens)} tokens"
 
 
-def _cut(tokens: Sequence[int], words: Sequence[int], room: int) -> list[Part]:
-    """Tokens in parts of at most `room`, cut between words where a word fits."""
+def _cut(tokens: Sequence[int], words: Sequence[int], numbers: Sequence[int], room: int) -> list[Part]:
+    """Tokens in parts of at most `room`, cut between words where a word fits, with their numbers."""
     parts, first = [], 0
     while first < len(tokens):
         last = min(first + room, len(tokens))
@@ -102,6 +108,6 @@ def _cut(tokens: Sequence[int], words: Sequence[int], room: int) -> list[Part]:
         while first < end < len(tokens) and words[end] >= 0 and words[end] == words[end - 1]:
             end -= 1
         last = end if end > first else last
-        parts.append(Part(tuple(tokens[first:last]), tuple(words[first:last])))
+        parts.append(Part(tuple(tokens[first:last]), tuple(numbers[first:last])))
         first = last
     return parts

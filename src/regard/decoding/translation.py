@@ -19,14 +19,18 @@ from torch import Tensor
 
 from regard.data.tokenizers.text import clean
 from regard.decoding.alignment import Alignment, Choice, align
+from regard.decoding.units import text_units
 from regard.errors import ArgumentError, message
 from regard.viewing import Entry, Seen, Site, fragment, save_page
-from regard.viewing.words import spelled
+from regard.viewing.words import spelled, spelled_or_space
 
 __all__ = ["Passage", "Scored", "Translation"]
 
 DRAWN = 100
 """Of how many words of each side an alignment is drawn: of 10,000 it would be a gigabyte to look at."""
+
+NAMED = 5
+"""How many words that the model has never seen a note names."""
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
@@ -36,7 +40,8 @@ _shortened.maxstring = 80
 class Passage:
     """Source and target as a model read and said them at one time, token by token.
 
-    pieces: the text of each token, "</s>" for EOS; words: the number of its word in the line, -1 for EOS.
+    pieces: the text of each token, "</s>" for EOS; words: the number of its word in the line, or of its
+    character where characters are aligned, -1 for EOS.
     token_scores: one for each target piece. attention: by site, a row for each target piece and a column for
     each source piece at cross sites. values: by site, the norms (H, S) of what was read there.
     """
@@ -56,7 +61,9 @@ class Scored:
 
     text: the target. passages: one, or several where the source was too long to be read at once; the other
     fields join them. notes: what had to be done to the line, in words. aligned_at: the sites, the
-    head and the step whose attention the alignment is made from.
+    head and the step whose attention the alignment is made from. units: what is aligned of the source and of
+    the target, "word" or "character". unknown, unknown_target: the words or characters that the model has
+    never seen and reads as "<unk>".
 
     >>> import torch
     >>> from regard.decoding.translation import Passage, Scored
@@ -74,6 +81,9 @@ class Scored:
     passages: tuple[Passage, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     aligned_at: Choice = field(default=Choice(), kw_only=True)
+    units: tuple[str, str] = field(default=("word", "word"), kw_only=True)
+    unknown: tuple[str, ...] = field(default=(), kw_only=True)
+    unknown_target: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def score(self) -> float:
@@ -111,7 +121,7 @@ class Scored:
 
     @property
     def alignment(self) -> Alignment | None:
-        """Which source word each target word looked at most, read at aligned_at.
+        """Which source word (or character, see units) each target word looked at most, read at aligned_at.
 
         None where nothing was looked at, or the model does not look at its source.
         """
@@ -136,15 +146,31 @@ class Scored:
 
         reference: what the text should have been, to be shown beside it.
         """
-        sources, targets = self._through("source_words"), self._through("words")
         return Entry(
-            _words(self.source, self.source_pieces, sources),
-            _words(self.text, self.pieces, targets),
+            self.source_units,
+            self.target_units,
             None if self.alignment is None else _corner(self.alignment),
             score=self.score,
-            notes=self.notes,
+            notes=self._all_notes,
             reference=reference,
+            texts=None if self.units == ("word", "word") else (clean(self.source), clean(self.text)),
         )
+
+    @property
+    def source_units(self) -> list[str]:
+        """The words of the source that alignments link, or its characters with ␣ for a space."""
+        return _units(self.source, self.source_pieces, self._through("source_words"), self.units[0])
+
+    @property
+    def target_units(self) -> list[str]:
+        """The words of the target that alignments link, or its characters with ␣ for a space."""
+        return _units(self.text, self.pieces, self._through("words"), self.units[1])
+
+    @property
+    def _all_notes(self) -> tuple[str, ...]:
+        """The notes, and what the model has never seen."""
+        sides = (("source", self.unknown), ("target", self.unknown_target))
+        return (*self.notes, *(_never_seen(side, unknown) for side, unknown in sides if unknown))
 
     def seen(self, title: str = "", *, by_values: bool = False) -> Seen:
         """What was looked at, as arrays and words: to be drawn, explored, or kept in a file.
@@ -177,7 +203,14 @@ class Scored:
         (source, source_words), (target, target_words) = sides["source"], sides["target"]
         score = self.score if self.passages else None
         seen = Seen(
-            tuple(sites), source, target, source_words, target_words, title or self.text, self.notes, score
+            tuple(sites),
+            source,
+            target,
+            source_words,
+            target_words,
+            title or self.text,
+            self._all_notes,
+            score,
         )
         return seen.weighted_by_values() if by_values and sites else seen
 
@@ -251,21 +284,28 @@ def _corner(alignment: Alignment) -> Tensor:
     return corner
 
 
-def _words(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...]) -> list[str]:
-    """The words of a text as its tokens count them.
+def _never_seen(side: str, unknown: tuple[str, ...]) -> str:
+    """A note on words that the model does not know; the first of them where there are many."""
+    first = list(dict.fromkeys(unknown))
+    more = f" and {len(first) - NAMED} more" if len(first) > NAMED else ""
+    return f"never seen in training ({side}): {', '.join(map(repr, first[:NAMED]))}{more}"
 
-    They are those between spaces, as a rule. Where there are more of those and the tokens spell the first of
+
+def _units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:
+    """The words or characters of a text as its tokens count them.
+
+    They are those of the text, as a rule. Where there are more of those and the tokens spell the first of
     them, the text was cut, and all are given. Where a tokenizer counts otherwise, they are what it spells.
     """
     count = max(numbers, default=-1) + 1
-    spaced = clean(text).split()
+    spaced = text_units(text, unit)
     if len(spaced) == count:
         return spaced
     parts: list[list[str]] = [[] for _ in range(count)]
     for piece, number in zip(pieces, numbers, strict=True):
         if number >= 0:
             parts[number].append(piece)
-    read = [spelled(part) for part in parts]
+    read = [spelled(part) if unit == "word" else spelled_or_space(part) for part in parts]
     cut = len(spaced) > count and all(map(_begins, spaced, read))
     return spaced if cut else read
 

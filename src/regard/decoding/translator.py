@@ -17,6 +17,7 @@ from regard.decoding.rules import whole
 from regard.decoding.search import Search, search
 from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
 from regard.decoding.translation import Passage, Scored, Translation
+from regard.decoding.units import Units, units_of
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models.base import Model
 
@@ -47,7 +48,9 @@ class Translator:
     how many tokens are read at once of a source, and of a target to be scored, EOS counted; fewer where the
     model reads fewer. overlong: "split" translates a longer line sentence by sentence, "truncate" only its
     beginning; its notes say so. look: the sites whose attention is kept, with * as wildcard; None for none.
-    alignment: those of them that alignments are made from, a mean over layers and heads, or a Choice.
+    alignment: those of them that alignments are made from, a mean over layers and heads, or a Choice. unit:
+    what alignments link and pictures show: "word", "character", or "auto": characters where the tokenizer's
+    tokens are characters, words otherwise.
 
     >>> from regard.decoding import Beam, Translator
     >>> from regard.models import build_model
@@ -82,6 +85,7 @@ class Translator:
         overlong: str = "split",
         look: str | None = CROSS,
         alignment: str | Choice = CROSS,
+        unit: str = "auto",
     ):
         whole("Translator()", tokens_per_batch=(tokens_per_batch, 1), longest=(longest, 2))
         if overlong not in OVERLONG:
@@ -101,6 +105,8 @@ class Translator:
                 )
         self.model, self.look, self.overlong, self.alignment = model, look, overlong, Choice.of(alignment)
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.unit = unit
+        units_of(source_tokenizer, unit), units_of(target_tokenizer, unit)  # raise where there are none
         self.search: Search = Beam() if search is None else search
         self.tokens_per_batch = tokens_per_batch
         self.longest = longest if model.longest_source is None else min(longest, model.longest_source)
@@ -172,8 +178,9 @@ class Translator:
             raise ArgumentError(message("score()", f"{len(left)} sources and {len(right)} targets"))
         notes = [list[str]() for _ in left]
         room = min(self.longest, self.model.longest_target or self.longest)
-        sources_in = _read(self.source_tokenizer, left, self.longest, "source", notes)
-        targets_in = _read(self.target_tokenizer, right, room, "target", notes)
+        source_units, target_units = self._units
+        sources_in = _read(self.source_tokenizer, source_units, left, self.longest, "source", notes)
+        targets_in = _read(self.target_tokenizer, target_units, right, room, "target", notes)
         lengths = [max(len(a.tokens), len(b.tokens)) + 1 for a, b in zip(sources_in, targets_in, strict=True)]
         passages: dict[int, Passage] = {}
         with advancing("scoring", len(left)) as reached:
@@ -195,7 +202,16 @@ class Translator:
                         passages[row] = self._passage(sources_in[row], found, right[row], 0)
                 reached(len(passages))
         return [
-            Scored(left[row], right[row], (passages[row],), tuple(notes[row]), aligned_at=self.alignment)
+            Scored(
+                left[row],
+                right[row],
+                (passages[row],),
+                tuple(notes[row]),
+                aligned_at=self.alignment,
+                units=(source_units.name, target_units.name),
+                unknown=_unknown(self.source_tokenizer, left[row], sources_in[row].tokens),
+                unknown_target=_unknown(self.target_tokenizer, right[row], targets_in[row].tokens),
+            )
             for row in range(len(left))
         ]
 
@@ -222,6 +238,11 @@ class Translator:
                 )
             )
         return [alignment for alignment in found if alignment is not None]
+
+    @property
+    def _units(self) -> tuple[Units, Units]:
+        """What is aligned of the source, and of the target."""
+        return units_of(self.source_tokenizer, self.unit), units_of(self.target_tokenizer, self.unit)
 
     def _translated(self, lines: list[str], prefixes: list[str], first: int) -> list[Translation]:
         """Translate lines whose first has this number in the data."""
@@ -267,8 +288,8 @@ class Translator:
         if not tokens:
             return [], "nothing in it could be read" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
-            return divided(line, self.source_tokenizer, room)
-        words = self.source_tokenizer.words(tokens)
+            return divided(line, self.source_tokenizer, room, self._units[0])
+        words = self._units[0].numbers(tokens)
         if len(tokens) > room:
             part, note = truncated(tokens, words, room)
             return [part], note
@@ -295,20 +316,34 @@ class Translator:
         if len(said) == 1:
             part, (_, *next_best) = said[0]
             others = tuple(self._translation(line, [(part, [each])], note) for each in next_best)
-        passages, texts, word = [], [], 0
+        passages, texts, unit = list[Passage](), list[str](), 0
+        units = self._units
         for part, (best, *_) in said:
             texts.append(" ".join(self.target_tokenizer.decode(best.said).splitlines()))
-            passages.append(self._passage(part, best, texts[-1], word))
-            word = max([word, *(number + 1 for number in passages[-1].words)])
+            # The texts of parts are joined by a space, which is a character.
+            first = unit + (units[1].name == "character" and unit > 0)
+            passages.append(self._passage(part, best, texts[-1], first))
+            unit = max([unit, *(number + 1 for number in passages[-1].words)])
         notes = [note, _unended([best for _, (best, *_) in said])]
         ranking = sum(best.ranking for _, (best, *_) in said)
         text = " ".join(filter(None, texts))
         noted = tuple(filter(None, notes))
-        return Translation(line, text, tuple(passages), noted, ranking, others, aligned_at=self.alignment)
+        read = [token for part, _ in said for token in part.tokens]
+        return Translation(
+            line,
+            text,
+            tuple(passages),
+            noted,
+            ranking,
+            others,
+            aligned_at=self.alignment,
+            units=(units[0].name, units[1].name),
+            unknown=_unknown(self.source_tokenizer, line, read),
+        )
 
     def _passage(self, part: Part, found: Hypothesis, text: str, first_word: int) -> Passage:
         """One hypothesis with the pieces and the words of its tokens, numbered from the first word given."""
-        words = [word + first_word if word >= 0 else -1 for word in self.target_tokenizer.words(found.said)]
+        words = [word + first_word if word >= 0 else -1 for word in self._units[1].numbers(found.said)]
         # Tokens that are nothing but spaces are part of no word.
         words = words if text.strip() else [-1] * len(words)
         end = len(found.tokens) - len(found.said)
@@ -346,13 +381,18 @@ def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
     return checked
 
 
+def _unknown(tokenizer: Tokenizer, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
+    """The words or characters of a line that became UNK, where the tokenizer can say which."""
+    return tokenizer.unknown(line) if UNK in tokens and hasattr(tokenizer, "unknown") else ()
+
+
 def _read(
-    tokenizer: Tokenizer, lines: list[str], longest: int, side: str, notes: list[list[str]]
+    tokenizer: Tokenizer, units: Units, lines: list[str], longest: int, side: str, notes: list[list[str]]
 ) -> list[Part]:
     """The tokens of lines, cut where there are too many; the notes of each line say so."""
     parts = []
     for tokens, said in zip(tokenizer.encode_lines(lines), notes, strict=True):
-        words = tokenizer.words(tokens)
+        words = units.numbers(tokens)
         part = Part(tuple(tokens), tuple(words))
         if len(tokens) >= longest:
             part, note = truncated(tokens, words, longest - 1)

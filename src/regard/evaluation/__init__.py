@@ -11,6 +11,7 @@ from regard.evaluation.alignment import (
 )
 from regard.evaluation.bleu import Score, bleu, chrf, ter
 from regard.evaluation.choosing import rank_by_agreement, rank_by_links
+from regard.evaluation.exact_match import exact_match
 from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
 from regard.evaluation.moses import moses_bleu
 from regard.evaluation.report import evaluate_corpus
@@ -28,6 +29,7 @@ __all__ = [
     "bleu",
     "chrf",
     "evaluate_corpus",
+    "exact_match",
     "faithfulness",
     "moses_bleu",
     "parse_links",

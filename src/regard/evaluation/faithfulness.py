@@ -17,6 +17,7 @@ from regard.evaluation.erasing import CROSS, Pair, Trial, ended, saliencies, wor
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
+from regard.viewing.words import spelled_or_space
 
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
@@ -81,7 +82,8 @@ class Faithfulness:
     """How faithful attention is over some sentences; words has the numbers of each word.
 
     uniform: what it costs, in nats a word, if the attention is even instead. skipped: target words of
-    sentences with no more than k source words, where nothing can be compared.
+    sentences with no more than k source words, where nothing can be compared. unit: what a word is here,
+    "word" or "character".
 
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
@@ -95,6 +97,7 @@ class Faithfulness:
     at: str = CROSS
     head: int | None = None
     skipped: int = 0
+    unit: str = "word"
 
     def mean(self, name: str) -> float:
         """The mean of a field of the words, those left out where it is not defined."""
@@ -110,14 +113,14 @@ class Faithfulness:
     def summary(self) -> str:
         """One sentence, to stand under a picture."""
         if not self.words:
-            return "too few source words to tell whether what it looked at matters"
+            return f"too few source {self.unit}s to tell whether what it looked at matters"
         looked, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
-        return f"removing what it looked at costs {looked} nats, random words {random}"
+        return f"removing what it looked at costs {looked} nats, random {self.unit}s {random}"
 
     def __str__(self) -> str:
         if not self.words:
             return self.summary()
-        many = f"{len(self.words):,} word{'s' * (len(self.words) != 1)}"
+        many = f"{len(self.words):,} {self.unit}{'s' * (len(self.words) != 1)}"
         together = "one at a time" if self.k == 1 else f"{self.k} at a time"
         return f"{self.summary()} ({many}, hidden {together})"
 
@@ -209,10 +212,12 @@ class _Plan:
         self.known: dict[Trial, int] = {}
         self.words: list[_Word] = []
         self.skipped = 0
+        self.unit = "word"
 
     def add(self, number: int, translator: Translates, scored: Any, at: str, head: int | None) -> None:
         """Plan the trials of one pair."""
         (passage,) = scored.passages
+        self.unit = scored.units[1]
         if not passage.attention:
             problem = f"{type(translator.model).__name__} does not look at its source"
             hint = "bahdanau, luong and transformer do"
@@ -229,7 +234,7 @@ class _Plan:
             if len(columns) <= self.k or any(source >= weights_VW.shape[1] for source in columns):
                 self.skipped += 1
                 continue
-            text = "".join(passage.pieces[place] for place in places).replace("\u2581", "")
+            text = spelled_or_space([passage.pieces[place] for place in places])
             weights_W = weights_VW[word, list(columns)]
             self.words.append(self._planned(number, word, text, weights_W, tuple(columns.values()), places))
 
@@ -282,8 +287,8 @@ class _Plan:
             by_name = {name: scores[numbers] for name, numbers in each.trials.items()}
             found.append(_judged(each, by_name, gradient))
         whole = scores[[each.trials["plain"][0] for each in self.words]]
-        cost = float((whole - even).mean()) if len(even) else math.nan
-        return Faithfulness(tuple(found), cost, self.k, len(self.pairs), at, head, self.skipped)
+        uniform = float((whole - even).mean()) if len(even) else math.nan
+        return Faithfulness(tuple(found), uniform, self.k, len(self.pairs), at, head, self.skipped, self.unit)
 
 
 def _judged(

@@ -16,6 +16,7 @@ __all__ = [
     "check_data",
     "check_settings",
     "config_of",
+    "fingerprints_of",
     "is_run",
     "made_folder",
     "write_config",
@@ -73,16 +74,23 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
-def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Refuse data that are not those of the run."""
+def fingerprints_of(folder: Path) -> dict[str, str] | None:
+    """The fingerprints of the data that a run was begun with; None where the run has none on file."""
     path = folder / DATA
     if not path.is_file():
-        return
+        return None
     try:
-        before = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
         hint = "--change takes the data as they are"
         raise DataError(message(str(path), "cannot be read", hint=hint)) from None
+
+
+def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Refuse data that are not those of the run."""
+    before = fingerprints_of(folder)
+    if before is None:
+        return
     changed = [name for name in {**before, **fingerprints} if before.get(name) != fingerprints.get(name)]
     if changed:
         raise DataError(

@@ -23,7 +23,7 @@ ROWS = 5
 """How many evaluations the table shows: the last ones, and the best."""
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-FORMATS = {"bleu": ".1f", "chrf": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
+FORMATS = {"bleu": ".1f", "chrf": ".1f", "exact": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
 
 # What a terminal would obey, or what would turn a line around; half a character cannot be written at all.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -86,7 +86,7 @@ class Training(Section):
     save_every: Whole | None = None
     log_every: Whole = 50
     keep: Annotated[int, Field(ge=2)] = 2
-    best: Literal["loss", "bleu", "chrf"] = "bleu"
+    best: Literal["loss", "bleu", "chrf", "exact"] = "bleu"
     patience: Whole | None = None
     tensorboard: bool = False
 

@@ -32,7 +32,8 @@ class Entry(Shown):
 
     source, target: words. weights: (T, S), an array, a tensor or lists; None where there are none; of the
     first words alone where T or S is less than there are. score: the log-probability. notes: what is to be
-    said of it. reference: what it should have been.
+    said of it. reference: the correct translation. texts: source and target as text, where words are not
+    what stands between spaces: characters, say.
 
     >>> from regard.viewing import Entry
     >>> print(Entry(["나는", "고양이"], ["a", "cat"], [[0.7, 0.3], [0.0, 1.0]], score=-0.75))
@@ -53,6 +54,7 @@ class Entry(Shown):
     score: float | None = None
     notes: Sequence[str] = ()
     reference: str | None = None
+    texts: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("source", "target", "notes"):
@@ -71,9 +73,15 @@ class Entry(Shown):
             raise ArgumentError(message("Entry()", problem, expected=held))
         object.__setattr__(self, "weights", weights)
 
+    @property
+    def target_text(self) -> str:
+        """The target as text."""
+        return " ".join(self.target) if self.texts is None else self.texts[1]
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         room = max(options.max_width - 11, 8)
-        above = {"source": " ".join(self.source), "target": " ".join(self.target)}
+        source = " ".join(self.source) if self.texts is None else self.texts[0]
+        above = {"source": source, "target": self.target_text}
         if self.reference is not None:
             above["reference"] = self.reference
         shown = {label: cropped(clean(text), LINES * room) for label, text in above.items()}
@@ -96,7 +104,8 @@ class Entry(Shown):
     def drawn(self, rows: int, columns: int) -> str:
         """Of how many words the weights are drawn, where it is not all of them; nothing where it is."""
         counts = ((rows, len(self.target), "target"), (columns, len(self.source), "source"))
-        parts = [f"the first {some} of {all_} {side} words" for some, all_, side in counts if some < all_]
+        unit = "words" if self.texts is None else "characters"
+        parts = [f"the first {some} of {all_} {side} {unit}" for some, all_, side in counts if some < all_]
         return f"drawn: {' and '.join(parts)}" if parts else ""
 
 

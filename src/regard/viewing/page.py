@@ -16,6 +16,7 @@ import numpy
 from regard.viewing.document import JOINERS, document, safe, static
 from regard.viewing.entry import UNSEEN, Entry
 from regard.viewing.shades import clean, cropped
+from regard.viewing.words import SHOWN_SPACE
 from regard.viewing.writing import check_ending, write_whole
 
 __all__ = ["fragment", "page", "save_page"]
@@ -123,9 +124,10 @@ def shown(entry: Entry) -> tuple[int, int]:
 def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
     """What there is to say of a translation, in words."""
     rows, columns = shown(entry)
+    apart = entry.texts is None
     yield "<dl>"
-    yield f'<dt>source</dt><dd class="source" dir="auto" lang="">{_line(entry.source, columns)}</dd>'
-    yield f'<dt>target</dt><dd class="target" dir="auto" lang="">{_line(entry.target, rows)}</dd>'
+    yield f'<dt>source</dt><dd class="source" dir="auto" lang="">{_line(entry.source, columns, apart)}</dd>'
+    yield f'<dt>target</dt><dd class="target" dir="auto" lang="">{_line(entry.target, rows, apart)}</dd>'
     if entry.reference is not None:
         yield f'<dt>reference</dt><dd dir="auto" lang="">{safe(entry.reference) or _NOTHING}</dd>'
     if entry.score is not None:
@@ -138,13 +140,14 @@ def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
 _NOTHING = '<i class="quiet">nothing</i>'
 
 
-def _line(words: Sequence[str], seen: int) -> str:
-    """Words with a span for each that has weights, and the others as they are.
+def _line(words: Sequence[str], seen: int, apart: bool) -> str:
+    """Words with a span for each that has weights, and the others as they are; apart: with spaces between.
 
     No <bdi>: the direction of the line is found from its words, and their order is that of the sentence.
     """
+    words = words if apart else [" " if word == SHOWN_SPACE else word for word in words]
     spans = [f"<span>{safe(word)}</span>" for word in words[:seen]]
-    return " ".join([*spans, *map(safe, words[seen:])]) or _NOTHING
+    return (" " if apart else "").join([*spans, *map(safe, words[seen:])]) or _NOTHING
 
 
 def table(entry: Entry) -> Iterator[str]:

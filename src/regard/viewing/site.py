@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 from regard.viewing.arrays import check_words, checked_weights
-from regard.viewing.words import grouped, joined, spelled
+from regard.viewing.words import grouped, joined, spelled_or_space
 
 __all__ = ["Site", "firsts", "real", "spelled_words", "taken", "word_numbers"]
 
@@ -153,9 +153,8 @@ def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """What each group spells; what spells nothing, as it is."""
-    parts = ([pieces[place] for place in group] for group in groups)
-    return tuple(spelled(part) or "".join(part) for part in parts)
+    """What each group spells; a space by itself is ␣."""
+    return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 
 def _array(given: Any) -> NDArray[Any]:

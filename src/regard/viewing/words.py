@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["SPACE", "grouped", "joined", "spelled"]
+__all__ = ["SHOWN_SPACE", "SPACE", "grouped", "joined", "spelled", "spelled_or_space"]
 
 SPACE = "\u2581"
 """What stands for a space inside a piece, as in sentencepiece."""
+
+SHOWN_SPACE = "\u2423"
+"""How a space is shown where it is a unit of its own: ␣."""
 
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 """How sentencepiece shows bytes, of which characters are made that have no piece."""
@@ -42,6 +45,15 @@ def spelled(pieces: Iterable[str]) -> str:
     '고양이'
     """
     return _BYTES.sub(_decoded, "".join(pieces)).replace(SPACE, " ").strip()
+
+
+def spelled_or_space(pieces: Sequence[str]) -> str:
+    """What pieces of one word spell; ␣ for a space by itself; what spells nothing else, as it is.
+
+    >>> spelled_or_space(["▁a", "t"]), spelled_or_space(["▁"])
+    ('at', '␣')
+    """
+    return spelled(pieces) or "".join(pieces).replace(SPACE, SHOWN_SPACE)
 
 
 def joined(

@@ -74,6 +74,9 @@ class Listed(Tokenizer):
             [UNKNOWN if token == UNK else piece for token, piece in zip(said, pieces, strict=True)]
         )
 
+    def unknown(self, line: str) -> tuple[str, ...]:
+        return tuple(token for token in self.split(clean(line)) if token not in self._numbers)
+
     def serialized(self) -> bytes:
         content = {"kind": self.kind, "version": 1, "tokens": self.tokens}
         return (json.dumps(content, ensure_ascii=False, indent=0) + "\n").encode()
@@ -133,9 +136,12 @@ class Characters(Listed):
     >>> tokenizer = train_tokenizer("character", ["a rose is a rose"])
     >>> tokenizer.pieces(tokenizer.encode("so be")), tokenizer.words(tokenizer.encode("so be"))
     (['s', 'o', '▁', '<unk>', 'e'], [0, 0, 1, 1, 1])
+    >>> tokenizer.units(tokenizer.encode("so be")), tokenizer.unknown("so be")
+    ([0, 1, 2, 3, 4], ('b',))
     """
 
     kind = "character"
+    unit = "character"
     most = 10_000
 
     @staticmethod
@@ -145,6 +151,19 @@ class Characters(Listed):
     @staticmethod
     def join(pieces: Sequence[str]) -> str:
         return " ".join("".join(pieces).replace(SPACE, " ").split())
+
+    def units(self, tokens: Sequence[int]) -> list[int]:
+        """The number of each character in decode(tokens); -1 for a space that is not in it."""
+        said = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
+        spaces = [piece == SPACE for piece in self.pieces(tokens)]
+        last = max((i for i, spoken in enumerate(said) if spoken and not spaces[i]), default=-1)
+        numbers, number, apart = [], 0, True
+        for place, spoken in enumerate(said):
+            dropped = not spoken or place > last or (spaces[place] and apart)
+            numbers.append(-1 if dropped else number)
+            number += not dropped
+            apart = spaces[place] if spoken else apart
+        return numbers
 
 
 def listed_kind(content: bytes, place: str) -> str:

@@ -25,7 +25,7 @@ class Lowercased(Tokenizer):
     kind = "lowercased"
 
     def __init__(self, inner: Tokenizer):
-        self.inner, self.size = inner, inner.size
+        self.inner, self.size, self.unit = inner, inner.size, inner.unit
         self.fingerprint = f"lowercased {inner.fingerprint}"
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
@@ -42,6 +42,12 @@ class Lowercased(Tokenizer):
 
     def words(self, tokens: Sequence[int]) -> list[int]:
         return self.inner.words(tokens)
+
+    def units(self, tokens: Sequence[int]) -> list[int]:
+        return self.inner.units(tokens)
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        return self.inner.unknown(line.lower())
 
     def serialized(self) -> bytes:
         return self.inner.serialized()

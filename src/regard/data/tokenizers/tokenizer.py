@@ -25,7 +25,8 @@ class Tokenizer(ABC):
     """Text to token numbers and back; each kind says what a token is.
 
     size: how many tokens there are, the four specials included. fingerprint: a hash of the whole vocabulary,
-    equal where two tokenizers encode alike.
+    equal where two tokenizers encode alike. unit: what alignments link and pictures show, "word" or
+    "character".
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -37,6 +38,7 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     size: int
     fingerprint: str
+    unit: str = "word"
 
     @abstractmethod
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
@@ -91,6 +93,17 @@ class Tokenizer(ABC):
             numbers.append(word)
         last = word if begun else max(word - 1, 0)
         return [min(number, last) for number in numbers]
+
+    def units(self, tokens: Sequence[int]) -> list[int]:
+        """The number of the unit each token is part of, a word or a character; -1 for none."""
+        return self.words(tokens)
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        """The words or characters of a line that are not in the vocabulary, in their order.
+
+        Empty for subwords, which spell everything in bytes.
+        """
+        return ()
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to one file, which is there whole or not at all."""

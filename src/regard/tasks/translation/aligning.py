@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,12 @@ def choose_by_links(
     """Sites, heads and steps at which a model aligns some pairs, the lowest error rate first.
 
     drawn: the links of each pair that people drew; a hundred pairs are enough, and they should not be those
-    that the alignments are judged by afterwards.
+    that the alignments are judged by afterwards. Links are between words, unless translator.unit is
+    "character".
     """
+    if translator.unit == "auto":
+        translator = copy.copy(translator)
+        translator.unit = "word"
     return rank_by_links(_read_everywhere(translator, sources, targets), drawn)
 
 

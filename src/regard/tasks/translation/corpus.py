@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,8 +139,12 @@ class _Lowered:
         return ((pair.source.lower(), pair.target.lower()) for pair in self.pairs)
 
 
-def read_split(data: Data) -> Split:
-    """Read and check what the settings name, and keep some apart to judge by unless that is given."""
+def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
+    """Read and check the pairs that the settings name, and hold out some unless validation data are given.
+
+    before: the fingerprints of the run that is resumed. A run that was begun when targets were always kept
+    disjoint, whatever that left out, keeps its split.
+    """
     if data.built_in is not None:
         return _built_in(data)
     choices = _choices(data)
@@ -154,6 +158,8 @@ def read_split(data: Data) -> Split:
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
+        if before is not None and held.disjoint == "source" and before.get("train") != held.train.fingerprint:
+            held = hold_out(whole, count=count, disjoint="both")
         train, valid = held
         said.append(str(held))
     aligned = None if links is None else [links[pair.number - 1] for pair in train]

@@ -95,10 +95,10 @@ class ModelSettings(Section):
 
 
 class Evaluating(Section):
-    """How a model is judged while it is trained, and how it translates after that.
+    """How a model is evaluated during training.
 
-    sentences: how many are translated for BLEU and chrF. beam: how many hypotheses meanwhile; 1 is greedy.
-    samples: how many translations are shown. tokenize, lowercase: of BLEU.
+    sentences: how many are translated for BLEU, chrF and exact match. beam: the beam size; 1 is greedy.
+    samples: how many translations are shown, from short to long. tokenize, lowercase: of the scores.
     """
 
     sentences: Whole = 500

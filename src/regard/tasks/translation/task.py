@@ -1,10 +1,10 @@
-"""Translation as a task: pairs in batches, the loss of a target, BLEU and chrF of what is said."""
+"""Translation as a task: pairs in batches, the loss of a target; BLEU, chrF and exact match to evaluate."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from regard.data import Batches
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.observing import pieces_of
 from regard.errors import ArgumentError, message
-from regard.evaluation import bleu, chrf
+from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model
 from regard.sites import record
@@ -73,6 +73,9 @@ class TranslationTask(Task):
         )
         self._valid = Batches(corpus.valid, training.tokens, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
+        self._sample_places = spread_by_length(
+            [source for source, _ in self._texts], settings.evaluation.samples
+        )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
         self._site = "*cross" if self._guide is None else guided_site(model)
@@ -170,6 +173,7 @@ class TranslationTask(Task):
             "perplexity": math.exp(min(mean, 700.0)),
             "bleu": bleu(found, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
             "chrf": chrf(found, references, lowercase=how.lowercase).value,
+            "exact": exact_match(found, references, lowercase=how.lowercase).value,
         }
         return Evaluation(scores, self._shown(said))
 
@@ -180,27 +184,42 @@ class TranslationTask(Task):
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _said(self, stopping: Callable[[], bool]) -> list[Translation]:
-        """The translations of the sentences that are judged; the attention of the first few is kept."""
+        """The translations of the evaluated sentences, in their order; samples keep their attention."""
         blind, seeing = self.translator(look=None), self.translator()
-        sources, said = [source for source, _ in self._texts], list[Translation]()
-        first = min(self.settings.evaluation.samples, len(sources))
-        parts = [(seeing, sources[:first])] if first else []
+        samples = self._sample_places
+        others = sorted(set(range(len(self._texts))) - set(samples))
+        parts = [(seeing, samples)] if samples else []
         at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
-        for begin in range(first, len(sources), at_once):
-            parts.append((blind, sources[begin : begin + at_once]))
-        for translator, some in parts:
+        for begin in range(0, len(others), at_once):
+            parts.append((blind, others[begin : begin + at_once]))
+        said: dict[int, Translation] = {}
+        for translator, places in parts:
             if stopping():
                 raise Stopped
-            said += translator.translate(some)
-        return said
+            translations = translator.translate([self._texts[place][0] for place in places])
+            said.update(zip(places, translations, strict=True))
+        return [said[place] for place in range(len(self._texts))]
 
     def _shown(self, said: list[Translation]) -> list[RenderableType]:
-        """Sample translations beside what they should be; of the first, where the model looked."""
-        samples = list(zip(said, self._texts, strict=False))[: self.settings.evaluation.samples]
+        """Sample translations beside their references; of the first, the attention too."""
         return [
-            _Sample(each, source, wanted, drawn=number == 0)
-            for number, (each, (source, wanted)) in enumerate(samples)
+            _Sample(said[place], *self._texts[place], drawn=number == 0)
+            for number, place in enumerate(self._sample_places)
         ]
+
+
+def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
+    """The places of `count` texts of different lengths, short to long, the same for the same texts.
+
+    They are the middles of `count` equal parts of the texts sorted by length: of three, the text at 1/6, the
+    median and the one at 5/6, so that no outlier is among them.
+
+    >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
+    [4, 5, 3]
+    """
+    count = min(count, len(texts))
+    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from regard.viewing.pooled import Pooled, largest, pooled
 from regard.viewing.seen import Seen
 from regard.viewing.shades import clean
 from regard.viewing.site import Site
-from regard.viewing.words import grouped, spelled
+from regard.viewing.words import grouped, spelled_or_space
 
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
 
@@ -71,7 +71,7 @@ class Packed:
             parts = [[pieces[piece] for piece in group] for group in groups]
             side = {
                 "pieces": [_token(piece) for piece in pieces],
-                "words": [_token(spelled(part) or "".join(part)) for part in parts],
+                "words": [_token(spelled_or_space(part)) for part in parts],
                 "groups": [place[piece] for piece in range(len(pieces))],
                 "special": [int(numbers[group[0]] < 0) for group in groups],
             }

@@ -1,0 +1,65 @@
+"""Report words (or characters) that a model has never seen: which, and in which line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from regard.cli.lines import say
+from regard.data.reading import printable
+from regard.decoding import Scored
+
+__all__ = ["UnknownWords"]
+
+NAMED = 8
+"""How many words are named with their line, for each side; the others are counted."""
+
+LONGEST = 40
+"""Longer words are cut."""
+
+
+@dataclass
+class UnknownWords:
+    """Collects what became "<unk>" over many lines; memory and output are bounded.
+
+    >>> words = UnknownWords()
+    >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
+    >>> print(*words.report())
+    1 source word was never seen in training and is read as <unk>: 'aardvark' (line 3)
+    """
+
+    named: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def add(self, line: int, pair: Scored) -> None:
+        """Keep those of the line of this number, from 1 on."""
+        sides = (("source", pair.units[0], pair.unknown), ("target", pair.units[1], pair.unknown_target))
+        for side, unit, unknown in sides:
+            if unknown:
+                name = f"{side} {unit}"
+                kept = self.named.setdefault(name, [])
+                kept += [(line, word) for word in unknown[: NAMED - len(kept)]]
+                self.count[name] = self.count.get(name, 0) + len(unknown)
+                self.lines[name] = self.lines.get(name, 0) + 1
+
+    def report(self) -> Iterator[str]:
+        """A line for each side that has any."""
+        for name, kept in self.named.items():
+            count = self.count[name]
+            which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in kept)
+            more = count - len(kept)
+            rest = f", and {more:,} more; {self.lines[name]:,} lines in all" if more else ""
+            many = f"{count:,} {name}s were" if count > 1 else f"1 {name} was"
+            be = "are" if count > 1 else "is"
+            yield f"{many} never seen in training and {be} read as <unk>: {which}{rest}"
+
+    def say(self) -> None:
+        """Write the report to standard error."""
+        for line in self.report():
+            say(line)
+
+
+def _shown(word: str) -> str:
+    cut = word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
+    return f"'{printable(cut)}'"

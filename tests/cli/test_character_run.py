@@ -1,0 +1,115 @@
+"""A run with a character tokenizer: every command counts and draws characters, or words on request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from regard.cli.run_facts import facts_of
+from regard.tasks.translation import train_translation
+
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+
+
+@pytest.fixture(scope="session")
+def dates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a barely trained run from dates to ISO, with its data beside it. Nobody changes it."""
+    place = tmp_path_factory.mktemp("dates")
+    days = [(day, month, 1900 + 7 * day + month) for day in range(1, 29) for month in range(1, 13)]
+    pairs = [
+        (f"{day} {MONTHS[month - 1]} {year}", f"{year}-{month:02}-{day:02}") for day, month, year in days
+    ]
+    (place / "dates.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    for number, name in enumerate(("source", "target")):
+        lines = (pair[number] for pair in pairs[:5])
+        (place / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    settings = {
+        "data": {"tsv": [str(place / "dates.tsv")], "tokenizer": "character", "held_out": 10},
+        "model": {"width": 16},
+        "training": {"steps": 4, "warm_up": 1, "tokens": 600, "best": "exact", "evaluate_every": 2},
+        "evaluation": {"sentences": 4, "samples": 2},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(place / "cache"))
+        train_translation(settings, place / "run", console=Console(quiet=True))
+    return place
+
+
+def sides(place: Path) -> tuple[object, ...]:
+    return ("--source", place / "source", "--target", place / "target")
+
+
+def test_links_count_characters_or_words_on_request(command, dates):
+    said = command("align", dates / "run", *sides(dates))
+    assert (said.status, said.err) == (0, "")
+    for line in said.lines:
+        assert [int(link.split("-")[1]) for link in line.split()] == list(range(10))
+    assert all(int(link.split("-")[0]) < len("1 January 1908") for link in said.lines[0].split())
+    words = command("align", dates / "run", *sides(dates), "--unit", "word")
+    assert [len(line.split()) for line in words.lines] == [1] * 5
+    assert command("align", dates / "run", *sides(dates), "--unit", "letter").status == 2
+
+
+def test_gold_links_are_between_words_unless_characters_are_requested(command, dates, tmp_path):
+    (tmp_path / "words").write_text("0-0 1-0 2-0\n" * 5, encoding="utf-8")
+    said = command("align", dates / "run", *sides(dates), "--alignment", tmp_path / "words")
+    assert said.status == 0 and "recall" in said.err and [len(line.split()) for line in said.lines] == [1] * 5
+    given = ("--alignment", tmp_path / "words", "--json")
+    found = json.loads(command("evaluate", dates / "run", *sides(dates), *given).out)
+    assert found["alignment"]["proposed"] == 5
+    (tmp_path / "characters").write_text("0-9\n" * 5, encoding="utf-8")
+    given = ("--unit", "character", "--alignment", tmp_path / "characters")
+    said = command("align", dates / "run", *sides(dates), *given)
+    assert said.status == 0 and "50 links proposed" in said.err
+    chosen = command("align", dates / "run", *sides(dates), "--choose", tmp_path / "characters")
+    assert chosen.status == 2, "the tenth word of one"
+
+
+def test_drawings_and_pages_have_a_cell_for_each_character(command, dates, tmp_path):
+    text = "3 March 1921"
+    links = tmp_path / "links"
+    said = command("translate", dates / "run", "--text", text, "--draw", "--alignments", links)
+    assert said.status == 0 and f"source     {text}" in said.out
+    shown = command("view", dates / "run", text, "--target", "1921-03-03")
+    heads = shown.lines[1].split()
+    assert heads[: len(text)] == list(text.replace(" ", "␣"))
+    assert shown.lines[2].split()[0] == "1" and "10 characters" in " ".join(shown.out.split())
+    words = command("view", dates / "run", text, "--target", "1921-03-03", "--words")
+    assert words.lines[1].split()[:3] == text.split()
+    page = tmp_path / "page.html"
+    assert command("align", dates / "run", *sides(dates), "--page", page).status == 0
+    assert "<span>J</span><span>a</span>" in page.read_text(encoding="utf-8")
+    cut = command("intervene", dates / "run", text, "--erase", 11, "--json")
+    assert cut.status == 0
+    assert command("intervene", dates / "run", text, "--erase", 12).status == 2
+
+
+def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
+    found = json.loads(command("evaluate", dates / "run", *sides(dates), "--json").out)
+    (exact,) = [each for each in found["scores"] if each["name"] == "exact match"]
+    assert 0.0 <= exact["value"] <= 100.0
+    facts = facts_of(dates / "run")
+    assert facts.judged_by == "exact" and all("exact" in each for each in facts.evaluations)
+    (best,) = [each.step for each in facts.checkpoints if "best" in each.marks]
+    assert facts.best is not None and facts.best["step"] == best
+
+
+def test_unknown_characters_are_reported(command, dates):
+    said = command("translate", dates / "run", "--text", "3 März 1921")
+    assert said.status == 0 and "'ä' (line 1)" in said.err and "'z' (line 1)" in said.err

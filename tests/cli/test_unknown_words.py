@@ -1,0 +1,58 @@
+"""Words that a model has never seen are reported: which, in which line, and no more than a few."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.cli.unknown_words import NAMED, UnknownWords
+from regard.data.tokenizers import train_tokenizer
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.decoding import Scored, Translator
+from regard.models import build_model
+
+
+def translator(kind: str) -> Translator:
+    tokenizer = train_tokenizer(kind, ["the cat sat"] * 9, 280 if kind == "bpe" else None)
+    return Translator(build_model("bahdanau", tokenizer.size, tokenizer.size, width=4), *[tokenizer] * 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "unknown"),
+    [("word", ("dog", "zoo")), ("character", ("d", "o", "g", "z", "o", "o")), ("bpe", ())],
+)
+def test_a_translation_names_what_the_tokenizer_does_not_know(kind: str, unknown: tuple[str, ...]):
+    made = translator(kind)
+    found = made.translate("the dog sat zoo")
+    assert found.unknown == unknown and found.unknown_target == ()
+    assert made.translate("the cat").unknown == ()
+    scored = made.score("the cat", "the dog sat zoo")
+    assert (scored.unknown, scored.unknown_target) == ((), unknown)
+    assert any("'dog'" in note for note in found.entry().notes) == (kind == "word")
+
+
+def test_case_does_not_count_where_it_is_ignored():
+    tokenizer = Lowercased(train_tokenizer("word", ["the cat"]))
+    assert tokenizer.unknown("The DOG cat") == ("dog",)
+
+
+def test_the_report_has_a_bound_and_counts_the_rest():
+    words = UnknownWords()
+    for number in range(1, 1001):
+        words.add(number, Scored("", "", unknown=(f"w{number}", "x" * 10_000)))
+    (line,) = words.report()
+    assert len(line) < 800 and "2,000 source words" in line and "'w1' (line 1)" in line
+    assert f"{2000 - NAMED:,} more" in line and "1,000 lines" in line
+    assert list(UnknownWords().report()) == []
+
+
+def test_commands_report_on_standard_error_and_print_the_same(command, trained, tmp_path):
+    known = command("translate", trained, "--text", "나는 학교에")
+    said = command("translate", trained, "--text", "나는 학교에", "--text", "나는 갸르릉 학교에")
+    assert known.err == "" and said.lines[0] == known.lines[0]
+    assert said.err.count("\n") == 1 and "'갸르릉' (line 2)" in said.err
+    (tmp_path / "a").write_text("나는 학교에\n갸르릉\n", encoding="utf-8")
+    (tmp_path / "b").write_text("I go\nI purr\n", encoding="utf-8")
+    for name in ("score", "align", "evaluate"):
+        said = command(name, trained, "--source", tmp_path / "a", "--target", tmp_path / "b")
+        assert said.status == 0 and "'갸르릉' (line 2)" in said.err
+        assert ("'purr' (line 2)" in said.err) == (name != "evaluate")

@@ -1,0 +1,33 @@
+"""Exact match counts hypotheses that are equal to a reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.errors import DataError
+from regard.evaluation import exact_match
+
+
+def test_it_is_the_percentage_of_equal_sentences():
+    score = exact_match(["42", "17", "3", "x"], ["42", "71", "3", "y"])
+    assert (score.name, score.value) == ("exact match", 50.0) and "nrefs:1" in score.signature
+
+
+def test_any_of_several_references_may_match():
+    score = exact_match(["a", "b", "c"], [["a", "x", "x"], ["y", "b", "y"]])
+    assert score.value == pytest.approx(200 / 3) and "nrefs:2" in score.signature
+
+
+def test_case_counts_unless_it_is_ignored():
+    assert exact_match(["A b"], ["a B"]).value == 0.0
+    assert exact_match(["A b"], ["a B"], lowercase=True).value == 100.0
+    assert "case:lc" in exact_match(["A"], ["a"], lowercase=True).signature
+
+
+def test_white_space_and_composition_do_not_count():
+    assert exact_match(["caf\u00e9 au lait"], ["cafe\u0301  au\tlait "]).value == 100.0
+
+
+def test_as_many_references_as_hypotheses_are_needed():
+    with pytest.raises(DataError, match=r"exact_match\(\)"):
+        exact_match(["a"], ["a", "b"])
