@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from regard.data import korean_english
 from regard.models import MODELS, build_model
-from regard.tasks.translation.planning import Plan, Workload, fill_data, make_plan
+from regard.tasks.translation.planning import Plan, Workload, fill_data, fit_to_text, make_plan
 
 TOKENS = 12
 """Target tokens of a pair in these tests."""
@@ -114,7 +115,7 @@ def test_several_processes_share_a_step():
 
 
 def test_the_data_section_is_filled_in():
-    assert fill_data({})["data"] == {"tokenizer": "unigram"}
+    assert fill_data({})["data"] == {}
     assert fill_data({"data": {"tokenizer": "character"}})["data"]["tokenizer"] == "character"
     assert fill_data({"data": {"lowercase": True}})["evaluation"] == {"lowercase": True}
     said = {"data": {"lowercase": True}, "evaluation": {"lowercase": False}}
@@ -127,3 +128,20 @@ def test_the_plan_names_its_choices():
     settings = plan(minutes(5)).settings
     for value in (settings["model"]["width"], f"{settings['training']['tokens']:,}", "5 minutes"):
         assert str(value) in text
+
+
+def test_the_text_decides_on_the_tokenizer_and_the_metric():
+    dates = [
+        (f"{day} March {year}", f"{year}-03-{day:02}") for day in range(1, 29) for year in range(1990, 2020)
+    ]
+    labels = [(f"the film was {word} number {n}", word) for n in range(400) for word in ("good", "bad")]
+    sentences = list(korean_english("train", 300))
+    expected = {"character": dates, "unigram": sentences}
+    for name, pairs in expected.items():
+        settings, why = fit_to_text({}, pairs)
+        assert settings["data"]["tokenizer"] == name and why.startswith(name)
+    assert fit_to_text({}, dates)[0]["training"]["best"] == "exact"
+    assert fit_to_text({}, labels)[0]["training"]["best"] == "exact"
+    assert fit_to_text({}, sentences)[0]["training"]["best"] == "bleu"
+    settings, why = fit_to_text({"data": {"tokenizer": "bpe"}, "training": {"best": "loss"}}, dates)
+    assert (settings["data"]["tokenizer"], settings["training"]["best"], why) == ("bpe", "loss", "")

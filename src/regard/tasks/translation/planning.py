@@ -7,14 +7,18 @@ two CPU cores each; benchmarks/first_hour.py compares their choices with setting
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from regard.data import suggest_tokenizer
+from regard.data.tokenizers.text import sides
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
 from regard.training.settings import merged
 
-__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "make_plan"]
+__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan"]
 
 DEFAULT_PAIRS = 20_000
 """The number of training pairs taken from the built-in corpus."""
@@ -43,6 +47,9 @@ MEASUREMENTS = 3
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another."""
+
+SEEN_PAIRS, BLEU_WORDS = 1000, 4
+"""BLEU chooses the best checkpoint if the targets of these first pairs have this many words on average."""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 """In runs of at most this many minutes, this many sentences are translated at each evaluation."""
@@ -109,20 +116,38 @@ class Plan:
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the data and evaluation sections filled in, which depend on no measurement.
+    """Settings with what depends on no data filled in: the built-in corpus, and how to evaluate.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
     """
     data = given.get("data", {})
-    usual: dict[str, Any] = {"tokenizer": "unigram"}
-    if data.get("built_in"):
-        usual = {"tokenizer": "word", "pairs": DEFAULT_PAIRS}
+    usual: dict[str, Any] = {"tokenizer": "word", "pairs": DEFAULT_PAIRS} if data.get("built_in") else {}
     minutes = given.get("training", {}).get("minutes")
     evaluation: dict[str, Any] = {"lowercase": bool(data.get("lowercase"))}
     if minutes is not None and minutes <= SHORT_MINUTES:
         evaluation["sentences"] = SHORT_SENTENCES
     return merged({"data": usual, "evaluation": evaluation}, given)
+
+
+def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
+    """Settings with the tokenizer and metric that suit the text; and why this tokenizer, if it was chosen.
+
+    BLEU counts sequences of four words, so that it is 0 for targets of one word, however right they are:
+    there, the best checkpoint is the one with the most exact matches.
+
+    >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
+    >>> settings["data"]["tokenizer"], settings["training"]["best"]
+    ('character', 'exact')
+    """
+    name, why = given.get("data", {}).get("tokenizer"), ""
+    if name is None:
+        name, reason = suggest_tokenizer(pairs)
+        why = f"{name} tokenizer: {reason}"
+    targets = [sides(pair)[1] for pair in islice(pairs, SEEN_PAIRS)]
+    words = statistics.mean(len(target.split()) for target in targets) if targets else 0.0
+    best = "exact" if name == "character" or words < BLEU_WORDS else "bleu"
+    return merged({"data": {"tokenizer": name}, "training": {"best": best}}, given), why
 
 
 def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
@@ -134,7 +159,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     >>> work = Workload(pairs=20_000, tokens=250_000)
     >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
     >>> plan.settings["model"]
-    {'dropout': 0.1, 'width': 192}
+    {'width': 192, 'dropout': 0.1}
     """
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
@@ -153,12 +178,12 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
         size = {} if fixed else _options(_largest(family, work, lambda option: total))
     batch = _batch(batches, total / group)
     steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
-    chosen: Options = {"dropout": _dropout(epochs), **size}
+    chosen: Options = {**size, "dropout": _dropout(epochs)}
     width = merged(chosen, model).get("width", 256)
     rate = _rate(family, width, batch * group, steps) if given.get("init_from") is None else TUNING_RATE
     warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
     filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
-    settings = merged(filled, given)
+    settings = merged(given, filled, given)
     return Plan(settings, _sentence(settings, total, epochs, measured), total, measured)
 
 

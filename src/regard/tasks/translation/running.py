@@ -19,6 +19,7 @@ from regard.tasks.run_folder import (
     DATA,
     check_data,
     config_of,
+    fingerprints_of,
     is_run,
     made_folder,
     write_config,
@@ -197,7 +198,7 @@ def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
     """
     place = Path(folder)
     settings = build(TranslationSettings, config_of(place), str(place / "config.toml"))
-    corpus = Corpus.made(read_split(settings.data), settings.data, place)
+    corpus = Corpus.made(read_split(settings.data, fingerprints_of(place)), settings.data, place)
     return TranslationTask(build_from(settings, corpus), corpus, settings, Processes(), device)
 
 

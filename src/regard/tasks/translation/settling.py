@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 
 from regard.errors import ArgumentError, message
 from regard.models import build_model
-from regard.tasks.run_folder import check_settings, config_of
+from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
-from regard.tasks.translation.planning import fill_data
+from regard.tasks.translation.planning import fill_data, fit_to_text
 from regard.tasks.translation.settings import TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
@@ -52,7 +52,8 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
         wanted = merged(without_length(before, given), given)
         settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
         check_settings(begun, wanted, FIXED if change else None)
-        return Settled(settings, read_split(settings.data), None)
+        before_data = None if change else fingerprints_of(begun)
+        return Settled(settings, read_split(settings.data, before_data), None)
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
@@ -62,7 +63,10 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     settings = build(TranslationSettings, given, "the settings")
     with torch.device("meta"):  # wrong options are found before anything is read
         build_model(settings.model.name, 8, 8, **settings.model.options)
-    return Settled(settings, read_split(settings.data), given)
+    split = read_split(settings.data)
+    given, why = fit_to_text(given, split.train)
+    split = replace(split, said=(*split.said, why)) if why else split
+    return Settled(build(TranslationSettings, given, "the settings"), split, given)
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
