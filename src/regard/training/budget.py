@@ -30,17 +30,14 @@ FIRST_STEPS, FIRST_PART = 20, 0.1
 REPLAN = tuple(part / 20 for part in range(1, 20))
 """The parts of a wall-clock budget after which the number of steps is estimated again."""
 
-TOLERANCE = 0.2
-"""A new estimate is logged if the remaining steps differ by more than this part."""
+TOLERANCE = 0.1
+"""A new estimate is logged if it differs by more than this part."""
 
 FEW_STEPS = 200
 """A run with fewer steps, or with less than one epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
 """The part of a wall-clock budget for evaluations, and the part kept for the last checkpoint."""
-
-FIRST_EVALUATIONS = 4
-"""The number of evaluations planned until the first one shows how long they take."""
 
 RECENT = 60
 """The number of recent steps whose median duration is the pace of a run."""
@@ -58,7 +55,7 @@ class WallClock:
     >>> for seconds in (9.0, 0.5, 0.5, 0.5):
     ...     clock.add_step(seconds)
     >>> clock.plan(elapsed=10.5, step=4)
-    (192, 47)
+    (192, 24)
     """
 
     def __init__(self, settings: Training) -> None:
@@ -121,19 +118,19 @@ def plan_steps(
     on. evaluation: seconds of one evaluation, if known. every: the interval, if the settings fix it.
 
     >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=1.0, every=None)
-    (440, 49)
+    (436, 50)
     >>> plan_steps(100, elapsed=10, step=50, pace=0.2, evaluation=10.0, every=None)
-    (430, 380)
+    (395, 500)
     """
     left = max(budget * (1 - RESERVED) - elapsed, 0.0)
     pace = max(pace, 1e-9)
     if evaluation is None:
-        evaluation = EVALUATION_PART * left / FIRST_EVALUATIONS
-    if every is not None:
-        return step + int(left / (pace + evaluation / every)), every
-    count = max(min(int(EVALUATION_PART * left / max(evaluation, 1e-9)), EVALUATIONS), 1)
-    total = step + int(max(left - count * evaluation, 0.0) / pace)
-    return total, max(-(-(total - step) // count), 1)
+        evaluation = EVALUATION_PART * budget / EVALUATIONS
+    if every is None:
+        # Every tenth of the run, or less often if evaluations would take more than a tenth of the time.
+        rarely = evaluation / (EVALUATION_PART * pace)
+        every = max(math.ceil(max((step + left / pace) / EVALUATIONS, rarely)), 1)
+    return step + int(max(left - evaluation, 0.0) / (pace + evaluation / every)), every
 
 
 def budget_warning(steps: int, epoch: float) -> str:

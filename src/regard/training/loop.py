@@ -183,7 +183,7 @@ class Trainer:
         at = self.progress
         total, every = self.processes.share(self._budget.plan(self._seconds(), at.step))
         assert at.total is not None
-        if abs(total - at.total) > TOLERANCE * max(at.total - at.step, 1):
+        if abs(total - at.total) > TOLERANCE * at.total:
             self._announce(f"the speed has changed: {total:,} steps instead of {at.total:,}", (total, every))
         at.total, at.every, self.log.total = total, every, total
 
@@ -198,8 +198,8 @@ class Trainer:
     def _due(self) -> bool:
         """Whether an evaluation is due: at fixed steps, or so many steps after the last under minutes."""
         at = self.progress
-        if at.every and self.settings.evaluate_every is None:
-            return at.step - at.evaluated >= at.every
+        if at.every and at.total and self.settings.evaluate_every is None:
+            return at.step - at.evaluated >= at.every and at.total - at.step >= at.every / 2
         every = at.every or evaluation_interval(self.settings, at.total)
         return bool(every and at.step and at.step % every == 0)
 
