@@ -21,7 +21,7 @@ from regard.tasks.translation.running import Machine, build_from, ready_to_begin
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
-from regard.tasks.translation.trial import plan_run
+from regard.tasks.translation.trial import epoch_tokens, plan_run
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 from regard.training.settings import build
@@ -102,8 +102,9 @@ def _forecast(task: TranslationTask, plan: Plan | None) -> int:
     """How many steps fit into the minutes of a plan; 0 if there is none."""
     if plan is None:
         return 0
-    tokens = int(task.corpus.train.target_lengths.sum()) + len(task.corpus.train)
-    return round(plan.tokens / max(tokens, 1) * task.len_epoch(0) / task.settings.training.accumulate)
+    return round(
+        plan.tokens / epoch_tokens(task.corpus) * task.len_epoch(0) / task.settings.training.accumulate
+    )
 
 
 def _saved(task: TranslationTask) -> int:

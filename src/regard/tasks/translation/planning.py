@@ -25,10 +25,10 @@ DEFAULT_PAIRS = 20_000
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int], float]
-"""From the options of a model and the tokens of a batch, padding counted, to target tokens per second."""
+"""From the options of a model and the tokens of a batch, padding counted, to tokens per second."""
 
 FILLED = 0.9
-"""Target tokens of a batch per token of its size: the rest is padding."""
+"""Tokens of a batch, of its longer side, per token of its size: the rest is padding."""
 
 STEPS = 800
 """Batches are as large as leaves this many steps: fewer do not converge, more waste the hardware."""
@@ -59,7 +59,7 @@ SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 class Family:
     """The sizes of one kind of model, and the learning rate of width 128 in batches of 1,024 tokens.
 
-    tokens_needed: target tokens to train on, per unit of width times layers: with fewer, a smaller model is
+    tokens_needed: tokens to train on, per unit of width times layers: with fewer, a smaller model is
     better. widths: (width, layers), ascending; layers is 0 where the model has no such option. power: of the
     width in the learning rate.
     """
@@ -85,8 +85,8 @@ SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
 class Workload:
     """What a run trains on, and where.
 
-    pairs: of the training data. tokens: target tokens of one epoch. device: its kind. processes: how many
-    train together, each with batches of its own.
+    pairs: of the training data. tokens: of one epoch, on the side that has more. device: its kind. processes:
+    how many train together, each with batches of its own.
     """
 
     pairs: int
@@ -99,7 +99,7 @@ class Workload:
 class Plan:
     """Settings with everything chosen, and the choice in one sentence.
 
-    tokens: target tokens that the run will train on. tokens_per_second: the speed, if it was measured.
+    tokens: that the run will train on. tokens_per_second: the speed, if it was measured.
     """
 
     settings: dict[str, Any]
@@ -254,7 +254,7 @@ def _batches(training: Mapping[str, Any], device: str) -> tuple[int, ...]:
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """The target tokens of a run whose length is given in steps or epochs, or not at all."""
+    """The tokens of a run whose length is given in steps or epochs, or not at all."""
     if training.get("steps") is not None:
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:
@@ -295,7 +295,8 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         f"batches of {training['tokens']:,} tokens",
         f"learning rate {training['rate']:g}",
     ]
-    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
+    amount = f"about {total:,.0f} tokens ({epochs:.2g} epochs)"
     if speed is not None:
-        amount += f", {training['minutes']:g} minutes at {speed:,.0f} tokens/s"
+        minutes = training["minutes"]
+        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} tokens/s"
     return f"{', '.join(parts)}: for {amount}"

@@ -20,7 +20,7 @@ from regard.training.distributed import Processes
 from regard.training.settings import build, merged
 from regard.training.speed import Rehearsal, fastest_threads
 
-__all__ = ["Trial", "plan_run"]
+__all__ = ["Trial", "epoch_tokens", "plan_run"]
 
 
 class Trial:
@@ -35,7 +35,7 @@ class Trial:
         self._threads = threads and self._device.type == "cpu" and torch.get_num_threads() > 1
 
     def speed(self, options: Options, tokens: int) -> float:
-        """Target tokens per second of a model in batches of `tokens` tokens, padding counted."""
+        """Tokens per second, of the longer side, of a model in batches of `tokens` tokens, padding counted."""
         given = merged(
             self._settings, {"model": options, "training": {"tokens": tokens, "guided": 0.0, "rate": 1e-4}}
         )
@@ -49,12 +49,22 @@ class Trial:
             if self._threads:
                 self._threads = False
                 fastest_threads(rehearsal.step, torch.get_num_threads())
-            found = rehearsal.tokens_per_second()
+            found = rehearsal.tokens_per_second() * epoch_tokens(self._corpus) / target_tokens(self._corpus)
         del rehearsal, task, model
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         return found
+
+
+def target_tokens(corpus: Corpus) -> int:
+    """The target tokens of an epoch, the ends of sentences counted."""
+    return int(corpus.train.target_lengths.sum()) + len(corpus.train)
+
+
+def epoch_tokens(corpus: Corpus) -> int:
+    """The tokens of an epoch on the side that has more: for a label, most of the work is its sentence."""
+    return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
 
 
 def plan_run(
@@ -74,8 +84,7 @@ def plan_run(
     shared: dict[str, Any] = {}
     if processes.first:
         trial = Trial(given, corpus, device, threads=threads)
-        tokens = int(corpus.train.target_lengths.sum()) + len(corpus.train)
-        work = Workload(len(corpus.train), tokens, torch.device(device).type, processes.world)
+        work = Workload(len(corpus.train), epoch_tokens(corpus), torch.device(device).type, processes.world)
         with status("measuring the speed of this machine"):
             plan = make_plan(given, work, trial.speed)
             if (threads or timed) and plan.tokens_per_second is None:
