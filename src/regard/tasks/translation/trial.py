@@ -35,7 +35,7 @@ class Trial:
         self._threads = threads and self._device.type == "cpu" and torch.get_num_threads() > 1
 
     def speed(self, options: Options, tokens: int) -> float:
-        """Tokens per second, of the longer side, of a model in batches of `tokens` tokens, padding counted."""
+        """Tokens per second on the longer side, of a model in batches of `tokens` tokens with padding."""
         given = merged(
             self._settings, {"model": options, "training": {"tokens": tokens, "guided": 0.0, "rate": 1e-4}}
         )
