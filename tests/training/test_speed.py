@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,11 @@ from regard.training.speed import Rehearsal, fastest_threads
 from tests.training.toys import Toy
 
 
-@pytest.fixture
-def threads() -> Iterator[list[int]]:
-    """The numbers of threads that were set, one after the other; the number before is restored."""
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """The number of threads is restored."""
     before = torch.get_num_threads()
-    yield []
+    yield
     torch.set_num_threads(before)
 
 
@@ -31,34 +31,35 @@ def test_a_rehearsal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    task, now = Toy(), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    rehearsal = Rehearsal(task, Training(steps=5), torch.device("cpu"), tmp_path)
+
+    def passes(count: int) -> None:
+        now[0] += 9.0 if count == 2 else 0.25
+
+    task.on_loss = passes
+    monkeypatch.setattr(speed, "SECONDS", 10.0)
+    assert rehearsal.tokens_per_second() == pytest.approx(4 / 0.25)
+
+
 @pytest.mark.parametrize(
-    ("cost", "best"), [({8: 1, 4: 4}, 8), ({8: 9, 4: 5, 2: 2, 1: 1}, 1), ({8: 9, 4: 1, 2: 3}, 4)]
+    ("cost", "best"),
+    [
+        ({1: 8, 2: 4, 4: 2, 6: 1}, 6),
+        ({1: 1, 2: 500}, 1),
+        ({1: 4, 2: 2, 4: 2, 6: 1}, 2),
+        ({1: 1, 2: 0.99}, 1),
+    ],
 )
 def test_the_fastest_number_of_threads_is_set(
-    cost: dict[int, int], best: int, threads: list[int], monkeypatch: pytest.MonkeyPatch
+    cost: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch
 ):
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def step() -> int:
-        threads.append(torch.get_num_threads())
-        now[0] += cost[torch.get_num_threads()]
-        return 1
-
-    assert fastest_threads(step, 8) == best == torch.get_num_threads()
-    assert threads[0] == 8
+    monkeypatch.setattr(speed, "operation_seconds", lambda: cost[torch.get_num_threads()])
+    assert fastest_threads(6) == best == torch.get_num_threads()
 
 
-def test_a_slow_step_does_not_count(monkeypatch: pytest.MonkeyPatch):
-    now, durations = [0.0], iter([9.0, 0.1, 0.1, 0.1, 0.1])
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(speed, "LEAST", 5)
-
-    def passes() -> Callable[[], int]:
-        def step() -> int:
-            now[0] += next(durations)
-            return 2
-
-        return step
-
-    assert speed._median_seconds(passes()) == pytest.approx(0.05)
+def test_an_operation_is_timed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(speed, "THREAD_SECONDS", 0.01)
+    assert 0 < speed.operation_seconds() <= 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -19,11 +19,14 @@ __all__ = ["Rehearsal", "fastest_threads"]
 SECONDS, LEAST, MOST = 0.6, 3, 50
 """A measurement takes this long, but at least and at most this many steps."""
 
+THREAD_SECONDS = 0.2
+"""How long each number of threads is timed."""
+
 UNTIMED = {"cuda": 6}
 """Steps before the first that is timed, 1 on other devices: on a GPU they compile and capture kernels."""
 
-GAIN = 0.9
-"""Fewer threads are used if a step takes less than this part of the time."""
+GAIN = 0.95
+"""More threads are used if an operation takes less than this part of the time."""
 
 
 class Rehearsal:
@@ -45,32 +48,38 @@ class Rehearsal:
 
     def tokens_per_second(self) -> float:
         """The target tokens per second of a median step."""
-        return 1 / _median_seconds(self.step)
+        began, found = time.perf_counter(), list[float]()
+        while len(found) < LEAST or (len(found) < MOST and time.perf_counter() - began < SECONDS):
+            before = time.perf_counter()
+            tokens = self.step()
+            found.append(tokens / max(time.perf_counter() - before, 1e-9))
+        return median(found)
 
 
-def fastest_threads(step: Callable[[], int], most: int) -> int:
-    """The number of threads with which steps are fastest: `most`, or fewer where others use the cores.
+def fastest_threads(most: int) -> int:
+    """The number of threads, up to `most`, with which torch is fastest now; it is set as torch's number.
 
-    Threads wait for each other at the end of every operation, so two threads on one free core are slower than
-    one. The number found is set as torch's number of threads. step: takes a step, returns its tokens.
+    Threads wait for each other at the end of every operation, so that where other programs use the cores, two
+    threads are slower than one: a training step can take a hundred times as long. One thread is timed first,
+    with a small operation, then twice as many as long as that is faster.
     """
-    torch.set_num_threads(most)
-    best, seconds, fewer = most, _median_seconds(step), most // 2
-    while fewer >= 1:
-        torch.set_num_threads(fewer)
-        now = _median_seconds(step)
+    best, seconds = 1, math.inf
+    for count in sorted({*(2**power for power in range(most.bit_length())), most}):
+        torch.set_num_threads(count)
+        now = operation_seconds()
         if now > GAIN * seconds:
             break
-        best, seconds, fewer = fewer, now, fewer // 2
+        best, seconds = count, now
     torch.set_num_threads(best)
     return best
 
 
-def _median_seconds(step: Callable[[], int]) -> float:
-    """The median duration of steps, per token."""
-    began, found = time.perf_counter(), list[float]()
-    while len(found) < LEAST or (len(found) < MOST and time.perf_counter() - began < SECONDS):
-        before = time.perf_counter()
-        tokens = step()
-        found.append((time.perf_counter() - before) / max(tokens, 1))
-    return max(median(found), 1e-12)
+def operation_seconds() -> float:
+    """The mean duration of operations like those of a training step, over THREAD_SECONDS."""
+    x, weight = torch.ones(64, 256), torch.full((256, 512), 1e-3)
+    torch.tanh(x @ weight)  # starts the threads
+    began, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < THREAD_SECONDS:
+        torch.tanh(x @ weight)
+        count += 1
+    return elapsed / max(count, 1)

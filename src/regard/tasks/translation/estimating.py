@@ -79,8 +79,8 @@ def estimate(
         corpus = Corpus.made(run.split, run.settings.data, place, place / "cache", lines=LINES)
         settings, plan = run.settings, None
         if run.open is not None:
-            fixed = set_threads(machine, folder, device, Processes())
-            plan = plan_run(run.open, corpus, device, Processes(), threads=not fixed, timed=True)
+            set_threads(machine, folder, device, Processes())
+            plan = plan_run(run.open, corpus, device, Processes(), timed=True)
             settings = build(TranslationSettings, plan.settings, "the settings")
         model = build_from(settings, corpus)
         task = TranslationTask(model, corpus, settings, Processes())

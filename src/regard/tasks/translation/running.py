@@ -40,6 +40,7 @@ from regard.training.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
 from regard.training.settings import build
+from regard.training.speed import fastest_threads
 
 __all__ = [
     "Machine",
@@ -103,10 +104,10 @@ def train_translation(
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
             corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
-            fixed = set_threads(machine, folder, device, processes)
+            set_threads(machine, folder, device, processes)
             settings, text = run.settings, ""
             if run.open is not None:
-                plan = plan_run(run.open, corpus, device, processes, threads=not fixed)
+                plan = plan_run(run.open, corpus, device, processes)
                 settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
             return _trained(settings, corpus, folder, device, processes, console, text)
 
@@ -166,23 +167,24 @@ def _in_turn(
     return corpus or Corpus.made(split, settings.data, folder)
 
 
-def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> bool:
-    """Set the number of threads that was asked for, or that a resumed run had; False if there is none.
+def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
+    """Set the number of threads: the one asked for, the one of the run that is resumed, or the fastest.
 
     A run keeps its number: with another, sums are rounded in another order.
     """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
-        return True
+        return
     if device != "cpu" or processes.world > 1 or "OMP_NUM_THREADS" in os.environ:
-        return True
+        return
     try:
         before = Checkpoints(folder).latest()
     except DataError:
         before = None
     if before is not None:
         torch.set_num_threads(int(before.state["threads"]))
-    return before is not None
+    elif torch.get_num_threads() > 1:
+        fastest_threads(torch.get_num_threads())
 
 
 def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:

@@ -18,7 +18,7 @@ from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.task import TranslationTask
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
-from regard.training.speed import Rehearsal, fastest_threads
+from regard.training.speed import Rehearsal
 
 __all__ = ["Trial", "epoch_tokens", "plan_run"]
 
@@ -26,19 +26,16 @@ __all__ = ["Trial", "epoch_tokens", "plan_run"]
 class Trial:
     """Times training steps of models on a corpus.
 
-    settings: of the run, as far as they are known. threads: whether the number of threads may be changed to
-    the fastest, which is done with the first model that is timed.
+    settings: of the run, as far as they are known.
     """
 
-    def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str, *, threads: bool = False):
+    def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str):
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
-        self._threads = threads and self._device.type == "cpu" and torch.get_num_threads() > 1
 
     def speed(self, options: Options, tokens: int) -> float:
         """Tokens per second on the longer side, of a model in batches of `tokens` tokens with padding."""
-        given = merged(
-            self._settings, {"model": options, "training": {"tokens": tokens, "guided": 0.0, "rate": 1e-4}}
-        )
+        training = {"tokens": tokens, "guided": 0.0, "rate": 1e-4}
+        given = merged(self._settings, {"model": options, "training": training})
         settings = build(TranslationSettings, given, "the settings")
         sizes = self._corpus.source.size, self._corpus.target.size
         torch.manual_seed(0)
@@ -46,15 +43,12 @@ class Trial:
         task = TranslationTask(model, self._corpus, settings, Processes(), self._device.type)
         with TemporaryDirectory() as scratch:
             rehearsal = Rehearsal(task, settings.training, self._device, Path(scratch))
-            if self._threads:
-                self._threads = False
-                fastest_threads(rehearsal.step, torch.get_num_threads())
-            found = rehearsal.tokens_per_second() * epoch_tokens(self._corpus) / target_tokens(self._corpus)
+            speed = rehearsal.tokens_per_second()
         del rehearsal, task, model
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        return found
+        return speed * epoch_tokens(self._corpus) / target_tokens(self._corpus)
 
 
 def target_tokens(corpus: Corpus) -> int:
@@ -68,26 +62,20 @@ def epoch_tokens(corpus: Corpus) -> int:
 
 
 def plan_run(
-    given: Mapping[str, Any],
-    corpus: Corpus,
-    device: str,
-    processes: Processes,
-    *,
-    threads: bool = False,
-    timed: bool = False,
+    given: Mapping[str, Any], corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
 ) -> Plan:
     """The plan of a run on these pairs and this device, the same in all its processes.
 
-    given: the settings, those of the data filled in. threads: as in Trial. timed: whether the speed is
-    measured even if the budget does not need it, as the number of threads does.
+    given: the settings, those of the data filled in. timed: whether the speed is measured even if the budget
+    does not need it.
     """
     shared: dict[str, Any] = {}
     if processes.first:
-        trial = Trial(given, corpus, device, threads=threads)
+        trial = Trial(given, corpus, device)
         work = Workload(len(corpus.train), epoch_tokens(corpus), torch.device(device).type, processes.world)
         with status("measuring the speed of this machine"):
             plan = make_plan(given, work, trial.speed)
-            if (threads or timed) and plan.tokens_per_second is None:
+            if timed and plan.tokens_per_second is None:
                 settings = plan.settings
                 speed = trial.speed(settings["model"], settings["training"]["tokens"])
                 plan = replace(plan, tokens_per_second=speed)
