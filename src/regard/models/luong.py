@@ -54,7 +54,7 @@ class Luong(Model):
     """Attend from the state just made, and read the word from state and context (Luong et al. 2015).
 
     h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
-    c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7 and 8)
+    c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7)
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
 
     score: dot, general, concat, location or any other. view: global, local-m or local-p; to say how far it
