@@ -31,8 +31,14 @@ QUICK: dict[str, Any] = {
 """In place of minutes: so few steps that it takes seconds anywhere, and no translations meanwhile."""
 
 GUIDED = 0.3
-TEST, SHOWN = 500, 4
-FIRST = "나는 고양이로소이다"
+TEST = 500
+SENTENCES = (
+    "나는 고양이로소이다",
+    "최웅준은 밥을 먹었다 .",
+    "최웅준은 집에서 밥을 먹었다 .",
+    "최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다 .",
+)
+"""The sentences that are translated at the end: the examples of the articles that Regard grew out of."""
 
 Minutes = Annotated[float, typer.Option(help="How long is trained.", min=0.01)]
 Quick = Annotated[bool, typer.Option("--quick", help="Train for seconds: it learns next to nothing.")]
@@ -69,17 +75,17 @@ def demo(
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     chosen = QUICK if quick else {"training": {"minutes": minutes}}
     given = merged(SETTINGS, chosen, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
-    errors.print(Text(f"{FIRST}: a translator from Korean, trained here and now", style="bold"))
+    errors.print(Text(f"{SENTENCES[0]}: training a Korean-English translator", style="bold"))
     outcome = train_translation(given, folder, resume=True, console=errors)
     if outcome.interrupted:
         errors.print(Text("saved; the same command goes on"))
         return 130
     translator = load_translator(folder, search=Greedy())
     page = Page(folder / "demo.html")
-    report = judge_run(translator, built_in("test", 50 if quick else TEST), Judging(), None, page)
+    test = built_in("test", 50 if quick else TEST, translator.settings.data.grammar_version)
+    report = judge_run(translator, test, Judging(), None, page)
     console.print(report.table())
-    others = [] if quick else built_in("test", TEST + SHOWN).sources[-SHOWN + 1 :]
-    for translation in translator.translate([FIRST, *others]):
+    for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()
         console.print(translation)
     console.print()

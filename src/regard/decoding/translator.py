@@ -223,8 +223,13 @@ class Translator:
             )
         return [alignment for alignment in found if alignment is not None]
 
+    def prepare(self, line: str) -> str:
+        """A line to translate, as the model's training text would be written; here, unchanged."""
+        return line
+
     def _translated(self, lines: list[str], prefixes: list[str], first: int) -> list[Translation]:
         """Translate lines whose first has this number in the data."""
+        lines = [self.prepare(line) for line in lines]
         begun = self._begun(prefixes, first)
         notes, jobs = [], []
         for number, tokens in enumerate(self.source_tokenizer.encode_lines(lines)):

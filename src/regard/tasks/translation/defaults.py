@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from regard.data.korean.corpus import VERSION
 from regard.training.settings import merged
 
-__all__ = ["PAIRS", "filled"]
+__all__ = ["PAIRS", "filled", "with_grammar"]
 
 FEW, SOME = 100_000, 1_000_000
 """Up to so many pairs, a model is kept small and regularised strongly, or somewhat."""
@@ -18,6 +19,21 @@ PAIRS = 20_000
 RATES = {"transformer": 1e-3}
 RATE, TUNING = 2e-3, 3e-4
 """Of models that are not named above; and of one that starts with the weights of another run."""
+
+
+def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings of a new run, with a version of the grammar if it uses the built-in corpus.
+
+    other: the settings of the run whose weights it starts with; its version is kept, as its words are.
+
+    >>> with_grammar({"data": {"built_in": "korean"}})["data"]
+    {'grammar': 2, 'built_in': 'korean'}
+    """
+    if not given.get("data", {}).get("built_in"):
+        return dict(given)
+    before = (other or {}).get("data", {})
+    version = before.get("grammar", 1) if before.get("built_in") else VERSION
+    return merged({"data": {"grammar": version}}, given)
 
 
 def filled(given: Mapping[str, Any], pairs: int) -> dict[str, Any]:

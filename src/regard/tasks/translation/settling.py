@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, message
 from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of
 from regard.tasks.translation.corpus import Split, read_split
-from regard.tasks.translation.defaults import filled
+from regard.tasks.translation.defaults import filled, with_grammar
 from regard.tasks.translation.settings import TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
@@ -46,8 +46,10 @@ def settled(
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
-    if given.get("init_from") is not None:
-        given = _like_the_other(given)
+    other = None if given.get("init_from") is None else config_of(Path(given["init_from"]))
+    if other is not None:
+        given = _like_the_other(given, other)
+    given = with_grammar(given, other)
     first = build(TranslationSettings, given, place)
     with torch.device("meta"):  # options that are wrong are found before anything is read
         build_model(first.model.name, 8, 8, **first.model.options)
@@ -78,9 +80,8 @@ def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _like_the_other(given: Mapping[str, Any]) -> dict[str, Any]:
+def _like_the_other(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that starts from another's weights: its model, and its tokens."""
-    before = config_of(Path(given["init_from"]))
     kept = {"model": before["model"], "data": {name: before["data"].get(name) for name in TOKENS}}
     whole = merged(kept, given)
     found = differences(
