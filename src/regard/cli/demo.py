@@ -11,6 +11,7 @@ from rich.text import Text
 
 from regard.cli.judging import Judging, built_in, judge_run
 from regard.cli.pages import Page
+from regard.data.korean.corpus import VERSION
 from regard.decoding import Greedy
 
 __all__ = ["SETTINGS", "demo"]
@@ -40,11 +41,11 @@ SENTENCES = (
 )
 """The sentences that are translated at the end: the examples of the articles that Regard grew out of."""
 
-Minutes = Annotated[float, typer.Option(help="How long is trained.", min=0.01)]
-Quick = Annotated[bool, typer.Option("--quick", help="Train for seconds: it learns next to nothing.")]
-Guided = Annotated[bool, typer.Option("--guided", help="Show the attention where to look, by the links.")]
-Out = Annotated[Path | None, typer.Option(help="The run folder: runs/demo unless given.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Of all that is random.", min=0)]
+Minutes = Annotated[float, typer.Option(help="Train for this many minutes.", min=0.01)]
+Quick = Annotated[bool, typer.Option("--quick", help="Train for seconds: the model learns next to nothing.")]
+Guided = Annotated[bool, typer.Option("--guided", help="Add the guided-alignment loss, with the gold links.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder. [default: runs/demo]", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 
 
 def demo(
@@ -56,14 +57,14 @@ def demo(
 ) -> int:
     """Train a Korean-English translator in two minutes, and see where it looks.
 
-    The corpus is made by a grammar, so nothing is fetched; which word says which is known, so the attention
-    can be judged. Leaves a run folder to play with, and a page to open.
+    A grammar makes the corpus, so nothing is downloaded; it knows which word translates which, so the
+    attention can be compared with gold alignments. Writes a run folder, and a page of translations in it.
 
     Examples:
 
     * `regard demo`
 
-    * `regard demo --guided` shows the attention where to look while it learns
+    * `regard demo --guided` trains the attention with the gold alignments
 
     * `regard demo --quick` takes seconds
     """
@@ -81,14 +82,18 @@ def demo(
         errors.print(Text("saved; the same command goes on"))
         return 130
     translator = load_translator(folder, search=Greedy())
+    version = translator.settings.data.grammar_version
+    if version < VERSION:
+        note = f"{folder} was trained with version {version} of the grammar, which lacks some sentences below"
+        errors.print(Text(f"{note}; another --out trains with version {VERSION}"))
     page = Page(folder / "demo.html")
-    test = built_in("test", 50 if quick else TEST, translator.settings.data.grammar_version)
+    test = built_in("test", 50 if quick else TEST, version)
     report = judge_run(translator, test, Judging(), None, page)
     console.print(report.table())
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()
         console.print(translation)
     console.print()
-    console.print(Text(f"Open {folder / 'demo.html'} to see the others.", style="bold"))
-    console.print(Text(f"Go on with it: regard translate {folder} --draw, regard show {folder}"))
+    console.print(Text(f"Open {folder / 'demo.html'} to see the test sentences.", style="bold"))
+    console.print(Text(f"Next: regard translate {folder} --draw, regard show {folder}"))
     return 0

@@ -85,12 +85,12 @@ def test_english_is_a_function_of_the_korean_at_length():
     assert one_english_each([*korean_english("train", 200000, seed=1), *korean_english("long", 5000, seed=1)])
 
 
-def test_every_fourth_sentence_has_no_final_mark_on_either_side(train: list[Example]):
+def test_every_fifth_sentence_has_no_final_mark_on_either_side(train: list[Example]):
     marks = Counter((example.source[-1], example.target[-1]) for example in train)
     marked = sum(marks[mark, mark] for mark in ".!?")
     assert sum(count for (korean, _), count in marks.items() if korean in ".!?") == marked
     assert sum(count for (_, english), count in marks.items() if english in ".!?") == marked
-    assert 0.24 < 1 - marked / len(train) < 0.26
+    assert 0.19 < 1 - marked / len(train) < 0.21
 
 
 def test_vocabularies_are_small_and_no_word_is_rare(train: list[Example]):
@@ -148,10 +148,10 @@ DIGESTS = {
         "long": "1d97f591d4233457269ec58177b673b4",
     },
     2: {
-        "train": "eadfe18ac2b527ddf2a44d13391a4355",
-        "valid": "4ad1adcf53e56b9792320e1aac55a491",
-        "test": "5a244bc4740bfbf3bddfda76bbd8cc9e",
-        "long": "4a5b4b744c09c9c66bb2921241a8373b",
+        "train": "76bd90a7eba73f5f1359d79101cd2fb1",
+        "valid": "3daeec2d8a95287e7674cd64c11e7641",
+        "test": "4147fd0f687e2bf08b4b1751519e6088",
+        "long": "31a59229a64ec7e36b82f9f522542759",
     },
 }
 """Of the first sentences of each split. Run folders depend on them: a changed grammar gets a new version."""

@@ -163,7 +163,7 @@ def korean_english(
     same split and seed give the same examples, and a larger count begins with those of a smaller. Splits
     share no sentence, whatever their seeds and counts. In "train" a short sentence may come again, as often
     as the grammar says it; in the others none does. version: of the grammar. Version 2, the default, leaves
-    out the final mark of every fourth sentence and adds the purpose ending -(으)러, more reasons and a name;
+    out the final mark of every fifth sentence and adds the purpose ending -(으)러, more reasons and a name;
     version 1 makes the sentences that Regard made before it.
 
     >>> corpus = korean_english("test", count=2)

@@ -127,12 +127,12 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
 
 
 ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
-    "statement": spread({errand: 12}),
+    "statement": spread({errand: 7}),
     "polite": spread({errand: 1}),
-    "question": spread({errand: 8}),
-    "and": spread({errand: 6}),
-    "but": spread({errand: 6}),
-    "but, not": spread({errand: 6}),
+    "question": spread({errand: 5}),
+    "and": spread({errand: 3}),
+    "but": spread({errand: 3}),
+    "but, not": spread({errand: 3}),
 }
 """The clauses that version 2 adds."""
 
@@ -147,7 +147,7 @@ HUMBLE = {"내": "제", "우리": "저희"}
 """How one says "my" and "our" in a polite sentence."""
 
 
-UNMARKED = 0.25
+UNMARKED = 0.2
 """The share of sentences without a final mark, from version 2 on."""
 
 
@@ -295,7 +295,7 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
 }
 """Every construction, and how often it comes."""
 
-ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 14}
+ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
 """What version 2 adds to them."""
 
 SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
