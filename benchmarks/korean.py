@@ -32,7 +32,7 @@ __all__ = ["MODELS", "Trained", "Measured", "examples", "measured", "train_for"]
 
 PAIRS = 40000
 MODELS: dict[str, dict[str, Any]] = {
-    "bahdanau": {"width": 96, "dropout": 0.1},
+    "bahdanau": {"width": 96, "dropout": 0.05},
     "seq2seq": {"width": 256, "cell": "gru", "reverse": True},
 }
 
@@ -166,6 +166,7 @@ def main() -> None:
             "environment": environment(),
             "seconds": given.seconds,
             "grammar": given.grammar,
+            "models": MODELS,
             "runs": [asdict(each) for each in found],
         }
         stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
