@@ -106,7 +106,7 @@ class KoreanEnglish:
     """A corpus that is made as it is read, the same every time; see korean_english().
 
     >>> [example.source for example in KoreanEnglish("test", count=1, seed=0)]
-    ['이 선생님은 너무 똑똑하고 , 부엌에 큰 고양이가 있었다 .']
+    ['최웅준은 자전거로 그 극장에 일찍 가고 문을 열었다 .']
     """
 
     def __init__(self, split: str, count: int, seed: int, version: int = VERSION):

@@ -24,6 +24,7 @@ from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, p
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
 from regard.data.korean.predicates import (
     ACTIVE_FRAMES,
+    ADDED_FRAMES,
     ARRIVE,
     ERRANDS,
     FRAMES,
@@ -73,7 +74,7 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Someone does something."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
-    frame = dice.pick(PEOPLE_FRAMES)
+    frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
     if frame is KNOW or frame is KNOW_NOT:
         frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)

@@ -9,6 +9,7 @@ from regard.data.korean.words import NOUNS, PLACES, Noun, Place
 
 __all__ = [
     "ACTIVE_FRAMES",
+    "ADDED_FRAMES",
     "ADJECTIVES",
     "ARRIVE",
     "ERRANDS",
@@ -263,7 +264,10 @@ ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
 """Verbs of motion for an errand, repeated by how often they are drawn: 카페에 공부하러 갔다 (version 2)."""
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
-"""What one goes somewhere to eat."""
+"""What a meal consists of, and what one goes somewhere to eat."""
+
+ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
+"""Frames that version 2 adds, repeated by how often they are drawn: 밥을 먹었다 is said often."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
 """What one does at a place, and does not go there for."""
