@@ -26,6 +26,7 @@ from benchmarks.measure import RESULTS, environment
 from benchmarks.words import Words
 from regard.cli.drawn_links import check_drawn
 from regard.data import korean_english
+from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.data.reading import read_lines
 from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
@@ -81,11 +82,11 @@ class Row:
         return cls(aligner, str(read), rates[0], rates[1], rates[2], score.proposed)
 
 
-def built_in(chosen_by: int, judged_by: int) -> tuple[Pairs, Pairs]:
-    """Pairs of the built-in corpus to choose by and to judge by."""
+def built_in(chosen_by: int, judged_by: int, version: int = VERSION) -> tuple[Pairs, Pairs]:
+    """Pairs of the built-in corpus to choose by and to judge by; version: of its grammar."""
     found = []
     for split, count in (("valid", chosen_by), ("test", judged_by)):
-        some = list(korean_english(split, count))
+        some = list(korean_english(split, count, version=version))
         gold = [Links(each.sure, each.possible) for each in some]
         found.append(Pairs([each.source for each in some], [each.target for each in some], gold))
     return found[0], found[1]
@@ -201,6 +202,7 @@ def table(sets: dict[str, Any]) -> Iterator[str]:
         yield f"\n## {name}\n"
         counts = [f"{each[use]:,}" for use in ("judged", "chosen", "trained")]
         corpus = f" of {each['corpus']}" if each["corpus"] else ""
+        corpus += f" (version {each['grammar']} of its grammar)" if "grammar" in each else ""
         yield "{} pairs, chosen on {} others; {}{} to learn from.".format(*counts, corpus)
         written = "lower-cased" if each["lowercase"] else "as written"
         shares = "; ".join(
@@ -231,6 +233,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--choose", type=int, default=None, help="pairs to choose by; a fifth unless given")
     parser.add_argument("--sentences", type=int, default=500, help="of the built-in corpus, to judge by")
     parser.add_argument(
+        "--grammar", type=int, choices=VERSIONS, default=VERSION, help="version of the built-in corpus"
+    )
+    parser.add_argument(
         "--tokenise", action="store_true", help="the training text has punctuation in its words"
     )
     parser.add_argument("--corpus", default="", help="what the runs were trained on, for the table")
@@ -244,7 +249,7 @@ def main() -> None:
     """Measure the alignments of runs on one set, and write it into the dated table in benchmarks/results."""
     given = parsed()
     if given.set == "korean":
-        few, many = built_in(given.choose or 200, given.sentences)
+        few, many = built_in(given.choose or 200, given.sentences, given.grammar)
     else:
         count = given.choose or len(list(read_lines(given.gold))) // 5
         few, many = from_files(given.source, given.target, given.gold, given.base, count)
@@ -270,6 +275,7 @@ def main() -> None:
             "chosen": len(few.gold),
             "trained": len(trained),
             "corpus": given.corpus,
+            **({"grammar": given.grammar} if given.set == "korean" else {}),
             "note": given.note,
             "lowercase": data.lowercase,
             "unknown": unknown,

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.korean import examples
 from benchmarks.measure import RESULTS, environment
 from regard import intervene
-from regard.decoding import Greedy, Translator
+from regard.decoding import Greedy
 from regard.evaluation import Links, agreement, bleu, faithfulness, score_links
-from regard.tasks.translation import load_translator, train_translation
+from regard.tasks.translation import TranslationRun, load_translator, train_translation
 from regard.training.settings import merged
 
 __all__ = ["KINDS", "Kind", "Row", "measured", "spread", "table", "trained"]
@@ -73,11 +73,13 @@ COLUMNS = (
 class Row:
     """One kind of model, or one site of it, with a number for each seed.
 
-    bleu, error_rate: in per cent. truth: what faithfulness() says. agreement: for each pair of seeds, the
-    share of words for which both look most at one word, and distance, how far their weights are apart.
+    grammar: the version of the built-in corpus's grammar that it was trained and tested with. bleu,
+    error_rate: in per cent. truth: what faithfulness() says. agreement: for each pair of seeds, the share of
+    words for which both look most at one word, and distance, how far their weights are apart.
     """
 
     kind: str
+    grammar: int
     bleu: list[float]
     error_rate: list[float]
     truth: list[dict[str, Any]]
@@ -85,7 +87,7 @@ class Row:
     agreement: list[float]
 
 
-def trained(folder: Path, name: str, seed: int) -> Translator:
+def trained(folder: Path, name: str, seed: int) -> TranslationRun:
     """The run of this kind and seed, trained if it is not there."""
     kind, place = KINDS[name], folder / f"{name}-{seed}"
     given = merged(merged(SETTINGS, kind.settings), {"seed": seed})
@@ -96,8 +98,10 @@ def trained(folder: Path, name: str, seed: int) -> Translator:
 
 def measured(folder: Path, name: str, count: int) -> list[Row]:
     """Train a kind, and try its attention: of all sites together, and of each where there are several."""
-    kind, pairs = KINDS[name], examples("test", count)
+    kind = KINDS[name]
     seeds = [trained(folder, name, seed) for seed in range(kind.seeds)]
+    version = seeds[0].settings.data.grammar_version
+    pairs = examples("test", count, version)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     rows = []
@@ -111,6 +115,7 @@ def measured(folder: Path, name: str, count: int) -> list[Row]:
             rows.append(
                 Row(
                     name if at == "*cross" else f"{name}, {at}",
+                    version,
                     [bleu(each, targets).value for each in said],
                     [100 * score_links(each, gold).error_rate for each in links],
                     [faithfulness(each, sources, targets, at=at).written() for each in seeds],
@@ -139,12 +144,13 @@ def table(rows: list[Row], count: int) -> str:
     """One row a model or site."""
     words = rows[0].truth[0]["words"]
     lines = [
-        f"Cost in nats of erasing, for each of {words:,} target words of {count} test sentences, the source "
-        "word looked at most, or another drawn at random. Hidden: masked at all cross sites while that word "
-        "is said. Unknown: its token replaced. Comprehensiveness and sufficiency in probability, over 10, 20 "
-        "and 50 % of the words. tau: Kendall's, with gradient x input. Even: the cost a word of even "
-        "attention at these sites. Each number is the mean over seeds, with half of what lies between the "
-        "least and the most of them. Agree: words for which two seeds look most at the same word.",
+        f"Cost in nats of erasing, for each of {words:,} target words of {count} test sentences of the "
+        f"built-in corpus (version {rows[0].grammar} of its grammar), the source word looked at most, or "
+        "another drawn at random. Hidden: masked at all cross sites while that word is said. Unknown: its "
+        "token replaced. Comprehensiveness and sufficiency in probability, over 10, 20 and 50 % of the "
+        "words. tau: Kendall's, with gradient x input. Even: the cost a word of even attention at these "
+        "sites. Each number is the mean over seeds, with half of what lies between the least and the most of "
+        "them. Agree: words for which two seeds look most at the same word.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",

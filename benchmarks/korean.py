@@ -2,6 +2,7 @@
 
 python -m benchmarks.korean                     train bahdanau five times and seq2seq once, 90 seconds each
 python -m benchmarks.korean --seconds 20 --seeds 1 --no-write
+python -m benchmarks.korean --grammar 1         the same on the first version of the grammar
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from benchmarks.measure import RESULTS, environment
 from regard.batch import Batch
 from regard.data import Batches, EncodedPairs, Tokenizer, korean_english, train_tokenizers
 from regard.data.korean import Example
+from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.decoding import Greedy, Translator
 from regard.evaluation import Links, bleu, score_links
 from regard.models import build_model
@@ -30,17 +32,18 @@ __all__ = ["MODELS", "Trained", "Measured", "examples", "measured", "train_for"]
 
 PAIRS = 40000
 MODELS: dict[str, dict[str, Any]] = {
-    "bahdanau": {"width": 96, "dropout": 0.1},
+    "bahdanau": {"width": 96, "dropout": 0.05},
     "seq2seq": {"width": 256, "cell": "gru", "reverse": True},
 }
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A translator, and how many steps it was trained for."""
+    """A translator, the number of steps it was trained for, and the grammar version of its corpus."""
 
     translator: Translator
     steps: int
+    version: int
 
 
 @dataclass(frozen=True)
@@ -57,15 +60,15 @@ class Measured:
 
 
 @cache
-def examples(split: str, count: int) -> list[Example]:
-    """Sentences of a split of the built-in corpus."""
-    return list(korean_english(split, count))
+def examples(split: str, count: int, version: int = VERSION) -> list[Example]:
+    """Sentences of a split of the built-in corpus; version: of its grammar."""
+    return list(korean_english(split, count, version=version))
 
 
 @cache
-def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
+def training_data(version: int = VERSION) -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
     """Tokenizers of whole words, and the training pairs encoded by them."""
-    pairs = examples("train", PAIRS)
+    pairs = examples("train", PAIRS, version)
     source, target = train_tokenizers(pairs, "word")
     encoded = EncodedPairs.in_memory(
         source.encode_lines([pair.source for pair in pairs]),
@@ -74,9 +77,9 @@ def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
     return source, target, encoded
 
 
-def train_for(progress: Progress, name: str, seed: int, **options: Any) -> Trained:
-    """A model of this name trained for so long."""
-    source, target, encoded = training_data()
+def train_for(progress: Progress, name: str, seed: int, *, version: int = VERSION, **options: Any) -> Trained:
+    """Train the model of this name until progress reaches 1."""
+    source, target, encoded = training_data(version)
     torch.manual_seed(seed)
     model = build_model(name, source.size, target.size, **{**MODELS[name], **options})
     batches = Batches(encoded, tokens=800, seed=seed)
@@ -88,27 +91,27 @@ def train_for(progress: Progress, name: str, seed: int, **options: Any) -> Train
             epoch += 1
 
     taken = train(model, endless(), progress, rate=6e-3)
-    return Trained(Translator(model, source, target, search=Greedy()), taken)
+    return Trained(Translator(model, source, target, search=Greedy()), taken, version)
 
 
 def translated(trained: Trained, split: str, count: int) -> float:
     """BLEU of greedy translations; the text is tokenized already."""
-    pairs = examples(split, count)
+    pairs = examples(split, count, trained.version)
     found = trained.translator.translate([pair.source for pair in pairs])
     return bleu([each.text for each in found], [pair.target for pair in pairs]).value
 
 
 def aligned(trained: Trained, split: str, count: int) -> float:
     """The alignment error rate in per cent: the most attended word of each, given the right translation."""
-    pairs = examples(split, count)
+    pairs = examples(split, count, trained.version)
     found = trained.translator.align([pair.source for pair in pairs], [pair.target for pair in pairs])
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     return 100 * score_links([each.links for each in found], gold).error_rate
 
 
-def measured(progress: Progress, name: str, seed: int) -> Measured:
+def measured(progress: Progress, name: str, seed: int, version: int = VERSION) -> Measured:
     """Train, translate and align."""
-    trained = train_for(progress, name, seed)
+    trained = train_for(progress, name, seed, version=version)
     return Measured(
         name,
         seed,
@@ -119,11 +122,12 @@ def measured(progress: Progress, name: str, seed: int) -> Measured:
     )
 
 
-def table(found: list[Measured], budget: float) -> str:
+def table(found: list[Measured], budget: float, version: int) -> str:
     """One row a run, and the medians of the model with attention."""
     lines = [
-        f"Trained for {budget:.0f} seconds on the built-in corpus; BLEU of greedy translations of 500 test "
-        "sentences and of 200 long ones, alignment error rate by forced decoding.",
+        f"Trained for {budget:.0f} seconds on the built-in corpus, version {version} of its grammar; BLEU of "
+        "greedy translations of 500 test sentences and of 200 long ones, alignment error rate by forced "
+        "decoding.",
         "",
         "| model | seed | steps | BLEU | alignment error rate | BLEU of 25 to 60 words |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -146,20 +150,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.korean", description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="how long each model is trained")
     parser.add_argument("--seeds", type=int, default=5, help="how often bahdanau is trained")
+    parser.add_argument("--grammar", type=int, choices=VERSIONS, default=VERSION, help="its version")
     parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
     given = parser.parse_args()
-    training_data()
+    training_data(given.grammar)
     found = []
     for name, seed in [*(("bahdanau", seed) for seed in range(given.seeds)), ("seq2seq", 0)]:
-        found.append(measured(seconds(given.seconds), name, seed))
+        found.append(measured(seconds(given.seconds), name, seed, given.grammar))
         print(found[-1], flush=True)
-    text = table(found, given.seconds)
+    text = table(found, given.seconds, given.grammar)
     print("\n" + text)
     if not given.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-korean"
         record = {
             "environment": environment(),
             "seconds": given.seconds,
+            "grammar": given.grammar,
+            "models": MODELS,
             "runs": [asdict(each) for each in found],
         }
         stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")

@@ -170,6 +170,17 @@ def test_korean_writes_both_sides_and_their_links(run, tmp_path):
     assert run("check", "--source", folder / "test.ko", "--target", folder / "test.en")[0] == 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_korean_and_sample_take_a_version_of_the_grammar(run, version):
+    status, shown, _ = run("korean", "--pairs", 20, "--grammar", version, "--out", "-")
+    examples = list(korean_english("train", 20, version=version))
+    assert status == 0
+    assert [line.split("\t")[0] for line in shown.splitlines()] == [example.source for example in examples]
+    status, shown, _ = run("sample", "-n", 1, "--grammar", version, width=200)
+    assert status == 0 and examples[0].source in shown
+    assert run("korean", "--grammar", 3, "--out", "-")[0] == 2
+
+
 def test_korean_replaces_nothing_unless_told(run, tmp_path):
     (tmp_path / "train.en").write_text("mine\n")
     status, _, complaints = run("korean", "--pairs", 2, "--out", tmp_path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -74,6 +76,20 @@ def test_the_built_in_corpus_has_its_links(command, trained, unseeing):
         assert 0 < found["alignment"]["error_rate"] <= 1 and math.isfinite(found["perplexity"])
     said = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
     assert said.status == 0 and "AER" not in said.out and "no alignment to judge" in said.err
+
+
+def test_a_run_is_evaluated_with_the_grammar_that_it_was_trained_with(command, trained, tmp_path):
+    old = Path(shutil.copytree(trained, tmp_path / "old"))
+    config = (old / "config.toml").read_text()
+    assert "grammar = 2\n" in config
+    (old / "config.toml").write_text(config.replace("grammar = 2\n", ""))
+    for folder, version in ((trained, 2), (old, 1)):
+        said = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
+        examples = list(korean_english("test", 4, version=version))
+        translator = load_translator(folder, search=Greedy(), device="cpu")
+        texts = [each.text for each in translator.translate([each.source for each in examples])]
+        score = bleu(texts, [each.target for each in examples]).value
+        assert json.loads(said.out)["scores"][0]["value"] == score
 
 
 def test_translations_that_are_there_need_no_run(command, korean):

@@ -1,18 +1,64 @@
-"""The first attention learns Korean, and shows where it looked; the fixed vector fails where it is long.
+"""Models learn the built-in corpus: the demo's sentences, BLEU, alignments, and the limit of a fixed vector.
 
-Here for as many steps as 90 seconds on two cores gave when benchmarks/korean.py was last run, since tests
-share their cores; the benchmark keeps the time.
+Training is measured in steps, as many as two idle cores take in 90 seconds, because tests share their cores;
+benchmarks/korean.py measures time.
 """
 
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from benchmarks.korean import measured
 from benchmarks.loop import steps
+from regard.cli.demo import SENTENCES, SETTINGS
+from regard.decoding import Greedy
+from regard.tasks.translation import Machine, TranslationRun, load_translator, train_translation
+from regard.training.settings import merged
 from tests.conftest import seed
+
+TRANSLATIONS = (
+    "I am a cat",
+    "Woongjun ate rice",
+    "Woongjun ate rice at home",
+    "Woongjun could not focus at home so he went to a café to study",
+)
+"""Of the demo's sentences, without a final mark."""
+
+
+def train_demo(folder: Path, **sections: dict[str, Any]) -> TranslationRun:
+    """A run with the demo's settings, trained for a number of steps instead of minutes."""
+    given = merged(SETTINGS, sections, {"seed": seed()})
+    train_translation(given, folder, machine=Machine("cpu", 1), console=Console(quiet=True))
+    return load_translator(folder, device="cpu", search=Greedy())
+
+
+def test_the_demo_learns_its_first_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """나는 고양이로소이다, from few steps on short sentences alone: ten seconds of one core."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    run = train_demo(
+        tmp_path / "run",
+        data={"pairs": 10_000, "held_out": 10, "longest": 10},
+        training={"steps": 250, "tokens": 400, "evaluate_every": 250},
+        evaluation={"sentences": 2, "samples": 0},
+    )
+    unmarked = SENTENCES[0]
+    translations = run.translate([unmarked, f"{unmarked} .", f"{unmarked}."])
+    assert [each.text for each in translations] == ["I am a cat", "I am a cat .", "I am a cat ."]
+
+
+@pytest.mark.slow
+def test_the_demo_translates_its_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    run = train_demo(tmp_path / "run", training={"steps": 1400, "evaluate_every": 350})
+    unmarked = [each.removesuffix(" .") for each in SENTENCES]
+    for mark, shown in (("", ""), (" .", " ."), (".", " .")):
+        translations = run.translate([f"{each}{mark}" for each in unmarked])
+        assert [each.text for each in translations] == [f"{each}{shown}" for each in TRANSLATIONS]
 
 
 @pytest.mark.slow

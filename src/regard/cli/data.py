@@ -26,7 +26,7 @@ from regard.cli.splitting import split as split_pairs
 from regard.cli.whole_files import check_free, written_together
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
-from regard.data.korean.corpus import SPLITS, Example
+from regard.data.korean.corpus import SPLITS, VERSION, VERSIONS, Example
 from regard.data.progress import advancing
 from regard.data.reading import shown
 from regard.data.sets import SETS
@@ -38,6 +38,10 @@ __all__ = ["data"]
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 """The commands under `regard data`."""
+
+Grammar = Annotated[
+    int, typer.Option(help="Version of the grammar.", min=min(VERSIONS), max=max(VERSIONS), show_default=True)
+]
 
 FILES = ("ko", "en", "links")
 """What the names of the built-in pairs end in: each side, and which word of one says which of the other."""
@@ -144,6 +148,7 @@ def korean(
         str, typer.Option(help=f"One of {', '.join(SPLITS)}; they share no sentence.")
     ] = "train",
     seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    grammar: Grammar = VERSION,
     out: Annotated[
         Path,
         typer.Option(metavar="FOLDER", help="The folder to put them in; - prints them, between tabs."),
@@ -162,8 +167,10 @@ def korean(
     * `regard data korean --pairs 1000 --split test --out data/korean`
 
     * `regard data korean --pairs 5 --out -`
+
+    * `regard data korean --pairs 5 --grammar 1 --out -` prints sentences of the first version
     """
-    corpus = korean_english(split, pairs, seed)
+    corpus = korean_english(split, pairs, seed, grammar)
     if str(out) == "-":
         page = typer.get_binary_stream("stdout")  # UTF-8 wherever it goes
         for example in corpus:
@@ -187,6 +194,7 @@ def sample(
     count: Annotated[int, typer.Option("--count", "-n", help="How many sentences.", min=1)] = 3,
     split: Annotated[str, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = "train",
     seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    grammar: Grammar = VERSION,
 ) -> None:
     """Show sentences of the built-in Korean-English corpus, with which word says which.
 
@@ -197,7 +205,7 @@ def sample(
     * `regard data sample --split long --count 1`
     """
     console = Console(highlight=False)
-    for example in korean_english(split, count, seed):
+    for example in korean_english(split, count, seed, grammar):
         console.print(Padding(drawn(example), (0, 0, 1, 0)))
     console.print(Text("full: surely the same; half: part of the same", style="dim"))
 

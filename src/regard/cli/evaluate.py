@@ -24,7 +24,9 @@ from regard.cli.searching import (
     opened,
 )
 from regard.cli.truth import measure_truth
+from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
+from regard.tasks.run_folder import config_of, is_run
 
 __all__ = ["evaluate"]
 
@@ -129,7 +131,7 @@ def evaluate(
     truth = None
     if other is not None and not faithfulness:
         raise ArgumentError(message("--other", "this is an option of --faithfulness"))
-    given = _given(source, target, split, sentences, alignment, base, translations)
+    given = _given(source, target, split, sentences, alignment, base, translations, _grammar(run))
     search, shown_page = chosen_search(beam, length_penalty, greedy=greedy), Page(page)
     if run is None:
         if translations is None:
@@ -167,6 +169,13 @@ def evaluate(
         truth.print(Console(highlight=False))
 
 
+def _grammar(run: Path | None) -> int:
+    """The grammar version that the run was trained with; the latest for translations in a file."""
+    if run is None or not is_run(run):
+        return VERSION
+    return int(config_of(run).get("data", {}).get("grammar", 1))
+
+
 def _given(
     source: str | None,
     target: list[str] | None,
@@ -175,13 +184,14 @@ def _given(
     alignment: Path | None,
     base: int,
     translations: str | None,
+    version: int,
 ) -> Given:
     """What is judged by, read from files or made here; what does not go together is refused."""
     if split is not None:
         if source is not None or target or alignment is not None:
             problem = "the built-in corpus has its own source, target and links"
             raise ArgumentError(message(f"--split {split}", problem, hint="leave the files out"))
-        return built_in(split, sentences)
+        return built_in(split, sentences, version)
     if not target or (source is None and translations is None):
         expected = "--source and --target, or --translations and --target, or --split"
         raise ArgumentError(

@@ -24,6 +24,7 @@ from regard.cli.pages import Page
 from regard.cli.searching import described
 from regard.cli.unknown_words import UnknownWords
 from regard.data import korean_english
+from regard.data.korean.corpus import VERSION
 from regard.data.reading import shown
 from regard.decoding import Translator
 from regard.errors import DataError, UnknownName, message
@@ -134,15 +135,15 @@ class Report:
         return rows
 
 
-def built_in(split: str, sentences: int) -> Given:
-    """Sentences of the built-in corpus, with their links."""
+def built_in(split: str, sentences: int, version: int = VERSION) -> Given:
+    """Sentences of the built-in corpus, made by this version of its grammar, with their links."""
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    examples = list(korean_english(split, sentences))
+    examples = list(korean_english(split, sentences, version=version))
     return Given(
         [each.source for each in examples],
         [[each.target for each in examples]],
-        f"the built-in corpus, {split}",
+        f"the built-in corpus (grammar {version}), {split}",
         [Links(each.sure, each.possible) for each in examples],
         "the built-in corpus",
     )

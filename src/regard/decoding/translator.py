@@ -244,8 +244,13 @@ class Translator:
         """What is aligned of the source, and of the target."""
         return units_of(self.source_tokenizer, self.unit), units_of(self.target_tokenizer, self.unit)
 
+    def prepare(self, line: str) -> str:
+        """A line to translate, as the model's training text would be written; here, unchanged."""
+        return line
+
     def _translated(self, lines: list[str], prefixes: list[str], first: int) -> list[Translation]:
         """Translate lines whose first has this number in the data."""
+        lines = [self.prepare(line) for line in lines]
         begun = self._begun(prefixes, first)
         notes, jobs = [], []
         for number, tokens in enumerate(self.source_tokenizer.encode_lines(lines)):

@@ -74,6 +74,25 @@ def test_known_forms(stem: Stem, forms: list[str]):
     ]
 
 
+@pytest.mark.parametrize(
+    ("stem", "form"),
+    [
+        (Stem("만나"), "만나러"),
+        (Stem("공부하", "하"), "공부하러"),
+        (Stem("부르", "르"), "부르러"),
+        (Stem("먹"), "먹으러"),
+        (Stem("읽"), "읽으러"),
+        (Stem("만들"), "만들러"),
+        (Stem("팔"), "팔러"),
+        (Stem("듣", "ㄷ"), "들으러"),
+        (Stem("닫"), "닫으러"),
+        (Stem("돕", "ㅂ"), "도우러"),
+    ],
+)
+def test_the_purpose_ending(stem: Stem, form: str):
+    assert conjugate(stem, "러") == form
+
+
 def test_the_other_forms_of_the_past_share_its_stem():
     assert [
         conjugate(Stem("만들"), ending) for ending in ("었고", "었지만", "었니", "었습니다", "었습니까")

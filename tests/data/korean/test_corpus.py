@@ -1,16 +1,31 @@
-"""The corpus keeps its promises: the same every time, nothing shared, one English for each Korean."""
+"""The corpus: the same sentences every time, splits that share nothing, one English for each Korean."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
 from regard.data.korean import grammar
-from regard.data.korean.corpus import SPLITS, Example, KoreanEnglish, korean_english, linked, tenth
+from regard.data.korean.actions import Plan, action
+from regard.data.korean.corpus import (
+    SPLITS,
+    Example,
+    KoreanEnglish,
+    korean_english,
+    linked,
+    separate_marks,
+    tenth,
+    unmarked,
+)
+from regard.data.korean.nominals import person
 from regard.data.korean.phrases import Dice
-from regard.data.korean.predicates import FRAMES, TRAITS
+from regard.data.korean.predicates import FRAMES, TRAITS, Frame
+from regard.data.korean.words import NEW_NAMES, Noun, Person
 from regard.errors import ArgumentError, UnknownName
 
 
@@ -32,7 +47,8 @@ def check_links(example: Example) -> None:
     assert {target for _, target in example.possible} == set(range(targets)), example
     assert {source for source, _ in example.possible} == set(range(sources)), example
     assert max(Counter(target for _, target in example.sure).values()) == 1, example
-    assert (sources - 1, targets - 1) in example.sure
+    if unmarked(example.source) != example.source:
+        assert (sources - 1, targets - 1) in example.sure
 
 
 def test_the_links_are_sound(train: list[Example], others: dict[str, list[Example]]):
@@ -67,6 +83,14 @@ def test_english_and_links_are_a_function_of_the_korean(train: list[Example]):
 @pytest.mark.slow
 def test_english_is_a_function_of_the_korean_at_length():
     assert one_english_each([*korean_english("train", 200000, seed=1), *korean_english("long", 5000, seed=1)])
+
+
+def test_every_fifth_sentence_has_no_final_mark_on_either_side(train: list[Example]):
+    marks = Counter((example.source[-1], example.target[-1]) for example in train)
+    marked = sum(marks[mark, mark] for mark in ".!?")
+    assert sum(count for (korean, _), count in marks.items() if korean in ".!?") == marked
+    assert sum(count for (_, english), count in marks.items() if english in ".!?") == marked
+    assert 0.19 < 1 - marked / len(train) < 0.21
 
 
 def test_vocabularies_are_small_and_no_word_is_rare(train: list[Example]):
@@ -116,26 +140,40 @@ def test_the_same_seed_gives_the_same_and_another_another():
     assert list(corpus) != list(korean_english("train", 200, seed=1))
 
 
-def test_the_first_sentences_are_the_same_on_every_machine():
-    """What a seed gives is part of the promise: change this only together with VERSION."""
-    found = [(example.source, example.target) for example in korean_english("test", 3)]
-    assert found == FIRST
+DIGESTS = {
+    1: {
+        "train": "bcf36461aaa3113602acb748529ea345",
+        "valid": "372494b11c754511e75bd46d39ca781c",
+        "test": "d148c1dc1da0212ab7daf1e72c9f4fff",
+        "long": "1d97f591d4233457269ec58177b673b4",
+    },
+    2: {
+        "train": "a81b69e1e440d314783b3436dee53a8e",
+        "valid": "48e5c5e4feab5baf1230813751529f49",
+        "test": "3cd91582196e90b9e14138c971d6c749",
+        "long": "a25e40a4c38218e20d6f61ef79c94cac",
+    },
+}
+"""Of the first sentences of each split. Run folders depend on them: a changed grammar gets a new version."""
 
 
-FIRST = [
-    (
-        "우리는 이 공원에서 운동하고 있지만 , 민수가 좋아하는 소설은 쉽지 않다 .",
-        "we are exercising in this park , but the novel that Minsu likes is not easy .",
-    ),
-    (
-        "한국어를 가르치는 친구는 아침에 식당에서 일하지 않는다 .",
-        "the friend who teaches Korean does not work at the restaurant in the morning .",
-    ),
-    (
-        "날씨가 추워서 그녀는 버스로 집에 안 갔다 .",
-        "she did not go home by bus because the weather was cold .",
-    ),
-]
+@pytest.mark.parametrize("version", DIGESTS)
+def test_each_version_makes_the_same_sentences_on_every_machine(version: int):
+    counts = {"train": 3000, "valid": 500, "test": 500, "long": 100}
+    assert {
+        split: digest(korean_english(split, count, version=version)) for split, count in counts.items()
+    } == DIGESTS[version]
+
+
+def digest(examples: Iterable[Example]) -> str:
+    made = hashlib.blake2b(digest_size=16)
+    for each in examples:
+        made.update(repr((each.source, each.target, sorted(each.sure), sorted(each.possible))).encode())
+    return made.hexdigest()
+
+
+def test_version_1_always_has_a_final_mark():
+    assert all(example.source[-1] in ".!?" for example in korean_english("train", 500, version=1))
 
 
 def test_the_fingerprint_tells_corpora_apart():
@@ -144,22 +182,102 @@ def test_the_fingerprint_tells_corpora_apart():
         korean_english("train", 11),
         korean_english("test", 10),
         korean_english("train", 10, 1),
+        korean_english("train", 10, version=1),
     ]
-    assert len({corpus.fingerprint for corpus in made}) == 4
+    assert len({corpus.fingerprint for corpus in made}) == 5
     assert korean_english("train", 10).fingerprint == made[0].fingerprint
-    assert len(made[0]) == 10 and repr(made[0]) == "KoreanEnglish(split='train', count=10, seed=0)"
+    assert len(made[0]) == 10 and repr(made[0]) == "KoreanEnglish(split='train', count=10, seed=0, version=2)"
+    old = korean_english("train", 4000, version=1)
+    assert old.fingerprint == "156b2796e2591c25658761a51464d5a6"
+
+
+class Wanted(Dice):
+    """Dice that pick the wanted options where they can, else the first, and the likelier side of a chance."""
+
+    def __init__(self, *wanted: object):
+        super().__init__("wanted")
+        self.wanted = wanted
+
+    def pick(self, options: Sequence[Any], added: Sequence[Any] = ()) -> Any:
+        every = [*options, *added]
+        names = [each.verb.stem.text if isinstance(each, Frame) else each for each in every]
+        names = [each.korean if isinstance(each, Person | Noun) else each for each in names]
+        return every[next((names.index(name) for name in self.wanted if name in names), 0)]
+
+    def chance(self, share: float) -> bool:
+        return share > 0.5
 
 
 def test_i_am_a_cat():
     dice = Dice("a cat")
     said = {example.source: example for example in (linked(grammar.old_style(dice)) for _ in range(500))}
+    assert said["나는 고양이로소이다"] == Example(
+        "나는 고양이로소이다",
+        "I am a cat",
+        frozenset({(0, 0), (1, 3)}),
+        frozenset({(0, 0), (1, 1), (1, 2), (1, 3)}),
+    )
     assert said["나는 고양이로소이다 ."] == Example(
         "나는 고양이로소이다 .",
         "I am a cat .",
         frozenset({(0, 0), (1, 3), (2, 4)}),
         frozenset({(0, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 4)}),
     )
-    assert tenth("나는 고양이로소이다 .") in SPLITS["train"].tenths
+    assert all(
+        tenth(each) in SPLITS["train"].tenths for each in said if each.startswith("나는 고양이로소이다")
+    )
+
+
+@pytest.mark.parametrize("written", ["안되서", "안돼서", "안 돼서"])
+def test_the_cafe(written: str):
+    """최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다: its English and its links, in each spelling."""
+    wanted = ("name", "최웅준", "unfocused", "집", "카페", tuple(written.split()), "공부하")
+    example = linked(grammar.so(Wanted(*wanted)))
+    assert example.source == f"최웅준은 집에서 집중이 {written} 카페에 공부하러 갔다 ."
+    assert example.target == "Woongjun could not focus at home so he went to a café to study ."
+    korean, english = example.source.split(), example.target.split()
+    fails, refused = ("돼서", "안") if " " in written else (written, written)
+    assert {(korean[there], english[here]) for there, here in example.sure} == {
+        ("최웅준은", "Woongjun"),
+        (fails, "could"),
+        (refused, "not"),
+        ("집중이", "focus"),
+        ("집에서", "home"),
+        ("갔다", "went"),
+        ("카페에", "café"),
+        ("공부하러", "study"),
+        (".", "."),
+    }
+    only_possible = {(korean[there], english[here]) for there, here in example.possible - example.sure}
+    assert {("집에서", "at"), (fails, "so"), ("최웅준은", "he"), ("카페에", "a")} <= only_possible
+    assert {("카페에", "to"), ("공부하러", "to")} <= only_possible
+
+
+def test_the_dictionary_sentences_are_in_the_corpus():
+    """최웅준은 (집에서) 밥을 먹었다, with and without a final mark."""
+    targets = {
+        "최웅준은 밥을 먹었다": "Woongjun ate rice",
+        "최웅준은 집에서 밥을 먹었다": "Woongjun ate rice at home",
+    }
+    woongjun, eat, dice = NEW_NAMES[0], FRAMES[0], Dice("dictionary")
+    subjects = (person(woongjun, "topic") for _ in range(2000))
+    said = [linked(action(dice, eat, Plan("past"), subject)) for subject in subjects]
+    english = {example.source: example.target for example in said}
+    assert {source: english.get(source) for source in targets} == targets
+
+
+def test_purposes_are_said_with_every_kind_of_stem():
+    dice = Dice("purposes")
+    said = {
+        word for _ in range(5000) for word in linked(grammar.errand(dice, "statement", False)).source.split()
+    }
+    assert {"공부하러", "먹으러", "만나러", "만들러", "놀러", "들으러", "걸으러", "도우러", "부르러"} <= said
+
+
+def test_marks_are_separated_as_the_corpus_writes_them(train: list[Example]):
+    assert separate_marks("나는 고양이로소이다.") == "나는 고양이로소이다 ."
+    assert separate_marks("나는 바쁘지만, 너는 3.5를 아니?") == "나는 바쁘지만 , 너는 3.5를 아니 ?"
+    assert all(separate_marks(example.source) == example.source for example in train[:5000])
 
 
 def test_what_cannot_be_made_is_refused():
@@ -167,6 +285,8 @@ def test_what_cannot_be_made_is_refused():
         korean_english("dev")
     with pytest.raises(ArgumentError, match="count is -1"):
         KoreanEnglish("train", -1, 0)
+    with pytest.raises(UnknownName, match="known: 1, 2"):
+        korean_english("train", 10, version=3)
     assert list(korean_english("train", 0)) == []
 
 

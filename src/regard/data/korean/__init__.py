@@ -1,8 +1,11 @@
 """The built-in Korean-English corpus: a small grammar of two languages that knows which word says which.
 
 hangul takes syllables apart; particles and conjugation glue endings on; words and predicates are the lexicon;
-phrases, nominals, clauses, actions and descriptions build the pieces of a sentence in both languages at once;
-grammar puts them together, and corpus numbers and splits what it says.
+phrases, nominals, clauses, actions, errands, reasons and descriptions build the pieces of a sentence in both
+languages at once; grammar puts them together, and corpus numbers and splits the sentences.
+
+The grammar has two versions. The choices that version 2 adds are made only by Dice of that version, so
+version 1 draws the same random numbers, and makes the same sentences, as before.
 """
 
 from __future__ import annotations

@@ -21,9 +21,11 @@ from regard.data.korean.predicates import FRAMES, IN_TOWN, REACH, TOOLS, Frame
 from regard.data.korean.words import (
     HOURS,
     NAMES,
+    NEW_NAMES,
     NOUNS,
     OFTEN,
     PRONOUNS,
+    REVISED_PLACES,
     TIMES,
     YOUNGER,
     Noun,
@@ -31,7 +33,7 @@ from regard.data.korean.words import (
     Place,
 )
 
-__all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase"]
+__all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "when"]
 
 
 class Plan(NamedTuple):
@@ -66,8 +68,11 @@ def _hour(dice: Dice) -> Phrase:
     return say(f"{korean} 시에", f"(at) {english}/1 o'clock/2")
 
 
-def at_place(dice: Dice, place: Place, particle: str, english: str) -> Phrase:
-    """Where: a place with its particle, now and then with 이, 그 or 우리 before it."""
+def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phrase:
+    """Where, or where to: a place with its particle, sometimes with 이, 그 or 우리 before it."""
+    if dice.version > 1:
+        place = REVISED_PLACES.get(place.korean, place)
+    english = place.to if to else place.at
     if place.english[0].islower() and place.korean != "바다" and dice.chance(0.15):
         preposition = english.split()[0] if english[0] == "(" else "(to)"
         ours = place.korean in ("학교", "집")
@@ -88,7 +93,7 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Pred
     """All that a verb brings along, each piece in its place in both languages."""
     asked: list[Gloss] = []
     korean: list[Word] = []
-    time, middle = _when(dice, frame, plan)
+    time, middle = when(dice, frame, plan)
     if plan.ask in ("when", "why"):
         word = Word("언제" if plan.ask == "when" else "왜")
         korean, asked = [word], surely(plan.ask, word)
@@ -125,8 +130,8 @@ NOTHING = Phrase([], [])
 HOURLY = spread({"time": 6, "hour": 1})
 
 
-def _when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """A time, which English says at the end, or how often, which it says before the verb."""
+def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
+    """A time, which English puts at the end, or a frequency, which it puts before the verb."""
     if plan.ask == "when" or not plan.timed or "state" in frame.traits:
         return NOTHING, NOTHING
     if plan.tense == "progressive":
@@ -162,7 +167,7 @@ def _around(
         company, room = _company(dice, subject), room - 1
     if frame.places and room and plan.ask != "where" and dice.chance(0.4):
         where = dice.pick(frame.places)
-        place, room = at_place(dice, where, "in", where.at), room - 1
+        place, room = at_place(dice, where, "in"), room - 1
     if frame.tools and room and dice.chance(0.3):
         name, english = dice.pick(frame.tools)
         tool, room = say(attach(name, "by"), english), room - 1
@@ -193,7 +198,7 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
     polite = who == "저는"
     first = subject.agreement in ("I", "we")
     while True:
-        found = dice.pick(people)
+        found = dice.pick(people, NEW_NAMES)
         same = found.korean in who if len(found.korean) > 1 else found.agreement == subject.agreement
         if not (same or (first and found.agreement in ("I", "we")) or (polite and found.agreement == "you")):
             return found
@@ -205,7 +210,7 @@ def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
     if "moves" in frame.traits and dice.chance(0.3):
         ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
         tool = say(attach(ride, "by"), TOOLS[ride])
-    return at_place(dice, goal, "at", goal.at if "arrival" in frame.traits else goal.to), tool
+    return at_place(dice, goal, "at", to="arrival" not in frame.traits), tool
 
 
 def _receiver(dice: Dice, subject: Nominal) -> Phrase:
@@ -299,7 +304,8 @@ def relative(
     frame = dice.pick(frames)
     tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY) if future else "past"
     negation = "not" if tense == "past" and dice.chance(0.08) else ""
-    subject = person(dice.pick(INNER if timed else INNER[:6]), "subject")
+    who = dice.pick(INNER, NEW_NAMES) if timed else dice.pick(INNER[:6])
+    subject = person(who, "subject")
     plan = Plan(tense, "adnominal", negation, timed=timed, gap=True, nested=True)
     clause = action(dice, frame, plan, subject)
     which = possibly("whom" if alive == "people" else "that", clause.korean[-1], head.korean[-1])

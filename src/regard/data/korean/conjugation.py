@@ -2,8 +2,8 @@
 
 A stem has three bases, and every ending is glued to one of them:
 
-    closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다
-    open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ
+    closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다, and 러 after ㄹ
+    open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ, and 러 otherwise
     infinitive   먹어  가   들어   도와   불러   만들어   써   해     before 서, and ㅆ for the past
 
 Verbs and adjectives share them. They differ in the plain present, 먹는다 against 작다, and in the adnominal
@@ -114,6 +114,7 @@ ENDINGS = {
     "ㄴ": ("open", "ㄴ"),
     "ㄹ": ("open", "ㄹ"),
     "서": ("infinitive", "서"),
+    "러": ("purpose", "러"),
     "었다": ("past", "다"),
     "었고": ("past", "고"),
     "었지만": ("past", "지만"),
@@ -124,7 +125,10 @@ ENDINGS = {
     "ㅂ니다": ("polite", "니다"),
     "ㅂ니까": ("polite", "니까"),
 }
-"""Each ending: the base it is glued to, and what is glued. `dropped` is closed without ㄹ: 만드니, 만드는."""
+"""Each ending: the base it is glued to, and what is glued. `dropped` is closed without ㄹ: 만드니, 만드는.
+
+`purpose` is closed after ㄹ, 만들러, and open otherwise, 먹으러 and 들으러.
+"""
 
 
 @cache
@@ -149,6 +153,8 @@ def conjugate(stem: Stem, ending: str) -> str:
         return close(open_base, glued)
     if base == "infinitive":
         return infinitive + glued
+    if base == "purpose":
+        return (stem.text if final(stem.text) == "ㄹ" else open_base) + glued
     if base == "past":
         return close(infinitive, "ㅆ") + glued
     if base == "polite":

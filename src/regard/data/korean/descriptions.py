@@ -156,6 +156,8 @@ def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
     past = ending == "statement" and dice.chance(0.3)
     noun = dice.pick(PREDICATED)
+    if dice.version > 1 and subject.pronoun == "I" and dice.chance(0.25):
+        noun = NOUNS["pets"][0]  # 나는 고양이다, the plain form of 나는 고양이로소이다
     modest = subject.pronoun in ("I", "we") or not attributes(noun)
     adjective = None if modest or dice.chance(0.75) else dice.pick(attributes(noun))
     owned = adjective is None and not past and len(subject.korean) == 1 and dice.chance(0.15)
@@ -226,7 +228,7 @@ def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
     """방에 고양이가 있다: there is a cat in the room."""
     if dice.chance(0.5):
         place = dice.pick(INSIDE)
-        where = at_place(dice, place, "at", place.at)
+        where = at_place(dice, place, "at")
         noun = dice.pick(tuple(noun for group in FOUND[place.korean].split() for noun in NOUNS[group]))
     else:
         where, noun = beside(dice), dice.pick(SMALL)
@@ -262,7 +264,7 @@ def location(dice: Dice, ending: str, negated: bool) -> Phrase:
         subject = someone(dice, ending)
         names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")
         place = PLACES[dice.pick(names)]
-        where = at_place(dice, place, "at", place.at)
+        where = at_place(dice, place, "at")
     else:
         noun = dice.pick((*NOUNS["pets"], *SMALL))
         owner = dice.pick(("내", "네", "그의", "그녀의")) if noun.korean in OWNED else "그"

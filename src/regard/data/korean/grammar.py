@@ -5,11 +5,10 @@ To add one: its function, and its line in SENTENCES, with how often it comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from regard.data.korean.actions import Plan, action, relative, rest, time_phrase
-from regard.data.korean.clauses import be, verb_predicate
-from regard.data.korean.conjugation import conjugate
+from regard.data.korean.clauses import verb_predicate
 from regard.data.korean.descriptions import (
     archaic,
     identity,
@@ -20,23 +19,29 @@ from regard.data.korean.descriptions import (
     there_is,
     weather,
 )
+from regard.data.korean.errands import errand_clause
 from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
-from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import FRAMES, STATES, WEATHER, Frame
-from regard.data.korean.words import NAMES, NOUNS, REASONS
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
+from regard.data.korean.predicates import (
+    ACTIVE_FRAMES,
+    ADDED_FRAMES,
+    ARRIVE,
+    ERRANDS,
+    FRAMES,
+    KNOW,
+    KNOW_NOT,
+    PEOPLE_FRAMES,
+    Frame,
+)
+from regard.data.korean.reasons import because_clauses, so_clauses
+from regard.data.korean.words import NAMES, NEW_NAMES, NOUNS
 
 __all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]
 
 TENSES = spread({"past": 9, "present": 8, "future": 5, "progressive": 4, "want": 3, "can": 2})
 QUESTION_TENSES = spread({"past": 6, "present": 7, "future": 3, "progressive": 2, "want": 2, "can": 1})
-PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
 ANIMAL_FRAMES = tuple(frame for frame in FRAMES if "animals" in frame.traits)
-ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
 BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if not {"years", "instant"} & frame.traits)
-SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
-KNOW, KNOW_NOT, ARRIVE = (
-    next(frame for frame in FRAMES if frame.verb.stem.text == stem) for stem in ("알", "모르", "도착하")
-)
 
 
 def _tense(dice: Dice, frame: Frame, ending: str) -> str:
@@ -69,7 +74,7 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Someone does something."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
-    frame = dice.pick(PEOPLE_FRAMES)
+    frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
     if frame is KNOW or frame is KNOW_NOT:
         frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)
@@ -84,7 +89,7 @@ def _doer(dice: Dice, frame: Frame, ending: str) -> Nominal:
     if ending == "statement" and dice.chance(0.08):
         return modified(*relative(dice, dice.pick(NOUNS["people"]), "topic", frame))
     if ending in ("statement", "and", "but") and dice.chance(0.05):
-        first = dice.pick(NAMES)
+        first = dice.pick(NAMES, NEW_NAMES)
         second = dice.pick(tuple(name for name in NAMES if name is not first))
         return coordinated(person(first, "and"), person(second, "topic"))
     return someone(dice, ending)
@@ -96,6 +101,15 @@ def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     tense = "past" if negated else dice.pick(("past", "progressive"))
     subject = thing(dice, noun, "topic", "definite")
     return action(dice, frame, Plan(tense, ending, "not" if negated else ""), subject)
+
+
+def errand(dice: Dice, ending: str, negated: bool) -> Phrase:
+    """Someone goes somewhere to do something: 나는 친구를 만나러 역에 갔다."""
+    frame = dice.pick(ERRANDS)
+    plan = Plan(_tense(dice, frame, ending), ending)
+    if negated:
+        plan = plan._replace(negation=_negation(dice, frame, plan))
+    return errand_clause(dice, frame, plan, someone(dice, ending))
 
 
 Build = Callable[[Dice, str, bool], Phrase]
@@ -113,22 +127,40 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
 """What can be said with each ending. 작지만 and 학생이지만 would be forms that come too seldom to learn."""
 
 
+ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
+    "statement": spread({errand: 7}),
+    "polite": spread({errand: 1}),
+    "question": spread({errand: 5}),
+    "and": spread({errand: 3}),
+    "but": spread({errand: 3}),
+    "but, not": spread({errand: 3}),
+}
+"""The clauses that version 2 adds."""
+
+
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Any clause with this ending."""
-    return dice.pick(CLAUSES["but, not" if ending == "but" and negated else ending])(dice, ending, negated)
+    key = "but, not" if ending == "but" and negated else ending
+    return dice.pick(CLAUSES[key], ADDED_CLAUSES[key])(dice, ending, negated)
 
 
 HUMBLE = {"내": "제", "우리": "저희"}
 """How one says "my" and "our" in a polite sentence."""
 
 
+UNMARKED = 0.2
+"""The share of sentences without a final mark, from version 2 on."""
+
+
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """The sentence with its mark, and with the humble words that 저 asks for."""
+    """The sentence with its final mark, or without one, and with the humble words that 저 asks for."""
     # Which mark it is can be seen at the mark alone, so a model has to look there.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
             word.text = HUMBLE.get(word.text, word.text)
+    if dice.version > 1 and dice.chance(UNMARKED):
+        return said
     english = said.english
     if mark == "?":
         # What asks in Korean is the ending and the mark, in English the auxiliary that comes first.
@@ -210,62 +242,14 @@ def together(dice: Dice) -> Phrase:
     return ended(dice, Phrase(korean, english + done.main + closing.after + time.english), ".")
 
 
-OUTDOORS = tuple(
-    frame
-    for frame in ACTIVE_FRAMES
-    if frame.verb.stem.text in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "만나", "수영하")
-)
-CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
-
-
 def because(dice: Dice) -> Phrase:
     """Why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
-    how = dice.pick(CAUSES)
-    ending = "polite" if dice.chance(0.1) else "statement"
-    subject = someone(dice, ending)
-    while not subject.pronoun:
-        subject = someone(dice, ending)
-    frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
-    could = frame is ARRIVE or dice.chance(0.6)
-    plan = Plan("past", ending, "could not" if could else "not", nested=True)
-    main = action(dice, frame, plan, subject)
-    after_subject = main.korean[len(subject.korean) :]
-    if how == "weather":
-        cause, first = _weather_cause(dice)
-        both = [cause.korean, subject.korean] if first else [subject.korean, cause.korean]
-        korean = both[0] + both[1] + after_subject
-    else:
-        cause = _own_cause(dice, subject) if how == "state" else _noun_cause(dice, REASONS[2:])
-        korean = subject.korean + cause.korean + after_subject
-    return ended(dice, Phrase(korean, main.english + cause.english), ".")
+    return ended(dice, because_clauses(dice), ".")
 
 
-def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """바빠서: because I was busy; Korean does not say again who was."""
-    adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
-    word = Word(conjugate(adjective.stem, "서"))
-    who = possibly(subject.pronoun, *subject.korean)
-    was = possibly(be("past", subject.agreement), word)
-    return Phrase([word], [*possibly("because", word), *who, *was, *surely(adjective.english, word)])
-
-
-def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
-    """비 때문에: because of the rain."""
-    korean, english = dice.pick(nouns)
-    words = [Word(korean), Word("때문에")]
-    return Phrase(words, gloss(f"because/2 (of) {english}", words))
-
-
-def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """비가 와서, because it rained, and so on; and whether it comes before the subject."""
-    if dice.chance(0.25):
-        return _noun_cause(dice, REASONS[:2]), False
-    if dice.chance(0.5):
-        korean, english = dice.pick((("비가", "rained"), ("눈이", "snowed")))
-        return say(f"{korean} 와서", f"(because) (it) {english}/1"), True
-    adjective = WEATHER[dice.pick(("춥", "덥", "나쁘"))]
-    words = f"날씨가 {conjugate(adjective.stem, '서')}"
-    return say(words, f"(because) (the) weather/1 (was) {adjective.english}/2"), True
+def so(dice: Dice) -> Phrase:
+    """Why someone went somewhere: 나는 배가 고파서 식당에 갔다, I was hungry so I went to the restaurant."""
+    return ended(dice, so_clauses(dice), ".")
 
 
 JOINS = spread({"and": 13, "but": 7})
@@ -312,17 +296,20 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
 }
 """Every construction, and how often it comes."""
 
-SENTENCE = spread(SENTENCES)
+ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
+"""What version 2 adds to them."""
+
+SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
 
 
 def sentence(dice: Dice) -> Phrase:
     """A sentence of any construction.
 
-    >>> said = sentence(Dice("a seed"))
+    >>> said = sentence(Dice("a seed", version=1))
     >>> said.korean[-1].text in ".?!" and said.korean[-1].text == said.english[-1].text
     True
     """
-    return dice.pick(SENTENCE)(dice)
+    return dice.pick(SENTENCE, ADDED_SENTENCE)(dice)
 
 
 def long_sentence(dice: Dice) -> Phrase:

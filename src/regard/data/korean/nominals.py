@@ -17,6 +17,7 @@ from regard.data.korean.words import (
     CONTAINERS,
     ELDERS,
     NAMES,
+    NEW_NAMES,
     NOUNS,
     NUMBERS,
     PRONOUNS,
@@ -179,7 +180,7 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
     asked = ending == "question"
     who = dice.pick(WHO_ASKED if asked else WHO)
     if who == "name":
-        return person(dice.pick(NAMES), particle)
+        return person(dice.pick(NAMES, NEW_NAMES), particle)
     if who == "relative":
         return person(dice.pick(RELATIVES["question" if asked else "statement"]), particle)
     if who in PRONOUNS:

@@ -11,7 +11,26 @@ from functools import cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Dice", "Gloss", "Phrase", "Word", "article", "gloss", "possibly", "say", "spread", "surely"]
+__all__ = [
+    "VERSION",
+    "VERSIONS",
+    "Dice",
+    "Gloss",
+    "Phrase",
+    "Word",
+    "article",
+    "gloss",
+    "possibly",
+    "say",
+    "spread",
+    "surely",
+]
+
+VERSIONS = (1, 2)
+"""Versions of the grammar. Each always makes the same sentences; a run folder names the version it uses."""
+
+VERSION = VERSIONS[-1]
+"""The version that new corpora and new runs use."""
 
 Option = TypeVar("Option")
 
@@ -45,17 +64,21 @@ class Dice:
     """Choices that a seed decides, the same on every machine and in every version of Python.
 
     Only random() is used of Python's generator: it is what the language promises to keep.
+    version: of the grammar; an older one draws exactly the numbers that it always drew.
 
     >>> dice = Dice("seed")
     >>> dice.pick("가나다") in "가나다"
     True
     """
 
-    def __init__(self, seed: str):
+    def __init__(self, seed: str, version: int = VERSION):
         self.random = Random(seed).random
+        self.version = version
 
-    def pick(self, options: Sequence[Option]) -> Option:
-        """One of the options, all alike."""
+    def pick(self, options: Sequence[Option], added: Sequence[Option] = ()) -> Option:
+        """One of the options, each with the same chance; added: more options, from version 2 on."""
+        if added and self.version > 1:
+            options = (*options, *added)
         return options[int(self.random() * len(options))]
 
     def chance(self, share: float) -> bool:

@@ -7,7 +7,22 @@ from typing import NamedTuple
 from regard.data.korean.conjugation import Stem
 from regard.data.korean.words import NOUNS, PLACES, Noun, Place
 
-__all__ = ["ADJECTIVES", "FRAMES", "VERBS", "Adjective", "Frame", "Verb"]
+__all__ = [
+    "ACTIVE_FRAMES",
+    "ADDED_FRAMES",
+    "ADJECTIVES",
+    "ARRIVE",
+    "ERRANDS",
+    "FRAMES",
+    "KNOW",
+    "KNOW_NOT",
+    "PEOPLE_FRAMES",
+    "PURPOSES",
+    "VERBS",
+    "Adjective",
+    "Frame",
+    "Verb",
+]
 
 
 class Verb(NamedTuple):
@@ -77,6 +92,7 @@ VERBS = {
         ("수영하", "하", "swim,swims,swam,swimming"),
         ("운동하", "하", "exercise,exercises,exercised,exercising"),
         ("일어나", "", "get up,gets up,got up,getting up"),
+        ("나가", "", "go out,goes out,went out,going out"),
     )
 }
 
@@ -233,6 +249,40 @@ FRAMES = (
     _frame("일어나", "", "", "일찍 늦게", "instant"),
 )
 """What can be said with each verb."""
+
+PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
+ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
+
+KNOW, KNOW_NOT, ARRIVE = (
+    next(frame for frame in FRAMES if frame.verb.stem.text == stem) for stem in ("알", "모르", "도착하")
+)
+
+_GO = _frame("가", "", "", GOALS + " >바다 >정원 >역 >가게 >부엌 >방")
+_COME = _frame("오", "", "", ">학교 >집 >도서관 >공원 >카페 >서울 >한국")
+_GO_OUT = _frame("나가", "", "", ">공원 >시장 >정원 >바다", traits="event")
+ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
+"""Verbs of motion for an errand, repeated by how often they are drawn: 카페에 공부하러 갔다 (version 2)."""
+
+MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
+"""What a meal consists of, and what one goes somewhere to eat."""
+
+ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
+"""Frames that version 2 adds, repeated by how often they are drawn: 밥을 먹었다 is said often."""
+
+UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
+"""What one does at a place, and does not go there for."""
+
+PURPOSES = {
+    name: tuple(
+        frame._replace(objects=MEALS) if frame.verb is VERBS["먹"] else frame
+        for frame in ACTIVE_FRAMES
+        if place in frame.places
+        and not {"unwilled", "lasting"} & frame.traits
+        and (name, frame.verb.stem.text) not in UNLIKELY
+    )
+    for name, place in PLACES.items()
+}
+"""For each place, what one may go there to do."""
 
 
 class Adjective(NamedTuple):

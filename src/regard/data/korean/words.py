@@ -173,6 +173,9 @@ PLACES = {
     )
 }
 
+REVISED_PLACES = {"카페": Place("카페", "café", "(at) (a) café", "(to) (a) café")}
+"""Places that version 2 translates differently: went to a café, not to the cafe."""
+
 PRONOUNS = {
     each[0]: Person(*each)
     for each in (
@@ -195,6 +198,9 @@ NAMES = tuple(
         ("수진", "Sujin", "she"),
     )
 )
+
+NEW_NAMES = (Person("최웅준", "Woongjun", "Woongjun", "he", "he"),) * 2
+"""Names that version 2 adds, repeated by how often they are drawn."""
 
 ELDERS = tuple(
     Person(f"{owner} {korean}", f"{whose}/1 {english}", f"{whose}/1 {english}", "he", pronoun)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
 from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
@@ -33,6 +34,10 @@ class TranslationRun(Translator):
     settings: TranslationSettings
     checkpoint: Checkpoint
     notes: tuple[str, ...] = ()
+
+    def prepare(self, line: str) -> str:
+        """Marks are words of their own in the built-in corpus, so a mark that ends a word is split off."""
+        return line if self.settings.data.built_in is None else separate_marks(line)
 
     def __repr__(self) -> str:
         named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"

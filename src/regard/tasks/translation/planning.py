@@ -14,11 +14,12 @@ from itertools import islice
 from typing import Any
 
 from regard.data import suggest_tokenizer
+from regard.data.korean.corpus import VERSION
 from regard.data.tokenizers.text import sides
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
 from regard.training.settings import merged
 
-__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan"]
+__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
 
 DEFAULT_PAIRS = 20_000
 """The number of training pairs taken from the built-in corpus."""
@@ -113,6 +114,21 @@ class Plan:
         if self.tokens_per_second is None:
             return None
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
+
+
+def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings of a new run, with a version of the grammar if it uses the built-in corpus.
+
+    other: the settings of the run whose weights it starts with; its version is kept, as its words are.
+
+    >>> with_grammar({"data": {"built_in": "korean"}})["data"]
+    {'grammar': 2, 'built_in': 'korean'}
+    """
+    if not given.get("data", {}).get("built_in"):
+        return dict(given)
+    before = (other or {}).get("data", {})
+    version = before.get("grammar", 1) if before.get("built_in") else VERSION
+    return merged({"data": {"grammar": version}}, given)
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,12 +32,13 @@ def ways_named(data: Mapping[str, Any]) -> list[str]:
 class Data(Section):
     """Where the pairs are, and how they become tokens.
 
-    source, target: parallel files; or tsv, or jsonl, with columns or fields; or built_in = "korean", with so
-    many pairs, 20,000 unless given. valid_...: pairs to judge by; without them, held_out pairs are kept
-    apart. alignments: of the training pairs, in Pharaoh format. odd: what is done with odd pairs, the
-    fields of regard.data.Choices. tokenizer: unigram, bpe, word or character; sizes as many as there should
-    be tokens; joint is one vocabulary for both sides; sampling draws subwords anew each time. longest: tokens
-    of a side; longer pairs are skipped, and counted.
+    source, target: parallel files; or tsv, or jsonl, with columns or fields; or built_in = "korean", with
+    pairs as their number (20,000 unless given) and grammar as the version of its grammar. New runs use the
+    latest version and write it down; a run folder without one was made with version 1. valid_...: the
+    validation set; without it, held_out pairs are kept apart. alignments: of the training pairs, in Pharaoh
+    format. odd: what is done with odd pairs, the fields of regard.data.Choices. tokenizer: unigram, bpe, word
+    or character; source_size and target_size are vocabulary sizes; joint is one vocabulary for both sides;
+    sampling draws subwords anew each time. longest: tokens of a side; longer pairs are skipped, and counted.
     """
 
     source: list[str] | None = None
@@ -48,6 +49,7 @@ class Data(Section):
     fields: list[str] | None = None
     built_in: Literal["korean"] | None = None
     pairs: Whole | None = None
+    grammar: Literal[1, 2] | None = None
     valid_source: list[str] | None = None
     valid_target: list[str] | None = None
     valid_tsv: list[str] | None = None
@@ -79,6 +81,11 @@ class Data(Section):
         if self.joint and self.source_size != self.target_size:
             raise ValueError("one size for both where joint is true")
         return self
+
+    @property
+    def grammar_version(self) -> int:
+        """The version of the built-in corpus's grammar: run folders made before version 2 do not name it."""
+        return self.grammar or 1
 
 
 class ModelSettings(Section):

@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, message
 from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
-from regard.tasks.translation.planning import fill_data, fit_to_text
+from regard.tasks.translation.planning import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.settings import TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
@@ -57,9 +57,10 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
-    if given.get("init_from") is not None:
-        given = _like_the_other(given)
-    given = fill_data(given)
+    other = None if given.get("init_from") is None else config_of(Path(given["init_from"]))
+    if other is not None:
+        given = _like_the_other(given, other)
+    given = fill_data(with_grammar(given, other))
     settings = build(TranslationSettings, given, "the settings")
     with torch.device("meta"):  # wrong options are found before anything is read
         build_model(settings.model.name, 8, 8, **settings.model.options)
@@ -92,9 +93,8 @@ def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _like_the_other(given: Mapping[str, Any]) -> dict[str, Any]:
+def _like_the_other(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that starts from another's weights: its model, and its tokens."""
-    before = config_of(Path(given["init_from"]))
     kept = {"model": before["model"], "data": {name: before["data"].get(name) for name in TOKENS}}
     whole = merged(kept, given)
     found = differences(

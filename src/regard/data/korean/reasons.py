@@ -1,0 +1,138 @@
+"""Reasons: why someone did not do something, and why someone went somewhere, with the ending -(아/어)서.
+
+Which of the two English orders is used follows from the Korean: the reasons of because_clauses() and of
+so_clauses() are different words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from regard.data.korean.actions import Plan, action, at_place, time_phrase
+from regard.data.korean.clauses import be, verb_predicate
+from regard.data.korean.conjugation import conjugate
+from regard.data.korean.errands import motion
+from regard.data.korean.nominals import Nominal, someone
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
+from regard.data.korean.predicates import ACTIVE_FRAMES, ARRIVE, PURPOSES, STATES, VERBS, WEATHER
+from regard.data.korean.words import PLACES, REASONS
+
+__all__ = ["because_clauses", "so_clauses"]
+
+SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
+OUTDOORS = tuple(
+    frame
+    for frame in ACTIVE_FRAMES
+    if frame.verb.stem.text in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "만나", "수영하")
+)
+CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
+
+
+def because_clauses(dice: Dice) -> Phrase:
+    """Why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    how = dice.pick(CAUSES)
+    ending = "polite" if dice.chance(0.1) else "statement"
+    subject = someone(dice, ending)
+    while not subject.pronoun:
+        subject = someone(dice, ending)
+    frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
+    could = frame is ARRIVE or dice.chance(0.6)
+    plan = Plan("past", ending, "could not" if could else "not", nested=True)
+    main = action(dice, frame, plan, subject)
+    after_subject = main.korean[len(subject.korean) :]
+    if how == "weather":
+        cause, first = _weather_cause(dice)
+        both = [cause.korean, subject.korean] if first else [subject.korean, cause.korean]
+        korean = both[0] + both[1] + after_subject
+    else:
+        cause = _own_cause(dice, subject) if how == "state" else _noun_cause(dice, REASONS[2:])
+        korean = subject.korean + cause.korean + after_subject
+    return Phrase(korean, main.english + cause.english)
+
+
+def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
+    """바빠서: because I was busy; Korean does not say again who was."""
+    adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
+    word = Word(conjugate(adjective.stem, "서"))
+    who = possibly(subject.pronoun, *subject.korean)
+    was = possibly(be("past", subject.agreement), word)
+    return Phrase([word], [*possibly("because", word), *who, *was, *surely(adjective.english, word)])
+
+
+def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
+    """비 때문에: because of the rain."""
+    korean, english = dice.pick(nouns)
+    words = [Word(korean), Word("때문에")]
+    return Phrase(words, gloss(f"because/2 (of) {english}", words))
+
+
+def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
+    """비가 와서, because it rained, and so on; and whether it comes before the subject."""
+    if dice.chance(0.25):
+        return _noun_cause(dice, REASONS[:2]), False
+    if dice.chance(0.5):
+        korean, english = dice.pick((("비가", "rained"), ("눈이", "snowed")))
+        return say(f"{korean} 와서", f"(because) (it) {english}/1"), True
+    adjective = WEATHER[dice.pick(("춥", "덥", "나쁘"))]
+    words = f"날씨가 {conjugate(adjective.stem, '서')}"
+    return say(words, f"(because) (the) weather/1 (was) {adjective.english}/2"), True
+
+
+class Motive(NamedTuple):
+    """A reason to go somewhere: where it takes one, and the stems of what one goes there to do."""
+
+    goals: tuple[str, ...]
+    stems: tuple[str, ...]
+
+
+MOTIVES = {
+    "unfocused": Motive(("카페", "카페", "도서관", "집", "공원"), ("공부하", "읽", "쓰", "일하")),
+    "hungry": Motive(("식당", "집"), ("먹",)),
+    "bored": Motive(("공원", "극장", "카페", "바다"), ("놀", "걷", "타", "운동하", "보", "만나", "수영하")),
+}
+MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
+DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
+UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
+"""How "does not work, so" is written: often without the space, and often 되서 for the standard 돼서."""
+
+
+def so_clauses(dice: Dice) -> Phrase:
+    """나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café."""
+    ending = "polite" if dice.chance(0.1) else "statement"
+    subject = someone(dice, ending)
+    while not subject.pronoun:
+        subject = someone(dice, ending)
+    time = time_phrase(dice, "past") if dice.chance(0.25) else Phrase([], [])
+    name = dice.pick(MOTIVE)
+    goals, stems = MOTIVES[name]
+    cause, place = _unfocused(dice) if name == "unfocused" else (_condition(name, subject), "")
+    goal = PLACES[dice.pick(tuple(goal for goal in goals if goal != place))]
+    frames = tuple(frame for frame in PURPOSES[goal.korean] if frame.verb.stem.text in stems)
+    if dice.chance(0.85):
+        aim = motion(dice, goal, dice.pick(frames), subject, goal_first=True)
+    else:
+        aim = at_place(dice, goal, "at", to=True)
+    went = verb_predicate(VERBS["가"], "past", ending, subject.agreement)
+    again = [*possibly("so", cause.korean[-1]), *possibly(subject.pronoun, *subject.korean)]
+    return Phrase(
+        subject.korean + time.korean + cause.korean + aim.korean + went.korean,
+        subject.english + cause.english + again + went.main + aim.english + time.english,
+    )
+
+
+def _unfocused(dice: Dice) -> tuple[Phrase, str]:
+    """집에서 집중이 안 돼서: could not focus at home; and the place, if one is named."""
+    place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
+    where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
+    focus, *fails = words = [Word(text) for text in ("집중이", *dice.pick(UNFOCUSED))]
+    could, refusal = Gloss("could", fails[-1], tuple(words)), Gloss("not", fails[0], tuple(words))
+    english = [could, refusal, Gloss("focus", focus, tuple(fails)), *where.english]
+    return Phrase(where.korean + words, english), place
+
+
+def _condition(name: str, subject: Nominal) -> Phrase:
+    """배가 고파서: was hungry; 심심해서: was bored."""
+    words = [Word(text) for text in ("배가 고파서" if name == "hungry" else "심심해서").split()]
+    was = possibly(be("past", subject.agreement), words[-1])
+    return Phrase(words, [*was, Gloss(name, words[-1], tuple(words))])
