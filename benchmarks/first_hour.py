@@ -6,7 +6,7 @@ python -m benchmarks.first_hour --tsv eng-deu.txt --cells gpu-2 --slots 0,1,2,3
 The file has English and German in its first two columns, as Tatoeba's does. 1,000 pairs are held out for the
 test, none of whose sentences is in the training data. Each slot is a list of CPU cores that one training at a
 time is pinned to; trainings in several slots run at the same time. BLEU is sacreBLEU on the 1,000 test pairs,
-decoded greedily with the best checkpoint.
+decoded greedily with the best checkpoint. Cells that an earlier call of the same day measured are kept.
 """
 
 from __future__ import annotations
@@ -118,14 +118,15 @@ def table(trained: Iterable[Trained]) -> list[tuple[str, float, str, float, floa
     return rows
 
 
-def summary(trained: list[Trained]) -> str:
-    """The results as Markdown: the comparison, and every training."""
-    lines = ["| cell | plain command | best by hand | its BLEU | ratio |", "| --- | --- | --- | --- | --- |"]
+def summary(trained: list[Trained], about: str = "") -> str:
+    """The results as Markdown: the comparison, and every training. about: where they were measured."""
+    lines = ["# First hour: the plain command beside settings tried by hand", "", about, ""] if about else []
+    lines += ["| cell | plain command | best by hand | its BLEU | ratio |", "| --- | --- | --- | --- | --- |"]
     for cell, plain, setting, best, ratio in table(trained):
         lines.append(f"| {cell} | {plain:.1f} | {setting} | {best:.1f} | {ratio:.2f} |")
     lines += [
         "",
-        "| cell | setting | seed | BLEU | steps | seconds |",
+        "| cell | setting | seed | BLEU | best step | seconds |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for each in trained:
@@ -224,7 +225,14 @@ def main() -> None:
     if given.tsv is None or not given.tsv.is_file():
         parser.error("--tsv names no file: English, a tab and German on each line")
     path = given.out / f"{datetime.date.today()}-{given.name}"
-    trained: list[Trained] = []
+    record = path.with_suffix(".json")
+    kept = json.loads(record.read_text(encoding="utf-8"))["trained"] if record.is_file() else []
+    trained = [Trained(**each) for each in kept if each["cell"] not in given.cells]
+    machine = environment()
+    about = (
+        f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, decoded greedily with the best checkpoint. "
+        f"{', '.join(machine.values())}; each CPU training pinned to two cores, {len(given.slots)} at a time."
+    )
     with TemporaryDirectory() as folder:
         data = Path(folder)
         split(given.tsv, data)
@@ -243,9 +251,9 @@ def main() -> None:
                 done = train(*job, data, slot)
                 trained.append(done)
                 print(f"{done.cell} {done.setting}: BLEU {done.bleu}, {done.steps} steps", flush=True)
-                written = {"environment": environment(), "trained": [asdict(each) for each in trained]}
-                path.with_suffix(".json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-                path.with_suffix(".md").write_text(summary(trained), encoding="utf-8")
+                written = {"environment": machine, "trained": [asdict(each) for each in trained]}
+                record.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+                path.with_suffix(".md").write_text(summary(trained, about), encoding="utf-8")
 
         threads = [threading.Thread(target=work, args=(slot,)) for slot in given.slots]
         for thread in threads:

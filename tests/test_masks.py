@@ -337,6 +337,7 @@ def test_no_lengths_are_no_problem():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_lengths_on_a_gpu_are_not_waited_for():
     x, lengths = torch.randn(2, 7, 64, device="cuda"), torch.tensor([3, 9], device="cuda")
     expected = regard.attention(x, x, mask=regard.padding(lengths.clamp(max=7))).output
