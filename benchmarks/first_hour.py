@@ -229,9 +229,12 @@ def main() -> None:
     kept = json.loads(record.read_text(encoding="utf-8"))["trained"] if record.is_file() else []
     trained = [Trained(**each) for each in kept if each["cell"] not in given.cells]
     machine = environment()
-    about = (
-        f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, decoded greedily with the best checkpoint. "
-        f"{', '.join(machine.values())}; each CPU training pinned to two cores, {len(given.slots)} at a time."
+    about = "\n".join(
+        (
+            f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, greedy, with the best checkpoint.",
+            ", ".join(f"{name} {value}" for name, value in machine.items()),
+            f"{len(given.slots)} trainings at a time, each CPU training pinned to two cores.",
+        )
     )
     with TemporaryDirectory() as folder:
         data = Path(folder)

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src")]
 KEPT = ROOT / "docs" / "learned.json"
 
-SENTENCE = "날씨가 추워서 그녀는 버스로 집에 안 갔다 ."
-TRANSLATION = "she did not go home by bus because the weather was cold ."
+SENTENCE = "최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다"
+TRANSLATION = "Woongjun could not focus at home so he went to a café to study"
 TITLE = "Attention weights, Korean to English"
 DIGITS = 3
 

@@ -30,7 +30,7 @@ FIRST_STEPS, FIRST_PART = 20, 0.1
 REPLAN = tuple(part / 20 for part in range(1, 20))
 """The parts of a wall-clock budget after which the number of steps is estimated again."""
 
-TOLERANCE = 0.1
+TOLERANCE = 0.2
 """A new estimate is logged if it differs by more than this part."""
 
 FEW_STEPS = 200
