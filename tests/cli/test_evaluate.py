@@ -69,7 +69,7 @@ def test_the_built_in_corpus_has_its_links(command, trained, unseeing):
     for split in ("test", "long", "valid"):
         said = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
         found = json.loads(said.out)
-        examples = list(korean_english(split, 4))
+        examples = list(korean_english(split, 4, version=1))
         translator = load_translator(trained, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         assert found["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
@@ -79,17 +79,18 @@ def test_the_built_in_corpus_has_its_links(command, trained, unseeing):
 
 
 def test_a_run_is_evaluated_with_the_grammar_that_it_was_trained_with(command, trained, tmp_path):
-    old = Path(shutil.copytree(trained, tmp_path / "old"))
-    config = (old / "config.toml").read_text()
-    assert "grammar = 2\n" in config
-    (old / "config.toml").write_text(config.replace("grammar = 2\n", ""))
-    for folder, version in ((trained, 2), (old, 1)):
+    config = (trained / "config.toml").read_text()
+    assert "grammar = 1\n" in config
+    for name, version in (("", 1), ("grammar = 1\n", 1), ("grammar = 2\n", 2)):
+        folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
+        (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
         said = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
         examples = list(korean_english("test", 4, version=version))
         translator = load_translator(folder, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         score = bleu(texts, [each.target for each in examples]).value
-        assert json.loads(said.out)["scores"][0]["value"] == score
+        found = json.loads(said.out)
+        assert found["scores"][0]["value"] == score and f"grammar {version}" in found["data"]
 
 
 def test_translations_that_are_there_need_no_run(command, korean):

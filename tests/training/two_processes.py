@@ -14,7 +14,7 @@ from regard.tasks.translation import Machine, train_translation
 from regard.training.settings import merged
 
 SETTINGS: dict[str, Any] = {
-    "data": {"built_in": "korean", "pairs": 300, "held_out": 8},
+    "data": {"built_in": "korean", "pairs": 300, "held_out": 8, "grammar": 1},
     "model": {"name": "luong", "width": 16, "dropout": 0.0},
     "training": {"steps": 12, "accumulate": 2, "warm_up": 4, "log_every": 1},
     "evaluation": {"sentences": 2, "samples": 0},
