@@ -48,9 +48,9 @@ def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("cost", "best"),
     [
         ({1: 8, 2: 4, 4: 2, 6: 1}, 6),
-        ({1: 1, 2: 500}, 1),
-        ({1: 4, 2: 2, 4: 2, 6: 1}, 2),
-        ({1: 1, 2: 0.99}, 1),
+        ({1: 1, 2: 500, 4: 500, 6: 500}, 1),
+        ({1: 4, 2: 2, 4: 2, 6: 3}, 2),
+        ({1: 1, 2: 0.99, 4: 2, 6: 2}, 1),
     ],
 )
 def test_the_fastest_number_of_threads_is_set(
@@ -61,5 +61,5 @@ def test_the_fastest_number_of_threads_is_set(
 
 
 def test_an_operation_is_timed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(speed, "THREAD_SECONDS", 0.01)
+    monkeypatch.setattr(speed, "TURN_SECONDS", 0.01)
     assert 0 < speed.operation_seconds() <= 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from statistics import median
@@ -19,8 +18,8 @@ __all__ = ["Rehearsal", "fastest_threads"]
 SECONDS, LEAST, MOST = 0.6, 3, 50
 """A measurement takes this long, but at least and at most this many steps."""
 
-THREAD_SECONDS = 0.2
-"""How long each number of threads is timed."""
+TURNS, TURN_SECONDS = 5, 0.05
+"""How often each number of threads is timed, and how long each time."""
 
 UNTIMED = {"cuda": 6}
 """Steps before the first that is timed, 1 on other devices: on a GPU they compile and capture kernels."""
@@ -60,26 +59,29 @@ def fastest_threads(most: int) -> int:
     """The number of threads, up to `most`, with which torch is fastest now; it is set as torch's number.
 
     Threads wait for each other at the end of every operation, so that where other programs use the cores, two
-    threads are slower than one: a training step can take a hundred times as long. One thread is timed first,
-    with a small operation, then twice as many as long as that is faster.
+    threads are slower than one: a training step can take a hundred times as long. So small operations are
+    timed, with one thread, two, four and so on in turn, and the medians of several turns compared.
     """
-    best, seconds = 1, math.inf
-    for count in sorted({*(2**power for power in range(most.bit_length())), most}):
-        torch.set_num_threads(count)
-        now = operation_seconds()
-        if now > GAIN * seconds:
-            break
-        best, seconds = count, now
+    counts = sorted({*(2**power for power in range(most.bit_length())), most})
+    found: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(TURNS):
+        for count in counts:
+            torch.set_num_threads(count)
+            found[count].append(operation_seconds())
+    best = counts[0]
+    for count in counts[1:]:
+        if median(found[count]) < GAIN * median(found[best]):
+            best = count
     torch.set_num_threads(best)
     return best
 
 
 def operation_seconds() -> float:
-    """The mean duration of operations like those of a training step, over THREAD_SECONDS."""
+    """The mean duration of operations like those of a training step, over a short time."""
     x, weight = torch.ones(64, 256), torch.full((256, 512), 1e-3)
     torch.tanh(x @ weight)  # starts the threads
     began, count = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - began) < THREAD_SECONDS:
+    while (elapsed := time.perf_counter() - began) < TURN_SECONDS:
         torch.tanh(x @ weight)
         count += 1
     return elapsed / max(count, 1)
