@@ -70,7 +70,7 @@ class Layered:
     Head 1 of layer 0 reads rightly, one step late; all else looks at random.
     """
 
-    look = "*cross"
+    look, unit = "*cross", "auto"
 
     def __init__(self, pairs: list[list[int]], seed: int):
         self.pairs, self.generator = pairs, torch.Generator().manual_seed(seed)
