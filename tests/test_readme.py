@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.reading import PACKAGE, ROOT, settings, short, texts
 
@@ -58,14 +61,14 @@ def here(command: str) -> list[str]:
     return [sys.executable, *ways[name], *words[1:]]
 
 
-def call(words: list[str], folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def call(words: list[str], folder: Path = ROOT, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run it as a reader would, not as a part of the `make test` that runs this."""
     ours = ("MAKE", "MFLAGS", "ARGS", "PYTEST_", "COV_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"PYTHONPATH": str(PACKAGE.parent), "PYTHONIOENCODING": "utf-8"}
     environment |= {"REGARD_CACHE": str(folder / "cache")} if folder != ROOT else {}
     return subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=300
+        words, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=timeout
     )
 
 
@@ -89,6 +92,18 @@ def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path):
         ran = call(here(short), ROOT if short.startswith("make") else tmp_path)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}"
         assert (ran.stdout + ran.stderr).strip() and "Traceback" not in ran.stderr, command
+
+
+@pytest.mark.slow
+def test_the_readme_trains_a_good_translator(tmp_path: Path):
+    block = README[README.index("## Train your own") :]
+    make, train, translate, _ = re.search(r"^```sh\n(.*?)^```", block, re.M | re.S)[1].splitlines()  # type: ignore[index]
+    for command in (make, train, translate):
+        ran = call(here(command), tmp_path, timeout=900)
+        assert ran.returncode == 0, f"{command}\n{ran.stderr}"
+    assert "I am a cat" in ran.stdout
+    records = map(json.loads, (tmp_path / "runs/first/log.jsonl").read_text("ascii").splitlines())
+    assert max(each["bleu"] for each in records if each["kind"] == "evaluation") >= 90
 
 
 def test_make_test_is_lint_types_and_tests_and_ci_runs_it():

@@ -12,6 +12,7 @@ from rich.text import Text
 from regard.cli.judging import Judging, built_in, judge_run
 from regard.cli.pages import Page
 from regard.decoding import Greedy
+from regard.errors import ArgumentError, message
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -85,6 +86,7 @@ def demo(
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     chosen = QUICK if quick else {"training": {"minutes": minutes}}
     given = merged(SETTINGS, chosen, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
+    _check_folder(folder, given)
     errors.print(Text(f"{SENTENCES[0]}: training a Korean-English translator", style="bold"))
     outcome = train_translation(given, folder, resume=True, console=errors)
     if outcome.interrupted:
@@ -102,3 +104,14 @@ def demo(
     console.print(Text(f"Open {folder / 'demo.html'} to see the test sentences.", style="bold"))
     console.print(Text(f"Next: regard translate {folder} --draw, regard show {folder}"))
     return 0
+
+
+def _check_folder(folder: Path, given: dict[str, Any]) -> None:
+    """Refuse to resume a demo that was begun with other settings, as by an earlier version of Regard."""
+    from regard.tasks.run_folder import config_of, is_run
+    from regard.training.settings import merged
+
+    if is_run(folder) and merged(config := config_of(folder), given) != config:
+        problem = "this folder has a demo with other settings"
+        hint = f"remove it, or name another folder: --out {folder}-2"
+        raise ArgumentError(message(str(folder), problem, hint=hint))
