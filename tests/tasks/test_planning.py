@@ -77,14 +77,14 @@ def test_the_choices_are_close_to_what_was_best_by_hand(pairs: int, count: int, 
     assert 3e-3 <= found["training"]["rate"] <= 6e-3
 
 
-def test_at_most_four_models_are_timed_and_none_without_minutes():
+def test_at_most_three_models_are_timed_and_none_without_minutes():
     for given in ({"training": {"steps": 100}}, {"training": {"epochs": 2}}, {}):
         machine = Machine()
         assert make_plan(given, Workload(1_000, 12_000), machine).tokens_per_second is None
         assert machine.asked == []
     machine = Machine()
     make_plan(minutes(5), Workload(20_000, 250_000), machine)
-    assert 1 <= len(machine.asked) <= 4
+    assert 1 <= len(machine.asked) <= 3
     machine = Machine(1e9)
     make_plan(minutes(5), Workload(20_000, 250_000, "cuda"), machine)
     assert len(machine.asked) == 1

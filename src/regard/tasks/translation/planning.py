@@ -187,7 +187,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
         seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED) * work.processes
         timing = _Timing(speed, batches[min(1, len(batches) - 1)])
         size = {} if fixed else _timed_size(family, work, seconds, timing)
-        measured = timing(merged(size, model)) * work.processes
+        measured = timing(size or dict(model)) * work.processes
         total = seconds / work.processes * measured
     else:
         total = _tokens_of(training, work, batches, group)
