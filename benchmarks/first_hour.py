@@ -6,7 +6,7 @@ python -m benchmarks.first_hour --tsv eng-deu.txt --cells gpu-2 --slots 0,1,2,3
 The file has English and German in its first two columns, as Tatoeba's does. 1,000 pairs are held out for the
 test, none of whose sentences is in the training data. Each slot is a list of CPU cores that one training at a
 time is pinned to; trainings in several slots run at the same time. BLEU is sacreBLEU on the 1,000 test pairs,
-decoded greedily with the best checkpoint. Cells that an earlier call of the same day measured are kept.
+decoded greedily with the best checkpoint. Results of other cells from the same day are kept.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def split(tsv: Path, folder: Path) -> None:
     )
     for name, pairs in {cell.pairs: cell.pairs for cell in CELLS.values() if cell.pairs}.items():
         for side in ("en", "de"):
-            lines = (folder / f"train.{side}").read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = (folder / f"train.{side}").read_text(encoding="utf-8").split("\n")[:-1]
             step = len(lines) / pairs
-            some = [lines[int(step * number)] for number in range(pairs)]
+            some = [f"{lines[int(step * number)]}\n" for number in range(pairs)]
             (folder / f"train-{name}.{side}").write_text("".join(some), encoding="utf-8")
 
 
@@ -195,7 +195,7 @@ def score(run: Path, data: Path, device: str) -> dict[str, object]:
     from regard.evaluation import bleu
     from regard.tasks.translation import load_translator
 
-    sources, targets = ((data / f"test.{side}").read_text("utf-8").splitlines() for side in ("en", "de"))
+    sources, targets = ((data / f"test.{side}").read_text("utf-8").split("\n")[:-1] for side in ("en", "de"))
     translator = load_translator(run, device=device, search=Greedy(), look=None)
     records = map(json.loads, (run / "log.jsonl").read_text(encoding="ascii").splitlines())
     plan = next((each["text"] for each in records if each["kind"] == "plan"), "")
@@ -233,7 +233,7 @@ def main() -> None:
         (
             f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, greedy, with the best checkpoint.",
             ", ".join(f"{name} {value}" for name, value in machine.items()),
-            f"{len(given.slots)} trainings at a time, each CPU training pinned to two cores.",
+            f"{len(given.slots)} trainings at a time, each pinned to these cores: {' '.join(given.slots)}.",
         )
     )
     with TemporaryDirectory() as folder:
@@ -245,18 +245,25 @@ def main() -> None:
                 for setting in (PLAIN, *HAND[CELLS[name].device]):
                     jobs.put((name, setting, seed))
 
+        lock, failed = threading.Lock(), list[str]()
+
         def work(slot: str) -> None:
             while True:
                 try:
                     job = jobs.get_nowait()
                 except Empty:
                     return
-                done = train(*job, data, slot)
-                trained.append(done)
-                print(f"{done.cell} {done.setting}: BLEU {done.bleu}, {done.steps} steps", flush=True)
-                written = {"environment": machine, "trained": [asdict(each) for each in trained]}
-                record.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-                path.with_suffix(".md").write_text(summary(trained, about), encoding="utf-8")
+                try:
+                    done = train(*job, data, slot)
+                except subprocess.CalledProcessError as error:
+                    failed.append(f"{job}: {error}")
+                    continue
+                with lock:
+                    trained.append(done)
+                    print(f"{done.cell} {done.setting}: BLEU {done.bleu}, best step {done.steps}", flush=True)
+                    written = {"environment": machine, "trained": [asdict(each) for each in trained]}
+                    record.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+                    path.with_suffix(".md").write_text(summary(trained, about), encoding="utf-8")
 
         threads = [threading.Thread(target=work, args=(slot,)) for slot in given.slots]
         for thread in threads:
@@ -264,6 +271,8 @@ def main() -> None:
         for thread in threads:
             thread.join()
     print(summary(trained))
+    if failed:
+        sys.exit("\n".join(("these trainings failed:", *failed)))
 
 
 if __name__ == "__main__":

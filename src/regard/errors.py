@@ -33,8 +33,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TORCH_KEYWORDS = {
-    "add_bias_kv": "Regard has no learned extra key; append one to key and value yourself",
-    "add_zero_attn": "Regard has no extra zero key; append one to key and value yourself",
+    "add_bias_kv": "nothing: append a learned key and value yourself",
+    "add_zero_attn": "nothing: append a zero key and value yourself",
     "attn_mask": "mask=..., a bool tensor that is True where a query may see a key (nn.MultiheadAttention "
     "means the opposite: mask=~attn_mask); a float mask is added to the scores: bias=attn_mask",
     "average_attn_weights": "look=Look(weights=True) gives the weights of each head, (B, H, T, S); "
@@ -48,7 +48,7 @@ TORCH_KEYWORDS = {
     "True for the keys that are not padding",
     "need_weights": "look=Look(weights=True); the result has the field weights",
     "num_heads": "heads=...",
-    "scale": "score=...: ScaledDot() divides by the square root of D, Dot() does not",
+    "scale": "score=Dot() and scale * query; ScaledDot(), the default, divides by the square root of D",
     "vdim": "value_width=...",
 }
 """What to write for the keywords of nn.MultiheadAttention and scaled_dot_product_attention."""

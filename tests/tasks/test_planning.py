@@ -9,7 +9,9 @@ import torch
 
 from regard.data import korean_english
 from regard.models import MODELS, build_model
-from regard.tasks.translation.planning import Plan, Workload, fill_data, fit_to_text, make_plan
+from regard.tasks.translation.planning import FILLED, Plan, Workload, fill_data, fit_to_text, make_plan
+from regard.training.budget import total_steps
+from regard.training.settings import Training
 
 TOKENS = 12
 """Target tokens of a pair in these tests."""
@@ -145,3 +147,26 @@ def test_the_text_decides_on_the_tokenizer_and_the_metric():
     assert fit_to_text({}, sentences)[0]["training"]["best"] == "bleu"
     settings, why = fit_to_text({"data": {"tokenizer": "bpe"}, "training": {"best": "loss"}}, dates)
     assert (settings["data"]["tokenizer"], settings["training"]["best"], why) == ("bpe", "loss", "")
+
+
+@pytest.mark.parametrize("pairs", [300, 4_000, 60_000, 5_000_000])
+def test_without_a_budget_the_plan_is_for_the_steps_that_are_taken(pairs: int):
+    work = Workload(pairs, TOKENS * pairs)
+    found = make_plan({}, work, Machine())
+    batch = found.settings["training"]["tokens"]
+    epoch = max(round(TOKENS * pairs / (batch * FILLED)), 1)
+    steps = total_steps(Training(), epoch)
+    assert found.tokens / (batch * FILLED) == pytest.approx(steps, rel=0.05)
+
+
+def test_the_rate_follows_the_width_of_a_named_size():
+    rates = {
+        size: plan({"model": {"name": "transformer", "size": size}}).settings["training"]["rate"]
+        for size in ("tiny", "small", "base")
+    }
+    assert rates["tiny"] > rates["small"] > rates["base"]
+
+
+def test_sentences_without_spaces_are_judged_by_bleu():
+    japanese = [(f"This is pen number {n}.", f"これは{n}番目のペンです。") for n in range(400)]
+    assert fit_to_text({}, japanese)[0]["training"]["best"] == "bleu"

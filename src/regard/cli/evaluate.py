@@ -170,10 +170,9 @@ def evaluate(
 
 
 def _grammar(run: Path | None) -> int:
-    """The grammar version that the run was trained with; the latest for translations in a file."""
-    if run is None or not is_run(run):
-        return VERSION
-    return int(config_of(run).get("data", {}).get("grammar", 1))
+    """The grammar version of a run on the built-in corpus; the latest for any other run or file."""
+    data = config_of(run).get("data", {}) if run is not None and is_run(run) else {}
+    return int(data.get("grammar", 1)) if data.get("built_in") else VERSION
 
 
 def _given(

@@ -105,6 +105,7 @@ def intervene(
     translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
+    sentence = before.source  # prepared: its words are those that links are given for
     if len(before.passages) != 1:
         problem = (
             "there is nothing to read in it" if not before.passages else "it is too long to be read at once"

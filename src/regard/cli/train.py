@@ -41,7 +41,9 @@ Fields = Annotated[
     ),
 ]
 BuiltIn = Annotated[str | None, _several("Built-in corpus: korean.")]
-Judged = Annotated[list[str] | None, _several("Source sentences for validation. Default: held out.")]
+Judged = Annotated[
+    list[str] | None, _several("Source sentences for validation. Default: some training pairs are held out.")
+]
 Wanted = Annotated[list[str] | None, _several("Target sentences for validation.")]
 Links = Annotated[list[str] | None, _several("Word alignments of the pairs, in Pharaoh format.")]
 Pieces = Annotated[
@@ -182,7 +184,7 @@ def _one_length(**given: float | None) -> None:
 
 
 def _advice(given: Mapping[str, Any]) -> str:
-    """What to change after a run that was too short: never what is chosen already."""
+    """Advice after a run that was too short; it names only settings that the user gave."""
     model = given.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
     return f"give it more minutes, or leave out {size}" if size else "give it more minutes"
@@ -198,15 +200,17 @@ def _print_estimate(found: Estimate) -> None:
     console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
     table = Table(box=None, show_header=False)
     rows = {
-        "parameters": f"{found.parameters:,}",
+        "parameters": f"about {found.parameters:,}",
         "vocabulary": f"about {found.vocabulary[0]:,} source, {found.vocabulary[1]:,} target",
         "batches per epoch": f"{found.epoch:,}",
-        "steps": f"{'about ' if found.settings.training.minutes else ''}{found.steps:,}",
+        "steps": ""
+        if found.steps is None
+        else f"{'about ' * bool(found.settings.training.minutes)}{found.steps:,}",
         "memory": f"about {found.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
     }
     if found.seconds is not None:
         rows["time"] = f"about {_duration(found.seconds)} on this machine"
-    for name, value in rows.items():
+    for name, value in ((name, value) for name, value in rows.items() if value):
         table.add_row(Text(name, style="cyan"), Text(value))
     console.print(table)
 

@@ -139,6 +139,7 @@ def view(
             )
         unit = "word" if subwords is False else "auto"
         translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
+        sentence = translator.prepare(sentence or "")
         found = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, found, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):

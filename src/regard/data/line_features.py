@@ -44,14 +44,14 @@ class Features(NamedTuple):
         return cls(*map(numpy.concatenate, list(columns) or empty))
 
 
-def features_of(block: Block, lines: slice = slice(None)) -> Features:
-    """The features of some lines of a block."""
+def features_of(block: Block) -> Features:
+    """The features of the lines of a block."""
     data = numpy.frombuffer(block.data, numpy.uint8)
     starts = numpy.concatenate(([0], block.ends[:-1] + 1))
     values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
     sums = numpy.add.reduceat(values, starts, dtype=numpy.int64)
     digits = numpy.where(sums > 0, 1 + sums % (DIGITS - 1), 0).astype(numpy.uint8)
-    return Features(block.lengths[lines], data[block.ends - 1][lines], digits[lines])
+    return Features(block.lengths, data[block.ends - 1], digits)
 
 
 def likeness(known: Alike, wanted: Alike) -> list[Scores]:

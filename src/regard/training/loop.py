@@ -185,7 +185,8 @@ class Trainer:
         assert at.total is not None
         if abs(total - at.total) > TOLERANCE * at.total:
             self._announce(f"the speed has changed: {total:,} steps instead of {at.total:,}", (total, every))
-        at.total, at.every, self.log.total = total, every, total
+        else:
+            at.total, at.every, self.log.total = total, every, total
 
     def _announce(self, text: str, plan: tuple[int, int]) -> None:
         """Log the number of steps of a wall-clock budget, and save it: a resumed run keeps it."""

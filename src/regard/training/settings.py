@@ -14,6 +14,7 @@ from regard.errors import ArgumentError, DataError, UnknownName, message
 
 __all__ = [
     "Clash",
+    "LENGTHS",
     "Section",
     "Training",
     "build",

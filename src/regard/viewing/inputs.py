@@ -59,7 +59,7 @@ def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):
         problem = f"site {name!r} was called {len(weights)} times"
-        hint = f"one of them: draw(seen[{name!r}][0].weights[0, 0])"
+        hint = f"take one of them: seen[{name!r}][0]"
         raise ArgumentError(
             message(call, problem, expected="one call, or steps of one query each", hint=hint)
         )
@@ -73,11 +73,11 @@ def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
     if found is None:
         problem = f"the weights of site {name!r} were not recorded"
         raise ArgumentError(message(call, problem, hint="record(Look(weights=True)), which is the default"))
-    # A tensor is known by what it can do: torch is not needed to draw.
+    # Duck typing: drawing needs no torch.
     array = numpy.asarray(found.detach().cpu().float().numpy() if hasattr(found, "detach") else found)
     if array.ndim > 2 and array.shape[0] != 1:
         problem = f"site {name!r} attended for a batch of {array.shape[0]} sequences"
-        hint = f"one of them: draw(seen[{name!r}][0].weights[0, 0]); or record a batch of one"
+        hint = "record a batch of one sequence"
         raise ArgumentError(message(call, problem, expected="one sequence", hint=hint))
     array = array[0] if array.ndim > 2 else array
     return array if array.ndim == 3 else array[None]

@@ -37,9 +37,9 @@ LINES = 10_000
 class Estimate:
     """What a run would be: its settings, data, size, memory and duration.
 
-    notes: what was found in the data, and the plan. epoch: batches of an epoch. steps: of the run; a forecast
-    for a budget in minutes. memory: bytes at the largest batch: weights, gradients, the optimizer's state and
-    activations. seconds: how long the run would take; None for one that is resumed.
+    notes: the data report and the plan. epoch: number of batches per epoch. steps: number of steps, an
+    estimate for minutes; None if such a run is resumed. memory: bytes at the largest batch: weights,
+    gradients, optimizer state and activations. seconds: duration of the run; None if it is resumed.
     """
 
     settings: TranslationSettings
@@ -47,7 +47,7 @@ class Estimate:
     parameters: int
     vocabulary: tuple[int, int]
     epoch: int
-    steps: int
+    steps: int | None
     memory: int
     seconds: float | None
 
@@ -98,10 +98,10 @@ def estimate(
         )
 
 
-def _forecast(task: TranslationTask, plan: Plan | None) -> int:
-    """How many steps fit into the minutes of a plan; 0 if there is none."""
+def _forecast(task: TranslationTask, plan: Plan | None) -> int | None:
+    """How many steps fit into the minutes of a plan; None for a run that is resumed."""
     if plan is None:
-        return 0
+        return None
     return round(
         plan.tokens / epoch_tokens(task.corpus) * task.len_epoch(0) / task.settings.training.accumulate
     )

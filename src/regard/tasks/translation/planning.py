@@ -16,8 +16,9 @@ from typing import Any
 from regard.data import suggest_tokenizer
 from regard.data.korean.corpus import VERSION
 from regard.data.tokenizers.text import sides
+from regard.models.transformer import SIZES
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
-from regard.training.settings import merged
+from regard.training.settings import LENGTHS, merged
 
 __all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
 
@@ -26,13 +27,13 @@ DEFAULT_PAIRS = 20_000
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int], float]
-"""From the options of a model and the tokens of a batch, padding counted, to tokens per second."""
+"""speed(model options, batch size in tokens with padding) -> tokens per second."""
 
 FILLED = 0.9
-"""Tokens of a batch, of its longer side, per token of its size: the rest is padding."""
+"""The fraction of a batch that is tokens of the longer side; the rest is padding."""
 
 STEPS = 800
-"""Batches are as large as leaves this many steps: fewer do not converge, more waste the hardware."""
+"""The batch is the largest with which the run still has this many steps: fewer do not converge."""
 
 BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
 """The batch sizes to choose from, in tokens, by the kind of device."""
@@ -44,13 +45,14 @@ REPEATS = 8
 """Epochs after which a larger model gains more than further repetition of the same data."""
 
 MEASUREMENTS = 3
-"""The number of model sizes that are timed at most."""
+"""At most this many model sizes are timed."""
 
 TUNING_RATE = 3e-4
 """The learning rate of a run that starts from the weights of another."""
 
 SEEN_PAIRS, BLEU_WORDS = 1000, 4
-"""BLEU chooses the best checkpoint if the targets of these first pairs have this many words on average."""
+"""Exact match selects the best checkpoint if the targets of the first pairs repeat and are shorter than this
+many words on average (labels), or if the tokenizer is character; BLEU otherwise."""
 
 SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 """In runs of at most this many minutes, this many sentences are translated at each evaluation."""
@@ -60,9 +62,9 @@ SHORT_MINUTES, SHORT_SENTENCES = 5, 200
 class Family:
     """The sizes of one kind of model, and the learning rate of width 128 in batches of 1,024 tokens.
 
-    tokens_needed: tokens to train on, per unit of width times layers: with fewer, a smaller model is
-    better. widths: (width, layers), ascending; layers is 0 where the model has no such option. power: of the
-    width in the learning rate.
+    tokens_needed: number of tokens to train on, per unit of width times layers; with fewer tokens, a smaller
+    model is better. widths: (width, layers), ascending; layers is 0 if the model has no such option. power:
+    exponent of the width in the learning rate.
     """
 
     rate: float
@@ -86,8 +88,8 @@ SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
 class Workload:
     """What a run trains on, and where.
 
-    pairs: of the training data. tokens: of one epoch, on the side that has more. device: its kind. processes:
-    how many train together, each with batches of its own.
+    pairs: number of training pairs. tokens: number of tokens of one epoch, on the side that has more. device:
+    cpu, cuda or mps. processes: number of processes, each with batches of its own.
     """
 
     pairs: int
@@ -100,7 +102,7 @@ class Workload:
 class Plan:
     """Settings with everything chosen, and the choice in one sentence.
 
-    tokens: that the run will train on. tokens_per_second: the speed, if it was measured.
+    tokens: number of tokens that the run will train on. tokens_per_second: the speed, if it was measured.
     """
 
     settings: dict[str, Any]
@@ -119,7 +121,8 @@ class Plan:
 def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The settings of a new run, with a version of the grammar if it uses the built-in corpus.
 
-    other: the settings of the run whose weights it starts with; its version is kept, as its words are.
+    other: the settings of the run whose weights it starts with; the new run keeps its grammar version and its
+    vocabulary.
 
     >>> with_grammar({"data": {"built_in": "korean"}})["data"]
     {'grammar': 2, 'built_in': 'korean'}
@@ -132,7 +135,7 @@ def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = Non
 
 
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with what depends on no data filled in: the built-in corpus, and how to evaluate.
+    """Fill in the defaults that do not depend on the data: the built-in corpus, and how to evaluate.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
     {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
@@ -149,8 +152,8 @@ def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
 def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
     """Settings with the tokenizer and metric that suit the text; and why this tokenizer, if it was chosen.
 
-    BLEU counts sequences of four words, so that it is 0 for targets of one word, however right they are:
-    there, the best checkpoint is the one with the most exact matches.
+    BLEU counts sequences of four words, so it is 0 for targets of one word even if all are right: there,
+    exact match selects the best checkpoint. pairs: read twice.
 
     >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
     >>> settings["data"]["tokenizer"], settings["training"]["best"]
@@ -162,12 +165,13 @@ def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[st
         why = f"{name} tokenizer: {reason}"
     targets = [sides(pair)[1] for pair in islice(pairs, SEEN_PAIRS)]
     words = statistics.mean(len(target.split()) for target in targets) if targets else 0.0
-    best = "exact" if name == "character" or words < BLEU_WORDS else "bleu"
+    labels = words < BLEU_WORDS and len(set(targets)) < len(targets) / 2
+    best = "exact" if name == "character" or labels else "bleu"
     return merged({"data": {"tokenizer": name}, "training": {"best": best}}, given), why
 
 
 def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
-    """Choose what the settings leave open; what they say stays.
+    """Choose the settings that are not given.
 
     speed: called only for a budget in minutes, a few times. With steps or epochs the plan depends on the data
     alone.
@@ -179,24 +183,25 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     """
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
-    batches = _batches(training, work.device)
-    fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     group = work.processes * training.get("accumulate", 1)  # batches of a step
+    batches = _batches(training, work, group)
+    fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     measured: float | None = None
     if training.get("minutes") is not None:
-        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED) * work.processes
+        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
         timing = _Timing(speed, batches[min(1, len(batches) - 1)])
-        size = {} if fixed else _timed_size(family, work, seconds, timing)
+        size = {} if fixed else _timed_size(family, work, seconds * work.processes, timing)
         measured = timing(size or dict(model)) * work.processes
-        total = seconds / work.processes * measured
+        total = seconds * measured
     else:
         total = _tokens_of(training, work, batches, group)
         size = {} if fixed else _options(_largest(family, work, lambda option: total))
     batch = _batch(batches, total / group)
     steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
     chosen: Options = {**size, "dropout": _dropout(epochs)}
-    width = merged(chosen, model).get("width", 256)
-    rate = _rate(family, width, batch * group, steps) if given.get("init_from") is None else TUNING_RATE
+    rate = TUNING_RATE
+    if given.get("init_from") is None:
+        rate = _rate(family, _width({**size, **model}), batch * group, steps)
     warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
     filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
     settings = merged(given, filled, given)
@@ -218,25 +223,25 @@ class _Timing:
 
 def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
     """The largest size with enough tokens in this time: guessed from one measurement, then corrected."""
-    # A GPU compiles kernels for each size that is timed, and most data keep its largest size busy.
+    # A GPU compiles kernels for each timed size, so start with the largest that the number of pairs allows.
     start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
     measured = {start: timing(_options(start))}
     best = start
-    for _ in range(MEASUREMENTS):
+    while len(measured) < MEASUREMENTS:
 
         def tokens(size: tuple[int, int]) -> float:
             near = min(measured, key=lambda other: abs(math.log(_cost(other) / _cost(size))))
             return seconds * measured[near] * _cost(near) / _cost(size)
 
         best = _largest(family, work, tokens)
-        if best in measured or len(measured) == MEASUREMENTS:
+        if best in measured:
             break
         measured[best] = timing(_options(best))
     return _options(best)
 
 
 def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
-    """The largest size that the data can fill and that gets enough tokens to train on; else the smallest."""
+    """The largest size that the number of pairs allows and that gets enough tokens to train on."""
     most = 64 * (max(work.pairs, 100) / 100) ** 0.3
     fitting = [
         size
@@ -261,12 +266,24 @@ def _options(size: tuple[int, int]) -> Options:
     return {"width": width, "layers": layers, "heads": max(width // 64, 4), "inner": 4 * width}
 
 
-def _batches(training: Mapping[str, Any], device: str) -> tuple[int, ...]:
-    """The batch sizes to choose from."""
-    device = device if device in BATCHES else "cpu"
+def _width(model: Mapping[str, Any]) -> int:
+    """The width of a model with these options."""
+    if model.get("width") is not None:
+        return int(model["width"])
+    return SIZES[model["size"]].width if model.get("size") in SIZES else 256
+
+
+def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
+    """The batch sizes to choose from; group: batches of a step."""
+    device = work.device if work.device in BATCHES else "cpu"
     if training.get("tokens") is not None:
         return (training["tokens"],)
-    return (USUAL_BATCH[device],) if training.get("steps") is not None else BATCHES[device]
+    if training.get("steps") is not None:
+        return (USUAL_BATCH[device],)
+    if any(training.get(name) is not None for name in LENGTHS):
+        return BATCHES[device]
+    # Without a budget, a run takes MIN_STEPS at least, whatever the batch.
+    return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
@@ -275,17 +292,17 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:
         return training["epochs"] * work.tokens
-    least, most = MIN_STEPS * batches[0] * FILLED * group, MAX_STEPS * batches[-1] * FILLED * group
-    return min(max(EPOCHS * work.tokens, least), most)
+    step = batches[-1] * FILLED * group
+    return min(max(EPOCHS * work.tokens, MIN_STEPS * step), MAX_STEPS * step)
 
 
-def _batch(batches: tuple[int, ...], total: float) -> int:
-    """The largest batch that leaves enough steps."""
-    return max((each for each in batches if total / (each * FILLED) >= STEPS), default=batches[0])
+def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
+    """The largest batch with which `total` tokens are enough steps; else the smallest."""
+    return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
 def _dropout(epochs: float) -> float:
-    """None while most of the data are seen once or twice, more the more often they are repeated.
+    """0 up to about two epochs; then higher, the more often the data are repeated.
 
     >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
     [0.0, 0.05, 0.1, 0.2, 0.3]

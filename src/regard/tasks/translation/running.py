@@ -175,7 +175,7 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
         return
-    if device != "cpu" or processes.world > 1 or "OMP_NUM_THREADS" in os.environ:
+    if device != "cpu":
         return
     try:
         before = Checkpoints(folder).latest()
@@ -183,7 +183,7 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
         before = None
     if before is not None:
         torch.set_num_threads(int(before.state["threads"]))
-    elif torch.get_num_threads() > 1:
+    elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
         fastest_threads(torch.get_num_threads())
 
 
