@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.training.budget import evaluation_interval, is_known, plan_steps, total_steps
+from regard.training.budget import evaluation_interval, pace_is_known, plan_steps, total_steps
 from regard.training.interrupting import Interruption
 from regard.training.loop import Trainer
 from regard.training.settings import Training
@@ -111,8 +111,8 @@ def test_time_that_runs_out_ends_a_run_and_it_stays_ended(tmp_path: Path):
 
 
 def test_the_speed_is_known_after_some_steps_or_a_tenth_of_the_time():
-    assert [is_known(600, 10, step) for step in (5, 19, 20)] == [False, False, True]
-    assert is_known(600, 60, 3) and not is_known(600, 59, 3)
+    assert [pace_is_known(600, 10, step) for step in (5, 19, 20)] == [False, False, True]
+    assert pace_is_known(600, 60, 3) and not pace_is_known(600, 59, 3)
 
 
 def test_evaluations_take_a_tenth_of_the_time_at_most():

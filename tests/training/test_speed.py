@@ -11,7 +11,7 @@ import torch
 
 from regard.training import speed
 from regard.training.settings import Training
-from regard.training.speed import Rehearsal, fastest_threads
+from regard.training.speed import StepTimer, fastest_threads
 from tests.training.toys import Toy
 
 
@@ -23,25 +23,25 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_a_rehearsal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_timer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(speed, "SECONDS", 0.0)
-    rehearsal = Rehearsal(Toy(), Training(steps=5), torch.device("cpu"), tmp_path / "scratch")
-    assert rehearsal.tokens_per_second() > 0 and rehearsal.step() == 4
+    timer = StepTimer(Toy(), Training(steps=5), torch.device("cpu"), tmp_path / "scratch")
+    assert timer.tokens_per_second() > 0 and timer.step() == 4
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task, now = Toy(), [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    rehearsal = Rehearsal(task, Training(steps=5), torch.device("cpu"), tmp_path)
+    timer = StepTimer(task, Training(steps=5), torch.device("cpu"), tmp_path)
 
     def passes(count: int) -> None:
         now[0] += 9.0 if count == 2 else 0.25
 
     task.on_loss = passes
     monkeypatch.setattr(speed, "SECONDS", 10.0)
-    assert rehearsal.tokens_per_second() == pytest.approx(4 / 0.25)
+    assert timer.tokens_per_second() == pytest.approx(4 / 0.25)
 
 
 @pytest.mark.parametrize(

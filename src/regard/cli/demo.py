@@ -87,7 +87,7 @@ def demo(
     chosen = QUICK if quick else {"training": {"minutes": minutes}}
     given = merged(SETTINGS, chosen, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
     _check_folder(folder, given)
-    errors.print(Text(f"{SENTENCES[0]}: training a Korean-English translator", style="bold"))
+    errors.print(Text("Training a Korean-English translator", style="bold"))
     outcome = train_translation(given, folder, resume=True, console=errors)
     if outcome.interrupted:
         errors.print(Text("saved; the same command goes on"))

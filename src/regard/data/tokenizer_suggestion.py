@@ -82,12 +82,12 @@ class _Side:
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
             kind = "are mostly digits and punctuation"
-            return f"{kind}, and {self.unseen:.0%} of their words were not seen before"
+            return f"{kind}, and {self.unseen:.0%} of their words do not occur in the other half of the sample"
         if self.words > MOST_WORDS or self.unseen < 0.5 or self.spaceless >= 0.2 or self.ended >= 0.3:
             return ""
         if self.length <= LONG_STRING or self.alphabet <= SMALL_ALPHABET or self.ascii:
             kind = f"are single strings of {self.alphabet} distinct characters"
-            return f"{kind}, and {self.unseen:.0%} of them were not seen before"
+            return f"{kind}, and {self.unseen:.0%} of them do not occur in the other half of the sample"
         return ""
 
 

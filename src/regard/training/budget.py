@@ -13,7 +13,7 @@ __all__ = [
     "WallClock",
     "budget_warning",
     "evaluation_interval",
-    "is_known",
+    "pace_is_known",
     "plan_steps",
     "total_steps",
 ]
@@ -25,19 +25,19 @@ EVALUATIONS = 10
 """How often a run is evaluated by default."""
 
 FIRST_STEPS, FIRST_PART = 20, 0.1
-"""Minutes become a number of steps after this many steps, or after this part of the budget."""
+"""Minutes become a number of steps after this many steps, or after this fraction of the budget."""
 
 REPLAN = tuple(part / 20 for part in range(1, 20))
-"""The parts of a wall-clock budget after which the number of steps is estimated again."""
+"""The fractions of a wall-clock budget after which the number of steps is estimated again."""
 
 TOLERANCE = 0.2
-"""A new estimate is logged if it differs by more than this part."""
+"""A new estimate is logged if it differs by more than this fraction."""
 
 FEW_STEPS = 200
-"""A run with fewer steps, or with less than one epoch, gets a warning."""
+"""A run with fewer steps, or with less than a quarter of an epoch, gets a warning."""
 
 EVALUATION_PART, RESERVED = 0.1, 0.04
-"""The part of a wall-clock budget for evaluations, and the part kept for the last checkpoint."""
+"""The fractions of a wall-clock budget for evaluations, and for the last checkpoint."""
 
 RECENT = 60
 """The number of recent steps whose median duration is the pace of a run."""
@@ -47,7 +47,7 @@ Plan = tuple[int, int]
 
 
 class WallClock:
-    """A budget of minutes: what steps and evaluations take, and how many steps fit.
+    """A wall-clock budget: measures steps and evaluations, and estimates how many steps fit.
 
     The pace is the median duration of the recent steps, so that a slow start does not distort the estimate.
 
@@ -70,11 +70,11 @@ class WallClock:
         self._recent.append(seconds)
 
     def is_over(self, elapsed: float) -> bool:
-        """Whether more seconds have passed than the budget has."""
+        """Whether the budget is used up."""
         return elapsed > self.budget
 
     def replan_due(self, elapsed: float) -> bool:
-        """Whether another part of the budget has passed since the last call."""
+        """Whether another of the fractions REPLAN has passed since the last call."""
         before, self._parts = self._parts, sum(part * self.budget <= elapsed for part in REPLAN)
         return self._parts > before
 
@@ -100,10 +100,10 @@ def total_steps(settings: Training, epoch: int) -> int | None:
     return min(max(round(EPOCHS * each), MIN_STEPS), MAX_STEPS)
 
 
-def is_known(budget: float, seconds: float, step: int) -> bool:
+def pace_is_known(budget: float, seconds: float, step: int) -> bool:
     """Whether enough steps were timed: `step` steps took `seconds` of a budget in seconds.
 
-    >>> is_known(100, seconds=2, step=10)
+    >>> pace_is_known(100, seconds=2, step=10)
     False
     """
     return step >= FIRST_STEPS or seconds >= FIRST_PART * budget
@@ -128,13 +128,13 @@ def plan_steps(
         evaluation = EVALUATION_PART * budget / EVALUATIONS
     if every is None:
         # Every tenth of the run, or less often if evaluations would take more than a tenth of the time.
-        rarely = evaluation / (EVALUATION_PART * pace)
-        every = max(math.ceil(max((step + left / pace) / EVALUATIONS, rarely)), 1)
+        min_interval = evaluation / (EVALUATION_PART * pace)
+        every = max(math.ceil(max((step + left / pace) / EVALUATIONS, min_interval)), 1)
     return step + int(max(left - evaluation, 0.0) / (pace + evaluation / every)), every
 
 
 def budget_warning(steps: int, epoch: float) -> str:
-    """A warning about a run of so few steps, given the steps of one epoch; "" if they are enough.
+    """A warning if a run has too few steps, given the steps of one epoch; "" if there are enough.
 
     >>> budget_warning(28, epoch=100), budget_warning(150, epoch=50), budget_warning(2000, epoch=100)
     ('only 28 steps, 0.28 of an epoch', 'only 150 steps, 3 epochs', '')

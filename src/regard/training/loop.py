@@ -19,7 +19,7 @@ from regard.training.budget import (
     WallClock,
     budget_warning,
     evaluation_interval,
-    is_known,
+    pace_is_known,
     total_steps,
 )
 from regard.training.capture import capture_chosen
@@ -173,7 +173,7 @@ class Trainer:
         at, minutes = self.progress, self.settings.minutes
         if at.total is not None or minutes is None or self._stop:
             return
-        if not self.processes.share(is_known(60 * minutes, self._seconds(), at.step)):
+        if not self.processes.share(pace_is_known(60 * minutes, self._seconds(), at.step)):
             return
         plan = self.processes.share(self._budget.plan(self._seconds(), at.step))
         self._announce(f"{minutes:g} minutes: {plan[0]:,} steps at the current speed", plan)
@@ -189,7 +189,7 @@ class Trainer:
             at.total, at.every, self.log.total = total, every, total
 
     def _announce(self, text: str, plan: tuple[int, int]) -> None:
-        """Log the number of steps of a wall-clock budget, and save it: a resumed run keeps it."""
+        """Log the number of steps of a wall-clock budget, and save it in a checkpoint."""
         self.progress.total, self.progress.every = plan
         self.log.total, epoch = plan[0], self.task.len_epoch(0) / self.settings.accumulate
         few = budget_warning(plan[0], epoch)
@@ -197,7 +197,7 @@ class Trainer:
         self.save()
 
     def _due(self) -> bool:
-        """Whether an evaluation is due: at fixed steps, or so many steps after the last under minutes."""
+        """Whether an evaluation is due. With minutes, the interval counts from the last evaluation."""
         at = self.progress
         if at.every and at.total and self.settings.evaluate_every is None:
             return at.step - at.evaluated >= at.every and at.total - at.step >= at.every / 2
@@ -222,7 +222,7 @@ class Trainer:
         batches = [next(self._stream) for _ in range(settings.accumulate)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
-        # The clock of the first process decides, a request to stop in any process: one exchange for all.
+        # The clock of the first process decides; any process may request a stop. One all-reduce carries both.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
         clocks = (self._budget.is_over(elapsed), self._old(), replan)

@@ -13,10 +13,10 @@ from regard.training.loop import Trainer
 from regard.training.settings import Training
 from regard.training.task import Task
 
-__all__ = ["Rehearsal", "fastest_threads"]
+__all__ = ["StepTimer", "fastest_threads"]
 
 SECONDS, LEAST, MOST = 0.6, 3, 50
-"""A measurement takes this long, but at least and at most this many steps."""
+"""Each measurement lasts this many seconds, with at least and at most these numbers of steps."""
 
 TURNS, TURN_SECONDS = 5, 0.05
 """How often each number of threads is timed, and how long each time."""
@@ -25,10 +25,10 @@ UNTIMED = {"cuda": 6}
 """Steps before the first that is timed, 1 on other devices: on a GPU they compile and capture kernels."""
 
 GAIN = 0.95
-"""More threads are used if an operation takes less than this part of the time."""
+"""More threads are used only if they need less than this fraction of the time."""
 
 
-class Rehearsal:
+class StepTimer:
     """Training steps for timing only: they change the model of the task, and leave no checkpoint.
 
     folder: where a step whose loss is not finite keeps its batch; nothing else is written.

@@ -90,7 +90,7 @@ class Corpus:
     ) -> Corpus:
         """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache.
 
-        lines: the most lines that each tokenizer is learned from, where they should be few.
+        lines: maximum number of lines to learn each tokenizer from.
         """
         if not (folder / TOKENIZERS[0]).exists():
             with status("learning tokenizers"):
@@ -111,7 +111,7 @@ class Corpus:
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """Show on a terminal what is being done, while it is done."""
+    """Show a spinner with this text on a terminal."""
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
 

@@ -78,9 +78,9 @@ def estimate(
         place = Path(scratch)
         corpus = Corpus.made(run.split, run.settings.data, place, place / "cache", lines=LINES)
         settings, plan = run.settings, None
-        if run.open is not None:
+        if run.incomplete is not None:
             set_threads(machine, folder, device, Processes())
-            plan = plan_run(run.open, corpus, device, Processes(), timed=True)
+            plan = plan_run(run.incomplete, corpus, device, Processes(), timed=True)
             settings = build(TranslationSettings, plan.settings, "the settings")
         model = build_from(settings, corpus)
         task = TranslationTask(model, corpus, settings, Processes())

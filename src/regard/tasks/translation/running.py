@@ -106,8 +106,8 @@ def train_translation(
             corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
             set_threads(machine, folder, device, processes)
             settings, text = run.settings, ""
-            if run.open is not None:
-                plan = plan_run(run.open, corpus, device, processes)
+            if run.incomplete is not None:
+                plan = plan_run(run.incomplete, corpus, device, processes)
                 settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
             return _trained(settings, corpus, folder, device, processes, console, text)
 

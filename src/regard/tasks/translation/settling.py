@@ -32,12 +32,12 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 class Settled:
     """The settings of a run and its data, checked.
 
-    open: of a run that is new, the settings that make_plan() completes; None for one that is resumed.
+    incomplete: the settings of a new run, for make_plan() to complete; None for a resumed run.
     """
 
     settings: TranslationSettings
     split: Split
-    open: dict[str, Any] | None
+    incomplete: dict[str, Any] | None
 
 
 def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False) -> Settled:

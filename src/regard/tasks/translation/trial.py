@@ -18,7 +18,7 @@ from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.task import TranslationTask
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
-from regard.training.speed import Rehearsal
+from regard.training.speed import StepTimer
 
 __all__ = ["Trial", "epoch_tokens", "plan_run"]
 
@@ -33,7 +33,7 @@ class Trial:
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int) -> float:
-        """Tokens per second on the longer side, of a model in batches of `tokens` tokens with padding."""
+        """Tokens per second, counted on the longer side, of a model in batches of `tokens` tokens."""
         training = {"tokens": tokens, "guided": 0.0, "rate": 1e-4}
         given = merged(self._settings, {"model": options, "training": training})
         settings = build(TranslationSettings, given, "the settings")
@@ -42,9 +42,9 @@ class Trial:
         model = build_model(settings.model.name, *sizes, **settings.model.options)
         task = TranslationTask(model, self._corpus, settings, Processes(), self._device.type)
         with TemporaryDirectory() as scratch:
-            rehearsal = Rehearsal(task, settings.training, self._device, Path(scratch))
-            speed = rehearsal.tokens_per_second()
-        del rehearsal, task, model
+            timer = StepTimer(task, settings.training, self._device, Path(scratch))
+            speed = timer.tokens_per_second()
+        del timer, task, model
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -57,7 +57,7 @@ def target_tokens(corpus: Corpus) -> int:
 
 
 def epoch_tokens(corpus: Corpus) -> int:
-    """The tokens of an epoch on the side that has more: for a label, most of the work is its sentence."""
+    """The larger of the source and target token counts of an epoch; for labels, the source."""
     return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
 
 
@@ -66,8 +66,8 @@ def plan_run(
 ) -> Plan:
     """The plan of a run on these pairs and this device, the same in all its processes.
 
-    given: the settings, those of the data filled in. timed: whether the speed is measured even if the budget
-    does not need it.
+    given: settings with the data section complete. timed: measure the speed also for a budget in steps or
+    epochs.
     """
     shared: dict[str, Any] = {}
     if processes.first:
