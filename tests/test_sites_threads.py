@@ -54,7 +54,7 @@ def call(site: str = "here") -> torch.Tensor:
 
 def test_eight_threads_translate_as_one_after_the_other(frequent_switches: None):
     torch.manual_seed(0)
-    model = build_model("transformer", 20, 20, width=8, layers=2, heads=2).eval()
+    model = build_model("transformer", 20, 20, width=8, layers=2, heads=2, dropout=0.3).train()
     barrier = threading.Barrier(len(JOBS))
 
     def translate(number: int, together: bool) -> list[Any]:

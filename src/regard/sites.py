@@ -109,8 +109,6 @@ class Scope:
 
 def open_scopes() -> list[Scope]:
     """The scopes that apply to this thread, outermost first."""
-    if not _any_open:
-        return []
     own = _own_scopes()
     if not own and not _any_shared:
         return []
@@ -119,9 +117,9 @@ def open_scopes() -> list[Scope]:
 
 def scopes_at(site: str) -> list[Scope]:
     """The open scopes of this thread that watch or edit this site, outermost first."""
-    scopes = open_scopes()
+    scopes = open_scopes() if _any_open else []
     if not scopes:
-        return scopes
+        return []
     if torch.compiler.is_compiling():
         raise RegardError(
             message(
