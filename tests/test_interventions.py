@@ -47,7 +47,7 @@ def test_what_is_cut_is_masked_and_the_rest_renormalises(backend: str):
     torch.testing.assert_close(cut.weights, expected)
     torch.testing.assert_close(cut.output, expected @ key, rtol=1e-4, atol=1e-5)
     assert torch.equal(cut.weights[:, [0, 2]], plain.weights[:, [0, 2]]) and changed == {"her?": 1}
-    assert not sites._scopes
+    assert not sites.open_scopes()
 
 
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
@@ -252,7 +252,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
         attend(x, x)
     with pytest.raises(regard.ArgumentError, match="is no intervention"), regard.intervene("cut"):  # type: ignore[arg-type]
         attend(x, x)
-    assert not sites._scopes
+    assert not sites.open_scopes()
 
 
 def test_a_scope_in_which_nothing_is_called_warns_and_an_exception_is_passed_on():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from dataclasses import replace
 
@@ -133,24 +132,10 @@ def test_a_site_gives_as_much_as_its_selection_can():
     assert seen["gate"][0].entropy is None and seen["gate"][0].mass.shape == (2, 5)
 
 
-def test_threads_are_seen_too():
-    x = randn(3, 4)
-    with regard.record() as seen:
-        workers = [
-            threading.Thread(target=regard.attention, args=(x, x), kwargs={"site": "t"}) for _ in range(4)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    assert len(seen["t"]) == 4
-    assert not sites._scopes
-
-
 def test_a_scope_closes_when_what_it_watches_fails():
     with pytest.raises(regard.ArgumentError), regard.record():
         regard.attention(torch.ones(2, 3), torch.ones(2, 4))
-    assert not sites._scopes
+    assert not sites.open_scopes()
 
 
 @pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])

@@ -8,6 +8,7 @@ a selection of their own, which `reference` runs, and which auto therefore takes
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -189,13 +190,16 @@ def intervene(
     scale: float | None = None,
     at: str = "*",
     head: int | None = None,
+    all_threads: bool = False,
 ) -> Iterator[dict[str, int]]:
     """Change the attention made inside a `with`, whatever model makes it: to find out rather than guess.
 
     cut: links (row, key), or one: the key is hidden from the row. force: links (row, key), or (row, key,
     weight): the key gets all the weight, or so much. A row of None is every row. uniform: True, or the rows
     that are to look evenly. scale: what weights are multiplied by; 0 drops a head. at, head: where all this
-    is done. given: the same as data: Cut, Force, Uniform and Scale of regard.interventions.
+    is done. given: the same as data: Cut, Force, Uniform and Scale of regard.interventions. all_threads:
+    change the calls of every thread of the process; by default only those of the thread that runs the
+    `with`, and of the functions it gives to other threads by regard.sites.inherit_scopes.
 
     Rows are counted by position, so that a model that decodes step by step, by beams too, is changed just as
     when it reads a whole target at once. All sentences of a batch are changed alike: to change one, give it
@@ -229,7 +233,9 @@ def intervene(
     changed = {each.at: 0 for each in wanted}
     edits = [_Edit(sites, wanted, changed) for sites in changed]
     with ExitStack() as stack:
-        scopes = [stack.enter_context(scope(edit=edit, at=edit.at)) for edit in edits]
+        scopes = [
+            stack.enter_context(scope(edit=edit, at=edit.at, all_threads=all_threads)) for edit in edits
+        ]
         yield changed
     called = scopes[0].called if scopes else {}
     missed = [edit.at for edit in edits if not edit.met]
@@ -243,15 +249,16 @@ class _Edit:
     """What a scope does to a call: the interventions at these sites. met: how many calls there were."""
 
     def __init__(self, at: str, wanted: Iterable[Intervention], changed: dict[str, int]):
-        self.at, self.changed, self.met = at, changed, 0
+        self.at, self.changed, self.met, self.lock = at, changed, 0, threading.Lock()
         self.wanted = [each for each in wanted if each.at == at]
 
     def __call__(self, call: Call) -> Call:
-        self.met += 1
         here = [each for each in self.wanted if each.touches(call)]
+        with self.lock:
+            self.met += 1
+            self.changed[self.at] += bool(here)
         if not here:
             return call
-        self.changed[self.at] += 1
         columns_S = torch.arange(call.sizes[3], device=call.query.device)
         forces = [each for each in here if isinstance(each, Force)]
         wholly = isinstance(call.select, Soft) and all(each.weight == 1 for each in forces)

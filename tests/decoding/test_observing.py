@@ -9,6 +9,7 @@ import regard
 from regard.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, observe, search
 from regard.decoding import observing as observing_module
+from regard.decoding.live import in_eval_mode
 from regard.decoding.observing import pieces_of
 from tests.decoding.toys import Looking
 from tests.models.variants import make
@@ -145,3 +146,16 @@ def test_norms_are_those_of_the_values_that_are_read(name: str):
                     model.eval().forward(Batch.collate([source], [target]))
                 read = seen[site][0].output[0].reshape(heads, -1, seen[site][0].output.shape[-1])[:, 0]
                 torch.testing.assert_close(read.norm(dim=-1), norms[site][:, key], rtol=1e-4, atol=1e-5)
+
+
+def test_threads_that_share_a_model_restore_its_training_mode_at_the_end():
+    model = Looking()
+    model.cell.eval()
+    before = [each.training for each in model.modules()]
+    first, second = in_eval_mode(model), in_eval_mode(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(each.training for each in model.modules())
+    second.__exit__(None, None, None)
+    assert [each.training for each in model.modules()] == before
