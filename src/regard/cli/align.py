@@ -132,9 +132,8 @@ def align(
 ) -> None:
     """Print which source word each target word attends to most, in Pharaoh format: 0-0 2-1, a line per pair.
 
-    For a run with a character tokenizer, characters are aligned and counted, spaces too; --unit word aligns
-    its words. Links are compared with those of --alignment and --choose word by word, unless --unit character
-    is given.
+    With a character tokenizer, characters (including spaces) are aligned; --unit word aligns words.
+    --alignment and --choose compare words unless --unit character is given.
 
     With --alignment, precision, recall and the alignment error rate go to standard error; in its file, 0p2
     and 0?2 are possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the

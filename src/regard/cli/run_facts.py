@@ -58,7 +58,7 @@ class RunFacts:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best evaluation by the score that chooses checkpoints; of equals, that of the lowest loss."""
+        """The evaluation with the best score; ties go to the lowest loss."""
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
         sign = -1 if self.judged_by == "loss" else 1
         return max(

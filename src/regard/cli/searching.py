@@ -36,8 +36,7 @@ Unit = Annotated[
     str,
     typer.Option(
         metavar="UNIT",
-        help="What is aligned: word, character, or auto: characters for a run with a character tokenizer, "
-        "words for others.",
+        help="Unit to align: word, character or auto (characters if the run has a character tokenizer).",
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]

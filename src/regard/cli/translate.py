@@ -96,7 +96,7 @@ def translate(
     Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
     too long or did not end, and words that the model has never seen. With --best N, each translation is a
     line of tab-separated fields: the number of its source line, from 1; its rank; its ranking score, with the
-    length penalty; its log-probability; its text. A line that was translated in parts has one.
+    length penalty; its log-probability; its text. A line that was translated in parts has only one.
 
     Examples:
 

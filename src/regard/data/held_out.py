@@ -21,8 +21,8 @@ Hashes = NDArray[numpy.uint64]
 RULES = ("auto", "both", "source")
 
 MOST_LEFT_OUT = 0.5
-"""The part of the remaining pairs that may be left out of train because their target is held out. Where more
-would be, targets repeat by nature (labels, classes), and only sources are kept disjoint."""
+"""If more than this fraction of the training pairs would be removed because their target is held out, targets
+are labels, and only sources are kept disjoint."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def hold_out(
 
     count: hold out this many pairs, or a few less where the last sentence has too many translations; or
     fraction: hold out about this part of the sentences. seed: another one gives another split. disjoint:
-    "both" leaves pairs whose target is held out out of train, so that no source and no target is in both
-    parts; "source" keeps them, so that only sources are disjoint: labels could not be learned otherwise.
-    "auto" is "both", unless that leaves out more than half of the pairs to train on.
+    "both" removes training pairs whose target is held out, so that no source and no target is in both parts;
+    "source" keeps them, so that only sources are disjoint: labels could not be learned otherwise. "auto" is
+    "both", unless that removes more than half of the training pairs.
 
     Sentences are compared with each run of white space taken as one space. Of equal pairs, the first is kept.
     All pairs with the same source are in the same part. The split does not depend on the order of the pairs;

@@ -293,7 +293,7 @@ class _Tally:
 
     def _misaligned(self) -> Finding:
         """Lines that fit the line before or after their own better: each file lacks a line, at two places."""
-        shifted, examples, says = shifted_lines(*self.features()), list[Example](), "lines out of step"
+        shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)
             says = f"seem shifted by one line: {_near(places[0])} and {_near(places[1])} have no counterpart"

@@ -18,19 +18,19 @@ from regard.errors import DataError, message
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""How much likelier, as a logarithm, lines must be elsewhere than at the end, to be missing there."""
+"""Minimum log-likelihood gain to report a line as missing."""
 
 FEW = 5
-"""Up to so many lines that one file has more may be anywhere; more of them are taken to be in one place."""
+"""Up to this many extra lines are located one by one; more are assumed to be one block."""
 
 MOST = 1_000_000
-"""Of how many lines the first are compared, where each file has as many."""
+"""At most this many lines are compared if both files have the same number."""
 
 NEAR, FAR = 500, 150
-"""Around a place, how many lines words are learned from, and how far away it is looked for again by words."""
+"""Number of lines around a place to learn word pairs from, and the search radius around it."""
 
 NAMED = 3
-"""How many lines are named at most."""
+"""At most this many lines are named."""
 
 
 Words = frozenset[str]

@@ -82,7 +82,9 @@ class _Side:
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
             kind = "are mostly digits and punctuation"
-            return f"{kind}, and {self.unseen:.0%} of their words do not occur in the other half of the sample"
+            return (
+                f"{kind}, and {self.unseen:.0%} of their words do not occur in the other half of the sample"
+            )
         if self.words > MOST_WORDS or self.unseen < 0.5 or self.spaceless >= 0.2 or self.ended >= 0.3:
             return ""
         if self.length <= LONG_STRING or self.alphabet <= SMALL_ALPHABET or self.ascii:

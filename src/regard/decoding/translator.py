@@ -245,7 +245,7 @@ class Translator:
         return units_of(self.source_tokenizer, self.unit), units_of(self.target_tokenizer, self.unit)
 
     def prepare(self, line: str) -> str:
-        """A line to translate, as the model's training text would be written; here, unchanged."""
+        """Preprocess a line before translation; for subclasses to override. Default: no change."""
         return line
 
     def _translated(self, lines: list[str], prefixes: list[str], first: int) -> list[Translation]:

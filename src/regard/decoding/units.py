@@ -25,7 +25,7 @@ class Units:
 
 
 def units_of(tokenizer: Any, requested: str = "auto") -> Units:
-    """The units of a tokenizer: those requested, or what it says itself.
+    """The requested units of a tokenizer; "auto" is the tokenizer's own unit.
 
     A tokenizer whose tokens are characters is for dates, numbers, spelling or pronunciation, where a whole
     side is often one word, and an alignment of words would say nothing.
@@ -40,7 +40,7 @@ def units_of(tokenizer: Any, requested: str = "auto") -> Units:
     if requested == "word" or own == "word":
         if requested == "character":
             problem = "the run has no character tokenizer, so characters cannot be aligned"
-            raise ArgumentError(message("unit", problem, hint="unit='auto' takes what the tokenizer has"))
+            raise ArgumentError(message("unit", problem, hint="unit='auto' uses the unit of the tokenizer"))
         return Units("word", tokenizer.words)
     return Units(own, tokenizer.units)
 

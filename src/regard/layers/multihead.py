@@ -106,8 +106,8 @@ class MultiHead(nn.Module):
 
         key: the query itself unless given; or a Memory from remember(). value: the key unless given. With
         batch_first=False, tensors are (T, B, width) and (S, B, ...), and so is the output.
-        start: the position of the first query, 0 unless given; with a Memory, such that the last query stands
-        at its end. options: those of attention(), such as look and backend.
+        start: the position of the first query; by default 0, or with a Memory the position that puts the last
+        query at its end. options: those of attention(), such as look and backend.
         """
         alone = query.dim() == 2
         inputs: list[Any] = [
@@ -230,9 +230,8 @@ class MultiHead(nn.Module):
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
         """Make a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
 
-        batch_first: the layout of inputs and outputs, that of `layer` unless given: what was given to
-        `layer`, (T, B, width) where its batch_first is False, gives the same output here. True takes
-        (B, T, width) whatever the layout of `layer` is.
+        batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
+        give the same outputs.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()

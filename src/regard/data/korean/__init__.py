@@ -4,8 +4,8 @@ hangul takes syllables apart; particles and conjugation glue endings on; words a
 phrases, nominals, clauses, actions, errands, reasons and descriptions build the pieces of a sentence in both
 languages at once; grammar puts them together, and corpus numbers and splits the sentences.
 
-The grammar has two versions. The choices that version 2 adds are made only by Dice of that version, so
-version 1 draws the same random numbers, and makes the same sentences, as before.
+The grammar has two versions. Only Dice of version 2 make the choices that version 2 added, so version 1 still
+produces exactly the sentences that it produced before version 2 existed.
 """
 
 from __future__ import annotations

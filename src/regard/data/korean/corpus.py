@@ -58,8 +58,8 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 def tenth(source: str, version: int = VERSION) -> int:
     """The tenth of all sentences that a Korean sentence belongs to, 0 to 9.
 
-    From version 2 on, sentences that differ in their final mark alone belong together, and those of two words
-    belong to "train": a form such as 요리사입니다 is said in no other sentence.
+    From version 2 on, sentences that differ only in their final mark are in the same split, and sentences of
+    two words are always in "train", because forms such as 요리사입니다 occur nowhere else.
     """
     if version > 1:
         source = unmarked(source)

@@ -36,7 +36,7 @@ class TranslationRun(Translator):
     notes: tuple[str, ...] = ()
 
     def prepare(self, line: str) -> str:
-        """Marks are words of their own in the built-in corpus, so a mark that ends a word is split off."""
+        """Split punctuation from words, as in the built-in corpus."""
         return line if self.settings.data.built_in is None else separate_marks(line)
 
     def __repr__(self) -> str:
