@@ -104,6 +104,7 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     batch_on, head_on, row_on, j_on = (int(size > 1) for size in bias.shape)
 
     def dense(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
-        return score + bias[batch * batch_on, head * head_on, row * row_on, j * j_on] / temperature
+        added = bias[batch * batch_on, head * head_on, row * row_on, j * j_on]
+        return score + added.to(score.dtype) / temperature
 
     return dense

@@ -7,6 +7,7 @@ materialising path without a word (on CPU: dropout, a value width unlike the key
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -118,8 +119,11 @@ def _causal_and_padding(call: Call) -> bool:
 
 
 def _loses_precision(call: Call) -> bool:
-    """Whether a bias computed in float32 would be cut to the query's dtype, as kernels on CUDA want it."""
-    return isinstance(call.bias, Bias) and call.query.dtype in (torch.float16, torch.bfloat16)
+    """Whether a bias computed in float32 would be rounded to the query's dtype, as kernels on CUDA require:
+    one from a position scheme, or one divided by a temperature other than a power of two."""
+    if call.bias is None or call.query.dtype not in _HALF:
+        return False
+    return isinstance(call.bias, Bias) or math.frexp(call.temperature)[0] != 0.5
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -138,7 +142,8 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
     bias = call.bias_tile(call.query, tile)
     if bias is not None:
         visible = visible & (bias != -torch.inf)
-        added = torch.where(visible, bias / call.temperature, 0.0).to(dtype)
+        wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
+        added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
     # A row of -inf alone comes back as NaN, or with lse 0, depending on the kernel: it is let see everything
     # here, and its output and gradient are cut off afterwards.
     seeing = visible.any(-1)
