@@ -67,7 +67,9 @@ def check(
             )
         )
     found = found.simplified(queries, keys, start)
-    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads)
+    bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
+    added = bias if isinstance(bias, Tensor) else None
+    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads, added)
     projected_query, projected_key = (
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
@@ -76,6 +78,13 @@ def check(
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
+    wrong = (
+        bias.mismatch(heads, projected_query.shape[-1], raw_value.shape[-1])
+        if isinstance(bias, Bias)
+        else None
+    )
+    if wrong:
+        raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
@@ -85,7 +94,7 @@ def check(
         scale=score.scale(query.shape[-1]),
         vector=None if vector is None else vector.to(projected_query.dtype),
         mask=found,
-        bias=_lifted_bias(bias, dims, (batch, heads, queries, keys), projected_query, raw_value, shown),
+        bias=bias,
         select=select.lifted(lift),
         start=start,
         dropout=dropout,
@@ -200,20 +209,16 @@ def _lifted_bias(
     bias: Tensor | Bias | None,
     dims: int,
     wanted: tuple[int, int, int, int],
-    query: Tensor,
-    value: Tensor,
+    device: torch.device,
     shown: dict[str, tuple[Tensor, str]],
 ) -> Tensor | Bias | None:
     if bias is None:
         return None
     own = [bias] if isinstance(bias, Tensor) else [*bias.parameters(), *bias.buffers()]
-    if any(tensor.device != query.device for tensor in own):
+    if any(tensor.device != device for tensor in own):
         problem, hint = f"the bias is on {own[0].device}", "move it with bias.to(query.device)"
         raise ArgumentError(message("attention()", problem, shown, "one device", hint))
     if isinstance(bias, Bias):
-        wrong = bias.mismatch(wanted[1], query.shape[-1], value.shape[-1])
-        if wrong:
-            raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
         return bias
     lifted = bias
     if bias.dim() == 2:

@@ -81,7 +81,7 @@ def run(call: Call) -> Forward:
         )
         lse = aux.lse
     assert lse is not None
-    if not call.mask.parts:
+    if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)
     empty = lse.isneginf()  # no gradient comes from these rows, from the lse either
     return Forward(output.masked_fill(empty.unsqueeze(-1), 0.0), lse.masked_fill(empty, -torch.inf))

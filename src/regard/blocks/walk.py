@@ -59,5 +59,5 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
 
 
 def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """tensor / temperature in this dtype; widened first, so that half precision does not round the quotient."""
+    """tensor / temperature in this dtype; widened first, so that the quotient keeps its precision."""
     return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)
