@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import regard
 from regard.backends import BACKENDS, reference
-from regard.call import Call
 from regard.looking import PASSES
 from tests.agreement.cases import checked
+from tests.agreement.exact import in_float64
 
 HALF = [torch.bfloat16, torch.float16]
 SCORES = {"scaled_dot": ["sdpa-cpu", "blocked", "reference"], "additive": ["blocked", "reference"]}
@@ -34,20 +32,6 @@ def arguments(score: str, dtype: torch.dtype, temperature: float) -> dict[str, o
         "select": regard.Soft(temperature),
         "start": 0,
     }
-
-
-def in_float64(call: Call) -> Call:
-    """The same numbers in float64."""
-    assert isinstance(call.bias, torch.Tensor)
-    vector = None if call.vector is None else call.vector.double()
-    return replace(
-        call,
-        query=call.query.double(),
-        key=call.key.double(),
-        value=call.value.double(),
-        bias=call.bias.double(),
-        vector=vector,
-    )
 
 
 @pytest.mark.parametrize("temperature", [3.0, 0.7, 1.3])
