@@ -25,6 +25,10 @@ Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float],
 """(query, key, value, bias, dropout, is_causal, scale) -> (output, lse)"""
 
 
+AMPERE = (8, 0)
+"""The compute capability from which on CUDA devices have FlashAttention 2, cuDNN attention and bfloat16."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One fused kernel of PyTorch: where it runs, what it takes, and how it is called."""
@@ -38,6 +42,7 @@ class Kernel:
     equal_widths: bool  # query, key and value must be equally wide: narrower ones are padded with zeros
     multiple: int = 1  # widths are padded to a multiple of this
     widest: int | None = None
+    capability: tuple[int, int] = (0, 0)  # the lowest compute capability of a CUDA device that has it
 
     def reasons(self, call: Call) -> list[str]:
         """Why this kernel cannot run the call."""
@@ -46,6 +51,7 @@ class Kernel:
             found.append(f"runs on {self.device}, the call is on {call.query.device.type}")
         if call.query.dtype not in self.dtypes:
             found.append(f"takes {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
+        found += self._missing_on(call.query.device, call.query.dtype)
         if call.dropout and not self.dropout:
             found.append("has no dropout")
         if not self.bias and (call.bias is not None or not (_causal_alone(call) or not call.mask.parts)):
@@ -55,6 +61,18 @@ class Kernel:
         widest = max(call.query.shape[-1], call.value.shape[-1])
         if self.widest is not None and widest > self.widest:
             found.append(f"takes heads up to {self.widest} wide, not {widest}")
+        return found
+
+    def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        """What the device of the call lacks: the kernel, or the dtype."""
+        if device.type != "cuda" or self.device != "cuda":
+            return []
+        found, own = [], device_capability(device)
+        shown, needed = (".".join(map(str, each)) for each in (own, self.capability))
+        if own < self.capability:
+            found.append(f"needs compute capability {needed}, this device has {shown}")
+        elif dtype == torch.bfloat16 and own < AMPERE:
+            found.append(f"has no bfloat16 kernel for compute capability {shown}; it takes float16")
         return found
 
     def run(self, call: Call) -> Forward:
@@ -87,6 +105,16 @@ class Kernel:
         if self.equal_widths:
             inner = outer = max(inner, outer)
         return _pad(query, inner), _pad(key, inner), _pad(value, outer)
+
+
+def device_capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a CUDA device, (8, 0) for an A100."""
+    return torch.cuda.get_device_capability(device)
+
+
+# torch.compile evaluates it while tracing, as with torch.compiler.assume_constant_result, which would import the
+# compiler with regard.
+vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
@@ -248,6 +276,7 @@ KERNELS = {
         equal_widths=True,
         multiple=8,
         widest=128,
+        capability=AMPERE,
     ),
     "sdpa-flash": Kernel(
         _flash,
@@ -259,6 +288,7 @@ KERNELS = {
         equal_widths=True,
         multiple=8,
         widest=256,
+        capability=AMPERE,
     ),
     "sdpa-efficient": Kernel(
         _efficient,
