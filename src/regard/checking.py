@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from regard.shapes import autocast_on, lift, lifted_mask
 
 __all__ = ["check"]
 
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LETTERS = {"query": "BHTD", "key": "BHSD", "value": "BHSE"}
 _WITHOUT_HEADS = {"query": "BTD", "key": "BSD", "value": "BSE"}
 
@@ -37,6 +39,7 @@ def check(
 ) -> Call:
     """Check that everything fits, project, clean, and bring all to (B, H, T, D)."""
     _check_tensors(query, key, value, look)
+    start, dropout = _python_numbers(start, dropout)
     memory, raw_key, raw_value = None, key, key if value is None else value
     if isinstance(key, Memory):
         memory, raw_key, raw_value = key, key.key, key.value
@@ -102,6 +105,15 @@ def check(
     )
 
 
+def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
+    """NumPy numbers as Python's own; anything else as it is."""
+    if not isinstance(start, int | torch.SymInt) and isinstance(start, Integral):
+        start = int(start)
+    if not isinstance(dropout, float | int) and isinstance(dropout, Real):
+        dropout = float(dropout)
+    return start, dropout
+
+
 def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under autocast, everything in its dtype, as matrix products are; the kernels themselves ignore it."""
     device = tensors[0].device.type
@@ -149,6 +161,9 @@ def _check_kinds(
             "floating point tensors",
             "token ids go through an embedding first",
         )
+    if any(tensor.dtype not in _DTYPES for tensor in tensors):
+        expected = "float64, float32, bfloat16 or float16"
+        refuse("attention is not computed in this dtype", expected, "cast with .to(torch.bfloat16)")
     if len({tensor.dtype for tensor in tensors}) > 1:
         refuse("the dtypes differ", "one dtype", "cast with .to(query.dtype), or use torch.autocast")
     if len({tensor.device for tensor in tensors}) > 1:
@@ -198,6 +213,17 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
             raise ArgumentError(
                 message("attention()", problem, expected="a tensor", hint="torch.as_tensor(...)")
             )
+        tensor = given.value if isinstance(given, Memory) else given
+        if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
+            kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+            hint = (
+                "tensor.to_padded_tensor(0.0), and mask=padding(lengths)"
+                if tensor.is_nested
+                else ".to_dense()"
+            )
+            raise ArgumentError(
+                message("attention()", f"{name} is {kind}", expected="a dense tensor", hint=hint)
+            )
     if look is not None and not isinstance(look, Look):
         problem = f"look is {look!r}"
         raise ArgumentError(
@@ -228,7 +254,7 @@ def _lifted_bias(
     fits = lifted.dim() == 4 and all(
         size in (1, want) for size, want in zip(lifted.shape, wanted, strict=True)
     )
-    if fits and bias.is_floating_point():
+    if fits and bias.dtype in _DTYPES:
         return lifted
     problem, hint = (
         "the bias does not fit the scores",

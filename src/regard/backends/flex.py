@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.backends import blocked
 from regard.backends.seen_blocks import seen_blocks
+from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -28,7 +29,7 @@ _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 def reasons(call: Call) -> list[str]:
     """Why this backend cannot run the call."""
-    found = []
+    found = reasons_of_transforms()
     device = call.query.device.type
     if call.combine != "inner":
         found.append("computes inner products, and this score combines additively")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.backends.transforms import once_differentiable, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -46,7 +47,7 @@ class Kernel:
 
     def reasons(self, call: Call) -> list[str]:
         """Why this kernel cannot run the call."""
-        found = _reasons_of_all(call)
+        found = _reasons_of_all(call) + reasons_of_transforms(vmap=self.device == "cpu")
         if call.query.device.type != self.device:
             found.append(f"runs on {self.device}, the call is on {call.query.device.type}")
         if call.query.dtype not in self.dtypes:
@@ -81,6 +82,8 @@ class Kernel:
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
             key, value = call.spread(key), call.spread(value)
+        if call.trains:
+            query, key, value = once_differentiable(query, key, value)
         query, key, value = self._padded(*map(_last_dense, (query, key, value)))
         is_causal = _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
         bias, seeing_BHT = _bias(call, without_causal=is_causal)
@@ -112,8 +115,7 @@ def device_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-# torch.compile evaluates it while tracing, as with torch.compiler.assume_constant_result, which would import the
-# compiler with regard.
+# torch.compile evaluates it while tracing, as by assume_constant_result, which would import the compiler.
 vars(device_capability)["_dynamo_marked_constant"] = True
 
 
