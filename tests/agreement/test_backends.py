@@ -83,7 +83,7 @@ def compare(case: Case, backend: str, device: str, gradients: bool = True) -> No
     for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
         size = largest([three[2]]) if place < 2 else of_gradients
         assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0), loudest)
-    if gradients:
+    if gradients and dtype in (torch.bfloat16, torch.float16):  # the elementwise check of the others is sharp
         call = checked(inputs.call(dtype)[0])
         for name, (found, exact) in frobenius(call, backend, inputs.doutput).items():
             assert_near(name, found, exact, dtype)
