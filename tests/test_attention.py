@@ -134,6 +134,43 @@ def test_what_nobody_may_see_changes_nothing_for_other_selections(select: regard
     assert same(*found) and not found[0][0].isnan().any()
 
 
+BIASES = {"a key": (2, 1, 1, 7), "a row": (1, 1, 3, 7), "a head": (2, 4, 3, 7), "one": (1, 4, 1, 7)}
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive"])
+@pytest.mark.parametrize("shape", BIASES.values(), ids=BIASES)
+def test_minus_inf_in_a_bias_hides_a_key_as_a_mask_does(shape: tuple[int, ...], score: str, prepared: bool):
+    compare = make_score(score, 4, 4)
+    query, key, value = randn(2, 4, 3, 4), randn(2, 2, 7, 4), randn(2, 2, 7, 5)
+    bias, mask = torch.randn(shape, dtype=torch.float64), regard.padding(torch.tensor([6, 7]))
+    bias[..., 2] = -torch.inf
+    for backend in takers(query, key, value, score=compare, mask=mask, bias=bias):
+        found = []
+        for content in (0.0, 3.0, torch.nan, torch.inf):
+            key.data[:, :, 2], value.data[:, :, 2] = content, -content
+            given = (regard.prepare(key, value, score=compare),) if prepared else (key, value)
+            options: dict[str, Any] = {} if prepared else {"score": compare}
+            seen = regard.attention(
+                query, *given, **options, mask=mask, bias=bias, look=EVERYTHING, backend=backend
+            )
+            looks = [seen.output, seen.lse, seen.weights, seen.entropy, seen.mass, seen.top.keys]
+            found.append(looks + gradients(seen.output, query, key, value, *parameters(compare)))
+        assert all(same(found[0], other) for other in found[1:]), backend
+        assert all(each is None or not each.isnan().any() for each in found[0]), backend
+
+
+def test_minus_inf_in_a_bias_hides_from_one_group_of_heads_alone():
+    query, key = randn(1, 4, 3, 4), randn(1, 2, 7, 4)
+    bias = torch.zeros(1, 4, 1, 7, dtype=torch.float64)
+    bias[:, :2, :, 5] = -torch.inf  # heads 0 and 1 read key head 0
+    bias[:, 2, :, 5] = -torch.inf  # head 3 still sees the key that head 2 does not
+    key.data[:, :, 5] = torch.nan
+    for backend in ("sdpa", "blocked", "reference"):
+        output = regard.attention(query, key, bias=bias, backend=backend).output
+        assert output[:, :2].isfinite().all() and output[:, 3].isnan().all(), backend
+
+
 @pytest.mark.parametrize("score", ["scaled_dot", "general", "additive", "cosine"])
 @pytest.mark.parametrize("poisoned", ["key", "value"])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])

@@ -128,6 +128,30 @@ def test_a_centre_for_each_query(shape: tuple[int, ...]):
     assert torch.equal(found.weights == 0, far)
 
 
+@pytest.mark.parametrize("mask", [None, regard.padding(torch.tensor([4, 4]))], ids=["unmasked", "padded"])
+def test_local_p_aligns_to_keys_in_its_window_only(mask: regard.Mask | None):
+    query, key = torch.randn(2, 3, 4), torch.randn(2, 9, 4)
+    # The windows are keys 0 to 2, keys 4 to 6 (hidden by the padding), and none.
+    select = regard.LocalP(torch.tensor([[1.0, 5.0, 30.0]] * 2), width=1)
+    look = regard.Look(alignment=True, top=4, weights=True)
+    seen = regard.attention(query, key, mask=mask, select=select, look=look)
+    assert seen.alignment is not None and seen.top is not None and seen.weights is not None
+    empty = torch.tensor([[False, mask is not None, True]] * 2)
+    assert torch.equal(seen.alignment == -1, empty)
+    assert torch.equal(seen.lse == -torch.inf, empty)
+    # Three keys are in a window; the fourth of the largest four does not exist.
+    assert torch.equal((seen.top.keys >= 0).sum(-1), torch.where(empty, 0, 3))
+    assert torch.equal(seen.alignment[~empty], seen.weights.argmax(-1)[~empty])
+
+
+def test_local_p_is_untouched_by_nan_outside_its_window():
+    query, key, value = torch.randn(1, 4), torch.randn(9, 4), torch.randn(9, 4)
+    select = regard.LocalP(torch.tensor([2.0]), width=1)
+    clean = regard.attention(query, key, value, select=select).output
+    key[7] = value[8] = torch.nan
+    assert torch.equal(regard.attention(query, key, value, select=select).output, clean)
+
+
 def test_hard_draws_from_the_softmax():
     scores = torch.tensor([0.0, 1.0, 2.0, -torch.inf, 0.5])
     visible = torch.tensor([True, True, True, False, True])

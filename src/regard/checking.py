@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from regard.shapes import autocast_on, lift, lifted_mask
 
 __all__ = ["check"]
 
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LETTERS = {"query": "BHTD", "key": "BHSD", "value": "BHSE"}
 _WITHOUT_HEADS = {"query": "BTD", "key": "BSD", "value": "BSE"}
 
@@ -37,6 +39,7 @@ def check(
 ) -> Call:
     """Check that everything fits, project, clean, and bring all to (B, H, T, D)."""
     _check_tensors(query, key, value, look)
+    start, dropout = _python_numbers(start, dropout)
     memory, raw_key, raw_value = None, key, key if value is None else value
     if isinstance(key, Memory):
         memory, raw_key, raw_value = key, key.key, key.value
@@ -67,7 +70,9 @@ def check(
             )
         )
     found = found.simplified(queries, keys, start)
-    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads)
+    bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
+    added = bias if isinstance(bias, Tensor) else None
+    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads, added)
     projected_query, projected_key = (
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
@@ -76,6 +81,13 @@ def check(
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
+    wrong = (
+        bias.mismatch(heads, projected_query.shape[-1], raw_value.shape[-1])
+        if isinstance(bias, Bias)
+        else None
+    )
+    if wrong:
+        raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
     vector = score.mixing_vector()
     return Call(
         query=lift(projected_query),
@@ -85,12 +97,21 @@ def check(
         scale=score.scale(query.shape[-1]),
         vector=None if vector is None else vector.to(projected_query.dtype),
         mask=found,
-        bias=_lifted_bias(bias, dims, (batch, heads, queries, keys), projected_query, raw_value, shown),
+        bias=bias,
         select=select.lifted(lift),
         start=start,
         dropout=dropout,
         look=look.checked(select, queries) if look is not None and look.asked else look,
     )
+
+
+def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
+    """NumPy numbers as Python's own; anything else as it is."""
+    if not isinstance(start, int | torch.SymInt) and isinstance(start, Integral):
+        start = int(start)
+    if not isinstance(dropout, float | int) and isinstance(dropout, Real):
+        dropout = float(dropout)
+    return start, dropout
 
 
 def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -140,6 +161,9 @@ def _check_kinds(
             "floating point tensors",
             "token ids go through an embedding first",
         )
+    if any(tensor.dtype not in _DTYPES for tensor in tensors):
+        expected = "float64, float32, bfloat16 or float16"
+        refuse("attention is not computed in this dtype", expected, "cast with .to(torch.bfloat16)")
     if len({tensor.dtype for tensor in tensors}) > 1:
         refuse("the dtypes differ", "one dtype", "cast with .to(query.dtype), or use torch.autocast")
     if len({tensor.device for tensor in tensors}) > 1:
@@ -189,6 +213,17 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
             raise ArgumentError(
                 message("attention()", problem, expected="a tensor", hint="torch.as_tensor(...)")
             )
+        tensor = given.value if isinstance(given, Memory) else given
+        if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
+            kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
+            hint = (
+                "tensor.to_padded_tensor(0.0), and mask=padding(lengths)"
+                if tensor.is_nested
+                else ".to_dense()"
+            )
+            raise ArgumentError(
+                message("attention()", f"{name} is {kind}", expected="a dense tensor", hint=hint)
+            )
     if look is not None and not isinstance(look, Look):
         problem = f"look is {look!r}"
         raise ArgumentError(
@@ -200,20 +235,16 @@ def _lifted_bias(
     bias: Tensor | Bias | None,
     dims: int,
     wanted: tuple[int, int, int, int],
-    query: Tensor,
-    value: Tensor,
+    device: torch.device,
     shown: dict[str, tuple[Tensor, str]],
 ) -> Tensor | Bias | None:
     if bias is None:
         return None
     own = [bias] if isinstance(bias, Tensor) else [*bias.parameters(), *bias.buffers()]
-    if any(tensor.device != query.device for tensor in own):
+    if any(tensor.device != device for tensor in own):
         problem, hint = f"the bias is on {own[0].device}", "move it with bias.to(query.device)"
         raise ArgumentError(message("attention()", problem, shown, "one device", hint))
     if isinstance(bias, Bias):
-        wrong = bias.mismatch(wanted[1], query.shape[-1], value.shape[-1])
-        if wrong:
-            raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
         return bias
     lifted = bias
     if bias.dim() == 2:
@@ -223,7 +254,7 @@ def _lifted_bias(
     fits = lifted.dim() == 4 and all(
         size in (1, want) for size, want in zip(lifted.shape, wanted, strict=True)
     )
-    if fits and bias.is_floating_point():
+    if fits and bias.dtype in _DTYPES:
         return lifted
     problem, hint = (
         "the bias does not fit the scores",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:  # the command line prints its help without torch
@@ -187,7 +188,7 @@ def message(
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
     """Refuse sizes that are not whole numbers of 1 or more, and a dropout that is no probability below 1."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int | Integral) or size < 1:
             raise ArgumentError(message(call, f"{name} is {size!r}", expected="a whole number, 1 or more"))
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ArgumentError(message(call, f"dropout is {dropout!r}", expected="0 <= dropout < 1"))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
-
-from torch import Tensor
 
 from regard.errors import LookError, message
 from regard.select import LOOKS, Select
@@ -42,13 +41,16 @@ class Look:
 
     def __post_init__(self) -> None:
         if self.rows is not None:
-            if isinstance(self.rows, Tensor):
-                object.__setattr__(self, "rows", tuple(self.rows.tolist()))
+            if hasattr(self.rows, "tolist"):  # a tensor or a NumPy array
+                object.__setattr__(self, "rows", self.rows.tolist())
+            elif not isinstance(self.rows, int | str):
+                object.__setattr__(self, "rows", tuple(map(_plain, self.rows)))
             if isinstance(self.rows, int) or not all(isinstance(row, int) for row in self.rows):
                 raise LookError(
                     message("Look()", f"rows is {self.rows!r}", expected="whole numbers: rows=(0, -1)")
                 )
             object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "top", _plain(self.top))
         if not isinstance(self.top, int) or isinstance(self.top, bool) or self.top < 0:
             raise LookError(
                 message("Look()", f"top is {self.top!r}", expected="how many keys to show: 0 or more")
@@ -108,3 +110,8 @@ class Look:
                     )
                 )
         return replace(self, rows=tuple(row % queries for row in self.rows))
+
+
+def _plain(number: Any) -> Any:
+    """A NumPy integer as an int; anything else as it is."""
+    return number if isinstance(number, int) or not isinstance(number, Integral) else int(number)

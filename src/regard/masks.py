@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -78,11 +79,13 @@ def window(left: int | None = None, right: int | None = None) -> Mask:
     tensor([[1, 1, 0],
             [0, 1, 1]], dtype=torch.int32)
     """
+    bounds: list[int | None] = []
     for name, bound in (("left", left), ("right", right)):
-        if bound is not None and (not isinstance(bound, int) or bound < 0):
-            expected = "a whole number, 0 or more, or None for no bound"
+        if bound is not None and (not isinstance(bound, int | Integral) or bound < 0):
+            expected = "an integer, 0 or more, or None for no bound"
             raise ArgumentError(message("window()", f"{name} is {bound!r}", expected=expected))
-    return Mask() if left is None and right is None else Mask(window=(left, right))
+        bounds.append(bound if bound is None or isinstance(bound, int) else int(bound))
+    return Mask() if left is None and right is None else Mask(window=(bounds[0], bounds[1]))
 
 
 def documents(queries: Ids, keys: Ids | None = None) -> Mask:

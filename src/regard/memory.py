@@ -118,21 +118,28 @@ def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
 
 
 def cleaned(
-    key: Tensor, value: Tensor, mask: Mask, queries: int, start: int, heads: int
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    queries: int,
+    start: int,
+    heads: int,
+    bias_BHTS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values with 0 wherever no query may see them, so that what stands there cannot matter."""
-    if not mask.parts:
-        return key, value
+    """Keys and values with 0 where no query can see them, so NaN there cannot reach the result: those that
+    the mask hides from every query, and those to which the bias adds -inf for every query."""
     batch, key_heads, keys = lift(key).shape[:3]
-    seen_BHS = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
-    if seen_BHS is None:
+    seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device)) if mask.parts else None
+    if bias_BHTS is not None and queries:
+        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # NaN, which is not -inf, hides nothing
+        seen = by_bias if seen is None else seen & by_bias
+    if seen is None:
         return key, value
-    if seen_BHS.shape[1] not in (1, key_heads):
-        seen_BHS = seen_BHS.unflatten(1, (key_heads, -1)).any(2)
-    if key.dim() == 4:
-        seen = seen_BHS.unsqueeze(-1)
-    else:
-        seen = (seen_BHS[:, 0] if key.dim() == 3 else seen_BHS[0, 0]).unsqueeze(-1)
+    if seen.shape[1] not in (1, key_heads):
+        seen = seen.unflatten(1, (key_heads, -1)).any(2)
+    if key.dim() < 4:
+        seen = seen[:, 0] if key.dim() == 3 else seen[0, 0]
+    seen = seen.unsqueeze(-1)
     clean_key = torch.where(seen, key, 0.0)
     return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
 

@@ -67,6 +67,10 @@ class Select:
         """Weights from scores; keys that are not visible get exactly 0."""
         raise TypeError(f"{type(self).__name__} does not say how it chooses")
 
+    def visible(self, visible_BHTS: Tensor) -> Tensor:
+        """The keys that each row can select, among those that the mask and the bias let it see."""
+        return visible_BHTS
+
     def problem(self, rows: tuple[int, ...]) -> str | None:
         """What does not fit queries of this shape without their width, (..., T), or None."""
         return None
@@ -281,11 +285,16 @@ class LocalP(Select):
             raise ArgumentError(message("LocalP()", f"width is {self.width}", expected="1 or more"))
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        offset = torch.arange(scores_BHTS.shape[-1], device=scores_BHTS.device) - self.centre.unsqueeze(-1)
-        near = visible_BHTS & (offset.detach().abs() <= self.width)
-        weights, lse = softmax(scores_BHTS, near)
-        gaussian = torch.exp(-offset.square() / (2 * (self.width / 2) ** 2))
+        weights, lse = softmax(scores_BHTS, self.visible(visible_BHTS))
+        gaussian = torch.exp(-self._offset(scores_BHTS).square() / (2 * (self.width / 2) ** 2))
         return Selection(weights * gaussian.to(weights.dtype), lse)
+
+    def visible(self, visible_BHTS: Tensor) -> Tensor:
+        return visible_BHTS & (self._offset(visible_BHTS).detach().abs() <= self.width)
+
+    def _offset(self, like_BHTS: Tensor) -> Tensor:
+        """The distance of each key from the centre of each row."""
+        return torch.arange(like_BHTS.shape[-1], device=like_BHTS.device) - self.centre.unsqueeze(-1)
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
         shape = tuple(self.centre.shape)

@@ -1,4 +1,4 @@
-"""Every backend against the oracle in float64: output, lse and every gradient."""
+"""Every backend against the oracle in float64: output, lse and every gradient, elementwise and by norm."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, reference
 from tests.agreement.cases import CASES, DTYPES, FACTORS, Case, Inputs, checked
+from tests.agreement.exact import assert_near, frobenius
 
 ON_CPU = ["sdpa-cpu", "blocked", "reference"]
 ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
@@ -82,6 +83,10 @@ def compare(case: Case, backend: str, device: str, gradients: bool = True) -> No
     for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
         size = largest([three[2]]) if place < 2 else of_gradients
         assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0), loudest)
+    if gradients and dtype in (torch.bfloat16, torch.float16):  # the elementwise check of the others is sharp
+        call = checked(inputs.call(dtype)[0])
+        for name, (found, exact) in frobenius(call, backend, inputs.doutput).items():
+            assert_near(name, found, exact, dtype)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -25,6 +25,7 @@ CASES = {
         "mask": torch.ones(20, 20, dtype=torch.bool).tril(),
         "bias": torch.randn(1, 4, 1, 20),
     },
+    "empty rows by bias": {"bias": torch.full((1, 1, 20, 20), -torch.inf).tril()},
     "empty rows": {"mask": regard.padding(torch.tensor([0, 20]))},
 }
 

@@ -10,28 +10,37 @@ from regard.backends import BACKENDS, reference
 from regard.blocks import walk
 from regard.looking import PASSES
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
+from tests.agreement.exact import in_float64
 
 LOOK = regard.Look(rows=(0, -1), top=3, alignment=True, entropy=True, mass=True)
 FORWARDS = ["reference", "sdpa-cpu", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
+
+
+def largest(tensor: torch.Tensor) -> float:
+    return tensor.abs().max().item() if tensor.numel() else 0.0
 
 
 def error(found: torch.Tensor, oracle: torch.Tensor) -> float:
     return (found.double() - oracle).abs().max().item() if oracle.numel() else 0.0
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
-    monkeypatch.setattr(walk, "ROWS", 48)
+def compare_looks(case: Case, device: str) -> dict[str, float]:
+    """Hold the looks of the blocked pass, after every forward, against float64 on the same numbers. Gives the
+    largest factor by which each look could be wrong unnoticed.
+
+    The pass computes in float32 at least, whatever the dtype of the call. Only rounding is allowed: of the
+    scores, of the lse, and of sums over keys and rows.
+    """
     inputs, dtype = Inputs(case, device, gradients=False), DTYPES[case.dtype]
-    call, exact = checked(inputs.call(dtype)[0], LOOK), checked(inputs.call(torch.float64)[0], LOOK)
-    assert not PASSES["blocked"].reasons(call, call.look)
-    oracle = PASSES["materialised"].run(exact, reference.run(exact), exact.look)
-    plain = PASSES["materialised"].run(call, reference.run(call), call.look)
+    call = checked(inputs.call(dtype)[0], LOOK)
+    exact = in_float64(call)
+    assert call.look is not None and not PASSES["blocked"].reasons(call, call.look)
+    oracle = PASSES["materialised"].run(exact, reference.run(exact), call.look)
     scores, visible = reference.compare(exact)
     loudest = scores[visible].abs().max().item() / case.temperature if visible.any() else 1.0
-    step = 8 * torch.finfo(dtype).eps * max(1.0, loudest)
+    step = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps * max(1.0, loudest)
+    if dtype in (torch.bfloat16, torch.float16):
+        step += 2e-4  # the exp of PyTorch's CPU kernel in half precision is exact to about 5e-5
     for name in FORWARDS:
         if BACKENDS[name].reasons(call):
             continue
@@ -39,17 +48,25 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
         for look in ("rows", "entropy", "mass"):
             wanted, found = getattr(oracle, look), getattr(seen, look)
             assert found.shape == wanted.shape
-            budget = 2 * error(getattr(plain, look), wanted) + step * max(1.0, wanted.abs().max().item())
-            assert error(found, wanted) <= budget
-        best = error(plain.top.weights, oracle.top.weights)
-        assert error(seen.top.weights, oracle.top.weights) <= 2 * best + step
+            assert error(found, wanted) <= step * max(1.0, largest(wanted)), (name, look)
+        assert error(seen.top.weights, oracle.top.weights) <= step
         assert torch.equal(seen.top.keys < 0, oracle.top.keys < 0)
         assert torch.equal(seen.alignment < 0, oracle.alignment < 0)
         assert torch.equal(seen.alignment, seen.top.keys[..., 0])
         # The key that was named holds the weight that was named, and no other key holds more.
         whole = torch.softmax(torch.where(visible, scores / case.temperature, -torch.inf), -1)
         named = whole.gather(-1, seen.top.keys.clamp_min(0)).where(seen.top.keys >= 0, 0.0)
-        assert error(named, oracle.top.weights) <= 2 * best + step
+        assert error(named, oracle.top.weights) <= step
+    sizes = {look: largest(getattr(oracle, look)) for look in ("rows", "entropy", "mass")}
+    return {look: step * max(1.0, size) / size for look, size in sizes.items() if size}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(walk, "ROWS", 48)
+    compare_looks(case, device)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.backends import small
 from regard.backends.again import differentiable
+from regard.backends.transforms import reasons_of_transforms
 from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
 from regard.positions import Bias
@@ -28,7 +29,7 @@ __all__ = ["reasons", "run"]
 
 def reasons(call: Call) -> list[str]:
     """Why this backend cannot run the call."""
-    found = []
+    found = reasons_of_transforms()
     if not isinstance(call.select, Soft):
         found.append(
             f"{type(call.select).__name__} needs whole rows of scores; only Soft can be read block by block"

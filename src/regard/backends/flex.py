@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.backends import blocked
 from regard.backends.seen_blocks import seen_blocks
+from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -28,7 +29,7 @@ _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 def reasons(call: Call) -> list[str]:
     """Why this backend cannot run the call."""
-    found = []
+    found = reasons_of_transforms()
     device = call.query.device.type
     if call.combine != "inner":
         found.append("computes inner products, and this score combines additively")
@@ -81,7 +82,7 @@ def run(call: Call) -> Forward:
         )
         lse = aux.lse
     assert lse is not None
-    if not call.mask.parts:
+    if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)
     empty = lse.isneginf()  # no gradient comes from these rows, from the lse either
     return Forward(output.masked_fill(empty.unsqueeze(-1), 0.0), lse.masked_fill(empty, -torch.inf))
@@ -104,6 +105,7 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     batch_on, head_on, row_on, j_on = (int(size > 1) for size in bias.shape)
 
     def dense(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
-        return score + bias[batch * batch_on, head * head_on, row * row_on, j * j_on] / temperature
+        added = bias[batch * batch_on, head * head_on, row * row_on, j * j_on]
+        return score + added.to(score.dtype) / temperature
 
     return dense

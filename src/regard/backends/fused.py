@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.backends.again import differentiable
+from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.kernels import TRITON, interpreting
 from regard.mask import Mask
@@ -29,7 +30,7 @@ MOST = 65535
 
 def reasons(call: Call) -> list[str]:
     """Why this backend cannot run the call."""
-    found = []
+    found = reasons_of_transforms()
     device = call.query.device.type
     if call.combine != "additive":
         found.append("adds query and key, and this score is an inner product")

@@ -44,7 +44,7 @@ def define(call: Call) -> Forward:
 
 
 def compare(call: Call) -> tuple[Tensor, Tensor]:
-    """Scores with the bias added, (B, H, T, S), at least in float32, and which of them count."""
+    """Scores with the bias added, (B, H, T, S), at least in float32, and which of them a row can select."""
     key_BHSD = call.spread(call.key)
     finite_BHS = key_BHSD.isfinite().all(-1)
     clean_BHSD = torch.where(finite_BHS.unsqueeze(-1), key_BHSD, 0.0)
@@ -61,7 +61,7 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
     if bias is not None:
         visible = visible & (bias != -torch.inf)
         scores = scores + torch.where(bias == -torch.inf, 0.0, bias).to(scores.dtype)
-    return scores, visible.expand_as(scores)
+    return scores, call.select.visible(visible.expand_as(scores))
 
 
 def select(call: Call, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:

@@ -7,6 +7,7 @@ materialising path without a word (on CPU: dropout, a value width unlike the key
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.backends.transforms import once_differentiable, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -22,6 +24,10 @@ __all__ = ["KERNELS", "Kernel"]
 
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float], tuple[Tensor, Tensor]]
 """(query, key, value, bias, dropout, is_causal, scale) -> (output, lse)"""
+
+
+AMPERE = (8, 0)
+"""The compute capability from which on CUDA devices have FlashAttention 2, cuDNN attention and bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,16 @@ class Kernel:
     equal_widths: bool  # query, key and value must be equally wide: narrower ones are padded with zeros
     multiple: int = 1  # widths are padded to a multiple of this
     widest: int | None = None
+    capability: tuple[int, int] = (0, 0)  # the lowest compute capability of a CUDA device that has it
 
     def reasons(self, call: Call) -> list[str]:
         """Why this kernel cannot run the call."""
-        found = _reasons_of_all(call)
+        found = _reasons_of_all(call) + reasons_of_transforms(vmap=self.device == "cpu")
         if call.query.device.type != self.device:
             found.append(f"runs on {self.device}, the call is on {call.query.device.type}")
         if call.query.dtype not in self.dtypes:
             found.append(f"takes {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
+        found += self._missing_on(call.query.device, call.query.dtype)
         if call.dropout and not self.dropout:
             found.append("has no dropout")
         if not self.bias and (call.bias is not None or not (_causal_alone(call) or not call.mask.parts)):
@@ -56,12 +64,26 @@ class Kernel:
             found.append(f"takes heads up to {self.widest} wide, not {widest}")
         return found
 
+    def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
+        """What the device of the call lacks: the kernel, or the dtype."""
+        if device.type != "cuda" or self.device != "cuda":
+            return []
+        found, own = [], device_capability(device)
+        shown, needed = (".".join(map(str, each)) for each in (own, self.capability))
+        if own < self.capability:
+            found.append(f"needs compute capability {needed}, this device has {shown}")
+        elif dtype == torch.bfloat16 and own < AMPERE:
+            found.append(f"has no bfloat16 kernel for compute capability {shown}; it takes float16")
+        return found
+
     def run(self, call: Call) -> Forward:
         """Run the kernel, and mend what it leaves wrong in rows that see nothing."""
         queries, width = call.query.shape[2], call.value.shape[3]
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
             key, value = call.spread(key), call.spread(value)
+        if call.trains:
+            query, key, value = once_differentiable(query, key, value)
         query, key, value = self._padded(*map(_last_dense, (query, key, value)))
         is_causal = _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
         bias, seeing_BHT = _bias(call, without_causal=is_causal)
@@ -86,6 +108,15 @@ class Kernel:
         if self.equal_widths:
             inner = outer = max(inner, outer)
         return _pad(query, inner), _pad(key, inner), _pad(value, outer)
+
+
+def device_capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a CUDA device, (8, 0) for an A100."""
+    return torch.cuda.get_device_capability(device)
+
+
+# torch.compile evaluates it while tracing, as by assume_constant_result, which would import the compiler.
+vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
@@ -118,8 +149,11 @@ def _causal_and_padding(call: Call) -> bool:
 
 
 def _loses_precision(call: Call) -> bool:
-    """Whether a bias computed in float32 would be cut to the query's dtype, as kernels on CUDA want it."""
-    return isinstance(call.bias, Bias) and call.query.dtype in (torch.float16, torch.bfloat16)
+    """Whether a bias computed in float32 would be rounded to the query's dtype, as kernels on CUDA require:
+    one from a position scheme, or one divided by a temperature other than a power of two."""
+    if call.bias is None or call.query.dtype not in _HALF:
+        return False
+    return isinstance(call.bias, Bias) or math.frexp(call.temperature)[0] != 0.5
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
@@ -138,7 +172,8 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
     bias = call.bias_tile(call.query, tile)
     if bias is not None:
         visible = visible & (bias != -torch.inf)
-        added = torch.where(visible, bias / call.temperature, 0.0).to(dtype)
+        wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
+        added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
     # A row of -inf alone comes back as NaN, or with lse 0, depending on the kernel: it is let see everything
     # here, and its output and gradient are cut off afterwards.
     seeing = visible.any(-1)
@@ -243,6 +278,7 @@ KERNELS = {
         equal_widths=True,
         multiple=8,
         widest=128,
+        capability=AMPERE,
     ),
     "sdpa-flash": Kernel(
         _flash,
@@ -254,6 +290,7 @@ KERNELS = {
         equal_widths=True,
         multiple=8,
         widest=256,
+        capability=AMPERE,
     ),
     "sdpa-efficient": Kernel(
         _efficient,

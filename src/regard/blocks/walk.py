@@ -48,11 +48,16 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
         scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)
     else:
         assert call.vector is not None
-        vector_HA = (call.vector / call.temperature).to(query_BHTD.dtype)
+        vector_HA = _divided(call.vector, call.temperature, query_BHTD.dtype)
         scores = additive_scores(query_BHTD, key_BHSD, vector_HA)
     bias = call.bias_tile(query_BHTD, tile)
     if bias is not None:
-        scores = scores + (bias / call.temperature).to(scores.dtype)
+        scores = scores + _divided(bias, call.temperature, scores.dtype)
     if call.mask.parts:
         scores = torch.where(call.mask.tile(tile), scores, -torch.inf)
     return scores
+
+
+def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """tensor / temperature in this dtype; widened first, so that the quotient keeps its precision."""
+    return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)

@@ -1,0 +1,96 @@
+"""The checks of agreement can fail: a gradient or a look that is wrong by 2 % is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from regard.backends import BACKENDS
+from regard.call import Call, Forward
+from regard.looking import PASSES, Pass
+from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
+from tests.agreement.exact import assert_near, frobenius
+from tests.agreement.test_backends import ON_CPU, compare
+from tests.agreement.test_looking import compare_looks
+
+WRONG = 1.02
+HALF = [case for case in CASES if case.dtype in ("bfloat16", "float16")]
+CASE = Case("dot", "causal", "tensor", (63, 17), 64, "narrow", (2, 2), 0, 0.5, "plain", "bfloat16")
+LEARNED = {
+    "blocked": ["query", "key", "value", "vector", "bias"],
+    "sdpa-cpu": ["query", "key", "value"],
+    "reference": ["query", "key", "value", "vector", "bias"],
+}
+
+
+@pytest.mark.parametrize("case", HALF, ids=str)
+def test_every_gradient_wrong_by_2_percent_is_noticed(case: Case):
+    inputs, dtype = Inputs(case), DTYPES[case.dtype]
+    call = checked(inputs.call(dtype)[0])
+    for backend in ON_CPU:
+        if BACKENDS[backend].reasons(call):
+            continue
+        for name, (ours, exact) in frobenius(call, backend, inputs.doutput).items():
+            assert_near(name, ours, exact, dtype)
+            for factor in (WRONG, 1 / WRONG):
+                with pytest.raises(AssertionError, match=name):
+                    assert_near(name, factor * ours, exact, dtype)
+
+
+@pytest.mark.parametrize(
+    ("backend", "wrong"), [(backend, name) for backend, names in LEARNED.items() for name in names]
+)
+def test_a_backend_with_one_wrong_gradient_does_not_agree(
+    backend: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The whole comparison, of a backend that scales the gradient of one tensor in its backward pass."""
+    case = replace(
+        CASE,
+        score="additive" if wrong == "vector" else "dot",
+        bias="learned tensor" if wrong == "bias" else "tensor",
+    )
+    compare(case, backend, "cpu")
+    right = BACKENDS[backend]
+
+    def run(call: Call) -> Forward:
+        # A view: the hook scales what passes into the tensor, of this call alone.
+        tensor = getattr(call, wrong).view_as(getattr(call, wrong))
+        if tensor.requires_grad and tensor.dtype != torch.float64:
+            tensor.register_hook(lambda gradient: gradient * WRONG)
+        return right.run(replace(call, **{wrong: tensor}))
+
+    monkeypatch.setitem(BACKENDS, backend, replace(right, run=run))
+    with pytest.raises(AssertionError):
+        compare(case, backend, "cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wrong", ["rows", "entropy", "mass", "top", "alignment"])
+def test_a_look_wrong_by_2_percent_does_not_agree(wrong: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    case = replace(CASE, dtype=dtype)
+    compare_looks(case, "cpu")
+    right = PASSES["blocked"]
+
+    def run(*given):
+        seen = right.run(*given)
+        look = getattr(seen, wrong)
+        if wrong == "top":
+            look = look._replace(weights=look.weights * WRONG)
+        elif wrong == "alignment":
+            look = torch.where(look >= 0, (look + 1) % case.size[1], look)
+        else:
+            look = look * WRONG
+        return seen._replace(**{wrong: look})
+
+    monkeypatch.setitem(PASSES, "blocked", Pass(right.reasons, run))
+    with pytest.raises(AssertionError):
+        compare_looks(case, "cpu")
+
+
+def test_the_check_of_looks_is_sharp_in_every_half_precision_case():
+    """No look could be wrong by 2 % of its largest number, however large the scores."""
+    for case in HALF:
+        unnoticed = compare_looks(case, "cpu")
+        assert all(factor < 0.02 for factor in unnoticed.values()), (str(case), unnoticed)
