@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import numpy
@@ -15,6 +18,8 @@ SKIPS = {
     "transformers": "transformers is not installed (pip install regard[huggingface])",
 }
 """Why a test of ours may be skipped; tests/test_conftest.py pins them."""
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,3 +59,22 @@ def seeded() -> None:
 def seed() -> int:
     """The number that every test starts from."""
     return int(os.environ.get("REGARD_SEED", "0"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, playwright's own or the system's; one per process, since playwright allows no more."""
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        pytest.skip("no Chromium can be started (playwright install chromium)")
+    with sync_playwright() as playwright:
+        for place in (None, *filter(None, map(shutil.which, BROWSERS))):
+            try:
+                found = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
+            except Error:
+                continue
+            yield found
+            found.close()
+            return
+        pytest.skip("no Chromium can be started (playwright install chromium)")

@@ -24,7 +24,7 @@ def error(found: torch.Tensor, oracle: torch.Tensor) -> float:
     return (found.double() - oracle).abs().max().item() if oracle.numel() else 0.0
 
 
-def compare_looks(case: Case, device: str) -> dict[str, float]:
+def assert_looks_agree(case: Case, device: str) -> dict[str, float]:
     """Hold the looks of the blocked pass, after every forward, against float64 on the same numbers. Gives the
     largest factor by which each look could be wrong unnoticed.
 
@@ -66,7 +66,7 @@ def compare_looks(case: Case, device: str) -> dict[str, float]:
 def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
     monkeypatch.setattr(walk, "ROWS", 48)
-    compare_looks(case, device)
+    assert_looks_agree(case, device)
 
 
 @pytest.mark.parametrize(

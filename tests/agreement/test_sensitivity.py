@@ -13,7 +13,7 @@ from regard.looking import PASSES, Pass
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import assert_near, frobenius
 from tests.agreement.test_backends import ON_CPU, compare
-from tests.agreement.test_looking import compare_looks
+from tests.agreement.test_looking import assert_looks_agree
 
 WRONG = 1.02
 HALF = [case for case in CASES if case.dtype in ("bfloat16", "float16")]
@@ -70,7 +70,7 @@ def test_a_backend_with_one_wrong_gradient_does_not_agree(
 @pytest.mark.parametrize("wrong", ["rows", "entropy", "mass", "top", "alignment"])
 def test_a_look_wrong_by_2_percent_does_not_agree(wrong: str, dtype: str, monkeypatch: pytest.MonkeyPatch):
     case = replace(CASE, dtype=dtype)
-    compare_looks(case, "cpu")
+    assert_looks_agree(case, "cpu")
     right = PASSES["blocked"]
 
     def run(*given):
@@ -86,11 +86,11 @@ def test_a_look_wrong_by_2_percent_does_not_agree(wrong: str, dtype: str, monkey
 
     monkeypatch.setitem(PASSES, "blocked", Pass(right.reasons, run))
     with pytest.raises(AssertionError):
-        compare_looks(case, "cpu")
+        assert_looks_agree(case, "cpu")
 
 
 def test_the_check_of_looks_is_sharp_in_every_half_precision_case():
     """No look could be wrong by 2 % of its largest number, however large the scores."""
     for case in HALF:
-        unnoticed = compare_looks(case, "cpu")
+        unnoticed = assert_looks_agree(case, "cpu")
         assert all(factor < 0.02 for factor in unnoticed.values()), (str(case), unnoticed)

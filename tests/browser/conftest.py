@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,6 @@ from typing import Any
 import pytest
 
 from regard.viewing import Seen, explore
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium: the one that playwright installed, or the system's."""
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        pytest.skip("no Chromium can be started (playwright install chromium)")
-    with sync_playwright() as playwright:
-        for place in (None, *filter(None, map(shutil.which, NAMES))):
-            try:
-                found = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
-            except Error:
-                continue
-            yield found
-            found.close()
-            return
-        pytest.skip("no Chromium can be started (playwright install chromium)")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import browser  # noqa: F401
 from tests.reading import ROOT
 
 if importlib.util.find_spec("material") is None or importlib.util.find_spec("latex2mathml") is None:
@@ -100,7 +99,7 @@ def test_the_search_index_has_guides_and_reference(site):
     assert {"training.html", "models/bahdanau.html", "api/regard.html"} <= places
 
 
-def test_it_works_in_a_browser_from_the_disk(site, browser):  # noqa: F811
+def test_it_works_in_a_browser_from_the_disk(site, browser):
     trouble = []
     phone = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     phone.set_default_timeout(10_000)

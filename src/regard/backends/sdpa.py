@@ -111,8 +111,11 @@ class Kernel:
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability of a CUDA device, (8, 0) for an A100."""
-    return torch.cuda.get_device_capability(device)
+    """The compute capability of a CUDA device, (8, 0) for an A100; without CUDA, that of a recent one."""
+    try:
+        return torch.cuda.get_device_capability(device)
+    except (AssertionError, RuntimeError):  # torch has no CUDA, or no such device
+        return 9, 0
 
 
 # torch.compile evaluates it while tracing, as by assume_constant_result, which would import the compiler.
