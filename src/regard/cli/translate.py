@@ -94,10 +94,9 @@ def translate(
     """Translate lines: as many out as in, in the same order, whatever they hold.
 
     Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
-    too long or did not end, and, for a word or character tokenizer, words that the model has never seen. With
-    --best N, each translation is a line of tab-separated fields: the number of its source line, from 1; its
-    rank; its ranking score, with the length penalty; its log-probability; its text. A line that was
-    translated in parts has only one.
+    too long or did not end, and, for a word or character tokenizer, words never seen in training. With
+    --best N, each translation is a line of tab-separated fields: number of the source line, from 1; rank;
+    ranking score, with the length penalty; log-probability; text. A line translated in parts has only one.
 
     Examples:
 
