@@ -120,8 +120,8 @@ def train(
     """Train a translator on sentence pairs, into a run folder.
 
     Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
-    speed of this machine, unless they are set. Ctrl-C saves and stops; --resume continues: a run of so many
-    steps or epochs ends with the same bits as one that was never stopped.
+    speed of this machine, unless they are set. Ctrl-C saves and stops; --resume continues: a run with --steps
+    or --epochs ends with the same bits as one that was never stopped.
 
     Examples:
 
