@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 }
 """What benchmarks/korean.py trains too: small, so that two cores are enough.
 
-The best checkpoint has the lowest loss: BLEU of 50 sentences is too noisy, and chose weights 2 BLEU worse.
+The best checkpoint has the lowest loss: BLEU of 50 sentences is too noisy to select by.
 """
 
 MINUTES = 1.7

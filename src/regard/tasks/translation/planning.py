@@ -1,7 +1,7 @@
 """Planning: the model size, batch size, learning rate and dropout for the data, the budget and the speed.
 
-The rules were fitted to about 140 short trainings on 5,000 to 168,000 sentence pairs, with 2 to 15 minutes of
-two CPU cores each; benchmarks/first_hour.py compares their choices with settings tried by hand.
+The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
+their choices with settings tried by hand.
 """
 
 from __future__ import annotations
