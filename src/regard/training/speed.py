@@ -58,9 +58,9 @@ class StepTimer:
 def fastest_threads(most: int) -> int:
     """The number of threads, up to `most`, with which torch is fastest now; it is set as torch's number.
 
-    Threads wait for each other at the end of every operation: if other programs use the cores, two threads can
-    be far slower than one. Small operations are timed with one thread, two, four and so on, in several turns,
-    and the medians are compared.
+    Threads wait for each other at the end of every operation: if other programs use the cores, two threads
+    can be far slower than one. Small operations are timed with one thread, two, four and so on, in several
+    turns, and the medians are compared.
     """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     found: dict[int, list[float]] = {count: [] for count in counts}
