@@ -32,23 +32,34 @@ __all__ = ["CELLS", "HAND", "Cell", "Trained", "summary", "table"]
 
 PLAIN = "plain command"
 TEST = 1000
+TRANSFORMERS = ("transformer 128 x 2", "transformer 192 x 3")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A budget: how many training pairs (None for all), how many minutes, and on which device."""
+    """A budget: number of training pairs (None for all), minutes, and device.
+
+    hand: the settings tried by hand, a part of HAND[device]; None for all of them.
+    """
 
     pairs: int | None
     minutes: float
     device: str = "cpu"
+    hand: tuple[str, ...] | None = None
 
+    def settings(self) -> tuple[str, ...]:
+        """The plain command and the settings tried by hand."""
+        return (PLAIN, *(HAND[self.device] if self.hand is None else self.hand))
+
+
+SMALL = ("bahdanau 96", "bahdanau 128", "bahdanau 192", "bahdanau 256", *TRANSFORMERS)
 
 CELLS = {
-    "5k-2": Cell(5_000, 2),
-    "20k-2": Cell(20_000, 2),
-    "20k-5": Cell(20_000, 5),
-    "all-5": Cell(None, 5),
-    "all-15": Cell(None, 15),
+    "5k-2": Cell(5_000, 2, hand=SMALL),
+    "20k-2": Cell(20_000, 2, hand=SMALL),
+    "20k-5": Cell(20_000, 5, hand=("bahdanau 128", "bahdanau 192", "bahdanau 256", "transformer 128 x 2")),
+    "all-5": Cell(None, 5, hand=("bahdanau 128", "bahdanau 256", *TRANSFORMERS)),
+    "all-15": Cell(None, 15, hand=("bahdanau 256", "bahdanau 384", *TRANSFORMERS)),
     "gpu-2": Cell(None, 2, "cuda"),
 }
 
@@ -72,6 +83,7 @@ HAND: dict[str, dict[str, list[str]]] = {
         "bahdanau 128": _recurrent(128, 1024, 8e-3, 0.05),
         "bahdanau 192": _recurrent(192, 512, 4e-3, 0.2),
         "bahdanau 256": _recurrent(256, 2048, 4e-3, 0.0),
+        "bahdanau 384": _recurrent(384, 2048, 2e-3, 0.0),
         "transformer 128 x 2": _transformer(128, 2, 1024, 5e-3, 0.0),
         "transformer 192 x 3": _transformer(192, 3, 1024, 2e-3, 0.0),
     },
@@ -242,7 +254,7 @@ def main() -> None:
         jobs: Queue[tuple[str, str, int]] = Queue()
         for name in sorted(given.cells, key=lambda name: -CELLS[name].minutes):
             for seed in range(given.seeds):
-                for setting in (PLAIN, *HAND[CELLS[name].device]):
+                for setting in CELLS[name].settings():
                     jobs.put((name, setting, seed))
 
         lock, failed = threading.Lock(), list[str]()
