@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.backends import BACKENDS
-from regard.call import Call, Forward
+from regard.backends import BACKENDS, reference
+from regard.call import Call
 from regard.positions import Bias
 
 FROBENIUS = {torch.bfloat16: 1.35e-2, torch.float16: 2e-3}
@@ -46,34 +46,50 @@ def in_float64(call: Call) -> Call:
     return in_dtype(call, torch.float64)
 
 
-def gradients_of(call: Call, backend: str, doutput: Tensor) -> dict[str, Tensor]:
-    """Output, and the gradient of every tensor of the call that learns, in float64."""
-    forward: Forward = BACKENDS[backend].run(call)
+def gradients_of(call: Call, output: Tensor, doutput: Tensor) -> dict[str, Tensor]:
+    """The output of this call, and the gradient of every tensor of the call that learns, in float64."""
     tensors = {"query": call.query, "key": call.key, "value": call.value, "vector": call.vector}
     if isinstance(call.bias, Bias):
         tensors |= {f"bias.{name}": parameter for name, parameter in call.bias.named_parameters()}
     elif call.bias is not None:
         tensors["bias"] = call.bias
     learning = {name: each for name, each in tensors.items() if each is not None and each.requires_grad}
-    found = torch.autograd.grad(
-        forward.output, list(learning.values()), doutput.to(forward.output), allow_unused=True
-    )
-    named = zip(learning, found, strict=True)
-    return {"output": forward.output.detach().double().cpu()} | {
+    gradients = torch.autograd.grad(output, list(learning.values()), doutput.to(output), allow_unused=True)
+    named = zip(learning, gradients, strict=True)
+    return {"output": output.detach().double().cpu()} | {
         name: each.double().cpu() for name, each in named if each is not None
     }
+
+
+def without_normaliser(call: Call, doutput: Tensor) -> dict[str, Tensor]:
+    """The gradients in float64 if the sum of the softmax were a constant.
+
+    The backward pass subtracts two numbers of this size, w * dO.v and w * sum(w * dO.v), each rounded to the
+    dtype of the call: this, and not the difference, is what its rounding error is relative to.
+    """
+    call = in_dtype(call, torch.float64, gradients=True)
+    scores_BHTS, visible_BHTS = reference.compare(call)
+    weights_BHTS = reference.select(call, scores_BHTS, visible_BHTS).weights.detach()
+    scaled_BHTS = torch.where(visible_BHTS, scores_BHTS, 0.0) / call.select.temperature
+    weights_BHTS = weights_BHTS * (1 + scaled_BHTS - scaled_BHTS.detach())
+    output_BHTE = reference.read(weights_BHTS, call.spread(call.value), visible_BHTS)
+    if isinstance(call.bias, Bias) and call.bias.reads:
+        output_BHTE = output_BHTE + call.bias.read(weights_BHTS, call.whole)
+    return gradients_of(call, output_BHTE, doutput)
 
 
 def frobenius(call: Call, backend: str, doutput: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """(ours, exact) for the output and each gradient. Where the exact one vanishes (rows that see one key
     alone), no relative error exists: those tensors are left to the elementwise check."""
-    ours = gradients_of(in_dtype(call, call.query.dtype, gradients=True), backend, doutput)
-    exact = gradients_of(in_dtype(call, torch.float64, gradients=True), "reference", doutput)
+    rounded = in_dtype(call, call.query.dtype, gradients=True)
+    ours = gradients_of(rounded, BACKENDS[backend].run(rounded).output, doutput)
+    wide = in_dtype(call, torch.float64, gradients=True)
+    exact = gradients_of(wide, BACKENDS["reference"].run(wide).output, doutput)
     assert ours.keys() <= exact.keys()
     return {name: (each, exact[name]) for name, each in ours.items() if exact[name].norm() > 1e-9}
 
 
-def assert_near(name: str, ours: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
-    """The relative Frobenius error is within what this dtype allows."""
-    error = ((ours - exact).norm() / exact.norm()).item()
+def assert_near(name: str, ours: Tensor, exact: Tensor, dtype: torch.dtype, size: float = 0.0) -> None:
+    """The Frobenius error, relative to the norm or to a larger size, is within what this dtype allows."""
+    error = (ours - exact).norm().item() / max(exact.norm().item(), size)
     assert error <= FROBENIUS[dtype], f"{name}: relative Frobenius error {error:.2g}"

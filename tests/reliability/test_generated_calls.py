@@ -1,0 +1,66 @@
+"""Generated attention calls: random shapes, masks, biases, scores and scales agree with float64."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.agreement.cases import FACTORS, Case, Inputs
+from tests.agreement.test_backends import ON_CPU, ON_GPU, assert_agrees
+from tests.conftest import seed
+
+COUNT = 5000
+"""Calls per backend in `make test-all`, refused ones not counted."""
+SAMPLE = 30
+"""Calls per backend in `make test`."""
+
+SCALES = (0.01, 1.0, 1.0, 1.0, 4.0)
+
+
+def generate(draw: random.Random, device: str) -> Inputs:
+    """The inputs of one random call."""
+    choice = {name: draw.choice(values) for name, values in FACTORS.items()}
+    longest = draw.choice((4, 40, 200))
+    key_heads = draw.randint(1, 3)
+    choice |= {
+        "size": (draw.randint(1, longest), draw.randint(1, longest)),
+        "width": 2 * draw.randint(1, 70),
+        "heads": (key_heads * draw.randint(1, 3), key_heads),
+        "start": draw.choice((0, draw.randint(1, 50))),
+        "temperature": draw.choice((1.0, draw.uniform(0.2, 5.0))),
+    }
+    inputs = Inputs(Case(**choice), device)
+    if choice["score"] != "cosine":  # which divides by the norm, and its gradient with it
+        inputs.query = inputs.query * draw.choice(SCALES)
+    return inputs
+
+
+def assert_calls_agree(backend: str, count: int, device: str) -> None:
+    """Generate calls until `count` were run by the backend."""
+    draw, ran = random.Random(f"{seed()} {backend}"), 0
+    while ran < count:
+        inputs = generate(draw, device)
+        try:
+            ran += assert_agrees(inputs, backend, saturated=True)
+        except Exception as error:
+            error.add_note(f"call {ran} of {backend}: {inputs.case}, seed {seed()}")
+            raise
+
+
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_a_sample_of_generated_calls_agrees(backend: str):
+    assert_calls_agree(backend, SAMPLE, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_generated_calls_agree(backend: str):
+    assert_calls_agree(backend, COUNT, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ON_GPU)
+def test_generated_calls_agree_on_gpu(backend: str):
+    assert_calls_agree(backend, COUNT, "cuda")
