@@ -88,8 +88,8 @@ def train_translation(
 
     given: settings, nested as in config.toml; what is not said is filled in to suit the data. resume: go on
     where the run in this folder stands, or begin it. change: go on even though settings or data are not what
-    they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C and
-    SIGTERM save, and say so in the outcome.
+    they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C,
+    SIGTERM and SIGHUP save a checkpoint and stop; the outcome names which of them it was.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
