@@ -18,7 +18,7 @@ CAUSES = {
 """The signals that request a stop, and the name of each for people."""
 
 EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
-"""The exit status of a run that was stopped, by its cause: 128 plus the number of the signal, as in shells."""
+"""The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
 
 
 class Interruption:
