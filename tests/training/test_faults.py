@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from torch import Tensor
 from regard.errors import UnknownName
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes
+from regard.training.lock import FolderMoved, locked
 from regard.training.replay import NonFinite, first_nonfinite
 from tests.training.toys import Toy, bits, last, records, trainer
 
@@ -140,3 +143,55 @@ def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path: Path):
     task.metrics = ("loss", "bleu")
     with pytest.raises(UnknownName, match=r"training\.best.*'chrf'"):
         trainer(tmp_path, task, best="chrf")
+
+
+def broken_off(folder: Path, where: str, act: Callable[[], object]) -> FolderMoved:
+    """The error of a run in which something is done to its folder, in its seventh step or an evaluation."""
+    task = Toy(dropout=0.3)
+    if where == "step":
+        task.on_loss = lambda count: act() if count == 7 else None
+    else:
+        task.on_evaluation = lambda count: act() if count == 2 else None
+    folder.mkdir()
+    with locked(folder) as lock:
+        run = trainer(folder, task, log=True, **SETTINGS)
+        run.lock = lock
+        with pytest.raises(FolderMoved) as caught:
+            run.run()
+    return caught.value
+
+
+@pytest.mark.parametrize(("where", "step"), [("step", 7), ("evaluation", 10)])
+def test_a_moved_run_folder_stops_the_run_and_loses_nothing(tmp_path: Path, where: str, step: int):
+    whole, here, there = tmp_path / "whole", tmp_path / "here", tmp_path / "there"
+    trainer(whole, Toy(dropout=0.3), log=True, **SETTINGS).run()
+    error = broken_off(here, where, lambda: here.rename(there))
+    assert error.place == there and not here.exists()
+    assert last(there).step == step
+    going_on = trainer(there, Toy(dropout=0.3), log=True, **SETTINGS)
+    going_on.resume()
+    assert going_on.run().ended
+    assert bits(there) == bits(whole)
+    for kind in ("training", "evaluation"):
+        said, expected = (
+            [(each["step"], each["loss"]) for each in records(run, kind)] for run in (there, whole)
+        )
+        assert said == expected
+
+
+@pytest.mark.parametrize("where", ["step", "evaluation"])
+def test_a_removed_run_folder_stops_the_run(tmp_path: Path, where: str):
+    here = tmp_path / "here"
+    assert broken_off(here, where, lambda: shutil.rmtree(here)).place is None
+    assert not here.exists()
+
+
+def test_nothing_is_written_into_another_folder_of_the_same_name(tmp_path: Path):
+    here = tmp_path / "here"
+
+    def replace() -> None:
+        shutil.rmtree(here)
+        here.mkdir()
+
+    assert broken_off(here, "step", replace).place is None
+    assert list(here.iterdir()) == []

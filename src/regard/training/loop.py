@@ -27,6 +27,7 @@ from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
 from regard.training.interrupting import Interruption
+from regard.training.lock import FolderLock, FolderMoved
 from regard.training.log import Log
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 from regard.training.progress import Progress
@@ -45,7 +46,8 @@ class Trainer:
     """Train a task into a run folder, from the start or from its last checkpoint.
 
     settings: how. seed: of all that is random. device: where; the model is moved there. processes: who takes
-    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets.
+    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets. lock: of the
+    folder, checked after each step and before each save.
 
     Killed at any moment, the run goes on from its last checkpoint as if it had never stopped: the order of
     the data depends on (seed, epoch), what is random in a step on (seed, step), the rate on the step.
@@ -62,10 +64,12 @@ class Trainer:
         processes: Processes | None = None,
         log: Log | None = None,
         clock: Callable[[], float] = time.monotonic,
+        lock: FolderLock | None = None,
     ):
         self.task, self.settings, self.folder, self.seed, self.clock = task, settings, folder, seed, clock
         if task.metrics and settings.best not in task.metrics:
             raise UnknownName("metric in training.best:", settings.best, task.metrics)
+        self.lock = lock
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
@@ -255,7 +259,12 @@ class Trainer:
         loss = means.pop("loss")
         self._budget.add_step(self.clock() - began)
         if self.processes.first:
+            moved = self._follow_folder()
             self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
+            if moved is not None:
+                if not self._nonfinite():
+                    self._write_checkpoint()
+                raise moved
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> None:
         """Stop at a step that cannot be taken; what it was made of is kept."""
@@ -319,7 +328,10 @@ class Trainer:
         if self._tensors_saved != at.step:
             self._check_weights()
         if self.processes.first:
+            moved = self._follow_folder()
             self._write_checkpoint()
+            if moved is not None:
+                raise moved
         self._saved, self._tensors_saved, self._last_save = at.standing(), at.step, self.clock()
         self.processes.wait()
 
@@ -341,9 +353,7 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Refuse to save a model with a weight that is NaN or infinite, in every process."""
-        found = first_nonfinite(dict(self.model.named_parameters()))
-        if not found and self.average is not None:
-            found = first_nonfinite(self.average.tensors())
+        found = self._nonfinite()
         if not int(self.processes.sum(torch.tensor([int(bool(found))]))):
             return
         step, rate = self.progress.step, self.settings.rate
@@ -357,6 +367,27 @@ class Trainer:
         )
         self._event("nonfinite", text.splitlines()[0], step=step)
         raise NonFinite(text)
+
+    def _nonfinite(self) -> str:
+        """The name of a weight that is NaN or infinite; "" if there is none."""
+        averages = {} if self.average is None else self.average.tensors()
+        return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)
+
+    def _follow_folder(self) -> FolderMoved | None:
+        """Raise if the run folder is gone; if it was moved, write to its new place, and return the error.
+
+        The caller saves there and then raises it, so that no step is lost.
+        """
+        try:
+            if self.lock is not None:
+                self.lock.check()
+            return None
+        except FolderMoved as moved:
+            if moved.place is None:
+                raise
+            self.folder = self.checkpoints.folder = moved.place
+            self.log.move(moved.place)
+            return moved
 
     def _last_good(self) -> str:
         return f"the last good checkpoint is {f'step {self._saved[0]}' if self._saved else 'none yet'}"

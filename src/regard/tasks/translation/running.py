@@ -35,7 +35,7 @@ from regard.training.budget import budget_warning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
-from regard.training.lock import locked
+from regard.training.lock import FolderLock, locked
 from regard.training.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
@@ -100,7 +100,7 @@ def train_translation(
         run = settled(given, folder if begun else None, change=change)
         if begun and not change:
             check_data(folder, run.split.fingerprints)
-        with locked(made_folder(folder)) if processes.first else nullcontext():
+        with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
             corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
@@ -109,7 +109,7 @@ def train_translation(
             if run.incomplete is not None:
                 plan = plan_run(run.incomplete, corpus, device, processes)
                 settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
-            return _trained(settings, corpus, folder, device, processes, console, text)
+            return _trained(settings, corpus, folder, device, processes, console, text, lock)
 
 
 def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
@@ -212,6 +212,7 @@ def _trained(
     processes: Processes,
     console: Console | None,
     plan: str,
+    lock: FolderLock | None,
 ) -> Outcome:
     model = build_from(settings, corpus)
     if settings.init_from is not None:
@@ -226,7 +227,14 @@ def _trained(
     log = Log(path, console=said, board=board, record=settings.training.log_every)
     place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
     trainer = Trainer(
-        task, settings.training, folder, seed=settings.seed, device=place, processes=processes, log=log
+        task,
+        settings.training,
+        folder,
+        seed=settings.seed,
+        device=place,
+        processes=processes,
+        log=log,
+        lock=lock,
     )
     with interruptible() as asked, log:
         found = trainer.resume()
