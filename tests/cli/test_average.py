@@ -31,6 +31,7 @@ def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
     assert names - {".lock"} == {
         "config.toml",
         "data.json",
+        "manifest.json",
         "source.tokenizer",
         "target.tokenizer",
         "latest",

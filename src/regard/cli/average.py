@@ -14,7 +14,8 @@ from regard.cli.lines import say
 from regard.cli.searching import RunFolder
 from regard.data.reading import shown
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.tasks.run_folder import CONFIG, config_of, made_folder
+from regard.tasks.run_folder import CONFIG, made_folder
+from regard.tasks.translation.loading import checked_settings
 from regard.training.averaging import mean_weights
 from regard.training.checkpoint import POINTERS, Checkpoint, Checkpoints
 from regard.training.durable import failed, flush_folder, leftover
@@ -41,7 +42,7 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
 
     * `regard average runs/x --steps 8000,9000,10000 --out runs/x-mean`
     """
-    config_of(run)
+    checked_settings(run)
     if (last is None) == (steps is None):
         raise ArgumentError(message("regard average", "which checkpoints?", expected="--last or --steps"))
     chosen = last_whole(run, last) if last is not None else of_steps(run, steps or "")

@@ -18,15 +18,15 @@ from regard.models import Model, build_model
 from regard.tasks.run_folder import (
     DATA,
     check_data,
-    config_of,
     fingerprints_of,
     is_run,
     made_folder,
-    write_config,
     write_data,
 )
+from regard.tasks.run_manifest import MANIFEST, write_config_and_manifest
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.loading import checked_settings
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
@@ -147,7 +147,7 @@ def _averaged(folder: Path) -> str:
 
 def _others(folder: Path) -> list[str]:
     """What lies in a folder and is not what a training leaves that was killed before it began."""
-    ours = (*TOKENIZERS, DATA, "cache")
+    ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
     found = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(name for name in found if not name.startswith(".") and name not in ours)
 
@@ -199,7 +199,7 @@ def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
     device: the kind that it was trained on; where steps were captured, batches are padded as they were.
     """
     place = Path(folder)
-    settings = build(TranslationSettings, config_of(place), str(place / "config.toml"))
+    settings = checked_settings(place)
     corpus = Corpus.made(read_split(settings.data, fingerprints_of(place)), settings.data, place)
     return TranslationTask(build_from(settings, corpus), corpus, settings, Processes(), device)
 
@@ -220,7 +220,7 @@ def _trained(
     task = TranslationTask(model, corpus, settings, processes, device)
     if processes.first:  # not before: from here on there is a run in this folder
         write_data(folder, corpus.split.fingerprints)
-        write_config(folder, settings.model_dump())
+        write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS, settings.for_outputs)
     board = folder / "tensorboard" if settings.training.tensorboard else None
     said = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
@@ -243,6 +243,8 @@ def _trained(
         else:
             _introduce(log, settings, corpus, model, plan)
         progress = trainer.run(asked)
+        if processes.first and progress.ended:
+            checked_settings(folder)  # a file may have been removed or changed in the meantime
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
     few = ""
     if settings.training.minutes is not None:

@@ -16,6 +16,7 @@ from regard.evaluation.bleu import TOKENIZERS
 from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
+from regard.tasks.translation.loading import checked_settings
 from regard.tasks.translation.planning import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.settings import Evaluating, TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
@@ -51,6 +52,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     given = _absolute(given)
     if begun is not None:
         before = config_of(begun)
+        checked_settings(begun, FIXED if change else None)
         _same_way(begun, before, given)
         wanted = merged(without_length(before, given), given)
         settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
@@ -63,6 +65,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
     other = None if given.get("init_from") is None else config_of(Path(given["init_from"]))
     if other is not None:
+        checked_settings(Path(given["init_from"]))
         given = _like_the_other(given, other)
     given = fill_data(with_grammar(given, other))
     settings = build(TranslationSettings, given, "the settings")
