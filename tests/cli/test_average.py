@@ -9,6 +9,7 @@ import torch
 
 from regard.tasks.translation import load_translator
 from regard.training.checkpoint import Checkpoints
+from regard.training.lock import locked
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
     assert names - {".lock"} == {
         "config.toml",
         "data.json",
+        "manifest.json",
         "source.tokenizer",
         "target.tokenizer",
         "latest",
@@ -108,3 +110,41 @@ def test_what_a_killed_save_left_is_not_copied(command, copied, tmp_path):
     assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / ".latest.0123abcd.part").exists()
     assert [each.step for each in Checkpoints(tmp_path / "mean").all()] == [40]
+
+
+def test_an_average_that_was_broken_off_does_not_stand_in_the_way(command, trained, tmp_path, monkeypatch):
+    given = ("average", trained, "--last", 2, "--out", tmp_path / "mean")
+    for error, status in ((KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 2)):
+
+        def broken_off(source: object, target: object, error: BaseException = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "copyfile", broken_off)
+            said = command(*given)
+        assert said.status == status and list(tmp_path.iterdir()) == []
+        if status == 2:
+            assert str(tmp_path / "mean") in said.err.replace("\n", "")
+    assert command(*given).status == 0
+    load_translator(tmp_path / "mean", device="cpu")
+
+
+def test_what_a_killed_average_left_is_removed_unless_another_is_at_work(command, trained, tmp_path):
+    killed, working = tmp_path / ".mean.0123abcd.part", tmp_path / ".mean.89abcdef.part"
+    others = tmp_path / ".other.0123abcd.part"
+    for folder in (killed, working, others):
+        (folder / "step-000040").mkdir(parents=True)
+        (folder / "config.toml").write_text("half")
+    (tmp_path / "mean").mkdir()
+    with locked(working):
+        assert command("average", trained, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [working.name, others.name, "mean"]
+    assert not (tmp_path / "mean" / ".lock").exists()
+    load_translator(tmp_path / "mean", device="cpu")
+
+
+def test_links_in_a_run_folder_are_not_followed(command, copied, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (copied / "notes.txt").symlink_to(tmp_path / "secret")
+    assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert not (tmp_path / "mean" / "notes.txt").exists()

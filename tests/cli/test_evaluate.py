@@ -84,6 +84,7 @@ def test_a_run_is_evaluated_with_the_grammar_that_it_was_trained_with(command, t
     for name, version in (("", 1), ("grammar = 1\n", 1), ("grammar = 2\n", 2)):
         folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
         (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
+        (folder / "manifest.json").unlink()  # which knows that the run was trained with grammar 1
         said = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
         examples = list(korean_english("test", 4, version=version))
         translator = load_translator(folder, search=Greedy(), device="cpu")
@@ -155,5 +156,6 @@ def test_a_run_on_other_data_has_no_built_in_split(command, trained, tmp_path):
             (other / path.name).symlink_to(path)
     replaced = config.replace('built_in = "korean"', 'source = ["a"]\ntarget = ["b"]')
     (other / "config.toml").write_text(replaced)
+    (other / "manifest.json").unlink()
     said = command("evaluate", other, "--split", "test")
     assert said.status == 2 and "regard data korean --split test" in said.err

@@ -62,6 +62,9 @@ def test_no_run_and_no_checkpoint(begun: Path, tmp_path: Path):
 def test_a_configuration_that_is_another_is_told_of(begun: Path):
     config = load_translator(begun).settings.model_dump()
     write_config(begun, {**config, "model": {**config["model"], "width": 9}})
+    with pytest.raises(DataError, match=r"config\.toml.*\n.*model\.width: 8 -> 9"):
+        load_translator(begun)
+    (begun / "manifest.json").unlink()  # as in run folders of earlier versions
     with pytest.raises(DataError, match=r"the weights do not fit config\.toml: size mismatch"):
         load_translator(begun)
     write_config(begun, {**config, "task": "captioning"})

@@ -81,6 +81,9 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(tmp_path: Path, data: dic
         ({"model": {"width": -1}}, ArgumentError, "width is -1"),
         ({"data": {"source": ["none.ko"]}}, DataError, r"none\.ko: there is no such file"),
         ({"data": {"odd": {"invalit": "skip"}}}, UnknownName, "did you mean 'invalid'"),
+        ({"evaluation": {"tokenize": "14a"}}, UnknownName, r"evaluation\.tokenize"),
+        ({"evaluation": {"beam": 0}}, ArgumentError, r"evaluation\.beam"),
+        ({"training": {"best": "accuracy"}}, ArgumentError, r"training\.best"),
     ]
     for sections, kind, says in wrong:
         with pytest.raises(kind, match=says):
@@ -109,6 +112,13 @@ def test_changed_settings_are_taken_where_asked_for(begun: Path):
     assert config_of(begun)["training"]["rate"] == 0.5
     with pytest.raises(ArgumentError, match=r"training\.minutes: not set -> 0\.1"):
         train({"training": {"minutes": 0.1}}, begun, resume=True)
+
+
+def test_evaluation_settings_are_checked_when_a_run_is_resumed(begun: Path):
+    before = (begun / "config.toml").read_bytes()
+    with pytest.raises(UnknownName, match=r"evaluation\.tokenize"):
+        train({"evaluation": {"tokenize": "14a"}}, begun, resume=True, change=True)
+    assert (begun / "config.toml").read_bytes() == before
 
 
 @pytest.mark.parametrize(

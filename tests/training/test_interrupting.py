@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: all is saved, and what goes on ends with the bits of what never stopped."""
+"""Ctrl-C, SIGTERM and SIGHUP save; a resumed run ends with the bits of a run that was never stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.training.interrupting import interruptible
+from regard.training.interrupting import EXIT_STATUS, interruptible
 from tests.training.toys import Toy, bits, records, trainer
 
 SETTINGS = {"steps": 12, "evaluate_every": 5, "save_every": 4, "ema": 0.9}
@@ -39,7 +39,7 @@ def interrupted(folder: Path, number: signal.Signals, where: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("where", ["step", "evaluation", "save"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch, number: signal.Signals, where: str):
     trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
     folder = tmp_path / "broken"
@@ -47,7 +47,7 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch, number:
         task = interrupted(folder, number, where, patch)
         with interruptible() as asked:
             at = trainer(folder, task, log=True, **SETTINGS).run(asked)
-    assert asked.cause == ("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+    assert asked.cause == ("Ctrl-C" if number == signal.SIGINT else number.name)
     assert at.ended == "" and at.step == {"step": 7, "evaluation": 10, "save": 5}[where]
     going_on = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
     found = going_on.resume()
@@ -86,8 +86,24 @@ def test_a_second_one_ends_at_once(tmp_path: Path):
     assert caught.value.code == 143
 
 
-def test_handlers_are_put_back():
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as asked:
+            kill(signal.SIGHUP)
+        assert not asked and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_exit_status_is_that_of_shells():
+    assert EXIT_STATUS == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
+
+
+def test_handlers_are_restored():
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     with interruptible():
-        assert signal.getsignal(signal.SIGINT) is not before[0]
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+        assert all(signal.getsignal(number) not in before for number in numbers)
+    assert [signal.getsignal(number) for number in numbers] == before

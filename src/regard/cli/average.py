@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +16,18 @@ from regard.cli.lines import say
 from regard.cli.searching import RunFolder
 from regard.data.reading import shown
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.tasks.run_folder import CONFIG, config_of, made_folder
+from regard.tasks.run_folder import made_folder
+from regard.tasks.translation.loading import checked_settings
 from regard.training.averaging import mean_weights
 from regard.training.checkpoint import POINTERS, Checkpoint, Checkpoints
-from regard.training.durable import failed, flush_folder, leftover
+from regard.training.checkpoint_files import folder_name
+from regard.training.durable import Leftover, beside, failed, flush_folder, leftover, remove
+from regard.training.lock import NAME as LOCK
+from regard.training.lock import locked
 
 __all__ = ["average", "average_run"]
 
-LEFT = ("log.jsonl", *POINTERS)
+LEFT = ("log.jsonl", LOCK, *POINTERS)
 """Files of a run that are about its training, and not about what came of it."""
 
 Last = Annotated[int | None, typer.Option(help="The last so many checkpoints that are there.", min=1)]
@@ -41,7 +47,7 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
 
     * `regard average runs/x --steps 8000,9000,10000 --out runs/x-mean`
     """
-    config_of(run)
+    checked_settings(run)
     if (last is None) == (steps is None):
         raise ArgumentError(message("regard average", "which checkpoints?", expected="--last or --steps"))
     chosen = last_whole(run, last) if last is not None else of_steps(run, steps or "")
@@ -53,8 +59,12 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
 
 
 def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
-    """Write a run folder with the mean of checkpoints, and whatever the run has beside its checkpoints."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    """Write a run folder with the mean of checkpoints, and whatever the run has beside its checkpoints.
+
+    It is written into a temporary folder and renamed: an average that was broken off leaves nothing in its
+    place, and the next one removes what is left of it.
+    """
+    if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         hint = "name a folder that is not there yet"
         raise ArgumentError(message(f"--out {shown(out)}", "there is something already", hint=hint))
     weights = mean_weights(chosen)
@@ -62,19 +72,44 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
     kept = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
     state = {**kept, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
-    made_folder(out)
-    made = Checkpoints(out).save(chosen[-1].step, {"weights": weights}, state)
-    files = [path for path in sorted(run.iterdir()) if path.is_file() and path.name not in LEFT]
-    # The settings come last: with them, the folder is a run, and it is whole.
-    files.sort(key=lambda path: path.name == CONFIG)
+    place = Path(os.path.abspath(out))
+    made_folder(place.parent)
+    _remove_broken_off(place)
+    made = beside(place, "part")
     try:
-        for path in files:
-            if leftover(path.name) is None:
-                shutil.copyfile(path, out / path.name)
-        flush_folder(out)
+        with locked(made_folder(made)):
+            Checkpoints(made).save(chosen[-1].step, {"weights": weights}, state)
+            for path in sorted(run.iterdir()):
+                if path.is_file() and not path.is_symlink() and _is_copied(path.name):
+                    shutil.copyfile(path, made / path.name)
+            (made / LOCK).unlink(missing_ok=True)
+            flush_folder(made)
+            checked_settings(made)
+            if place.is_dir():
+                place.rmdir()  # it is empty
+            os.rename(made, place)
+        flush_folder(place.parent)
     except OSError as error:
         raise failed(str(out), "the new run could not be written", error) from None
-    return made
+    finally:
+        with suppress(OSError):
+            remove(made)
+    return Checkpoint(chosen[-1].step, out / folder_name(chosen[-1].step))
+
+
+def _is_copied(name: str) -> bool:
+    return name not in LEFT and leftover(name) is None
+
+
+def _remove_broken_off(place: Path) -> None:
+    """Remove what averages into this folder left that were killed; one that is at work holds its lock."""
+    for path in place.parent.iterdir():
+        left = leftover(path.name)
+        if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
+            with suppress(DataError, OSError):
+                with locked(path):
+                    pass
+                remove(path)
 
 
 def last_whole(run: Path, count: int) -> list[Checkpoint]:

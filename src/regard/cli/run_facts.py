@@ -13,6 +13,7 @@ from regard.errors import DataError, RegardError
 from regard.models import build_model
 from regard.tasks.run_folder import DATA, config_of
 from regard.tasks.translation.corpus import load_tokenizers
+from regard.tasks.translation.loading import checked_settings
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.progress import Progress
@@ -82,6 +83,10 @@ def facts_of(folder: Path) -> RunFacts:
     config = config_of(folder)
     settings = build(TranslationSettings, config, str(folder / "config.toml"))
     notes: list[str] = []
+    try:
+        checked_settings(folder)
+    except DataError as error:
+        notes.extend(str(error).splitlines())
     parameters, vocabulary = _size(folder, settings, notes)
     kept = list(_kept(folder))
     state = _state(folder, kept)

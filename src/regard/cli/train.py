@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,8 +121,8 @@ def train(
     """Train a translator on sentence pairs, into a run folder.
 
     Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
-    speed of this machine, unless they are set. Ctrl-C saves and stops; --resume continues: a run with --steps
-    or --epochs ends with the same bits as one that was never stopped.
+    speed of this machine, unless they are set. Ctrl-C, SIGTERM and SIGHUP save and stop; --resume
+    continues: a run with --steps or --epochs ends with the same bits as one that was never stopped.
 
     Examples:
 
@@ -139,6 +140,7 @@ def train(
     """
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
+    from regard.training.interrupting import EXIT_STATUS
     from regard.training.settings import merged, override, without_length
 
     data: dict[str, Any] = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}
@@ -160,8 +162,9 @@ def train(
     machine = Machine(device, threads)
     outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
     if outcome.interrupted:
-        console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
-        return 143 if outcome.interrupted == "SIGTERM" else 130
+        with suppress(OSError):  # after SIGHUP there may be no terminal
+            console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
+        return EXIT_STATUS[outcome.interrupted]
     if outcome.warning:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
     console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,14 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, message
 from regard.training import durable
-from regard.training.checkpoint_files import Checkpoint, checked, folder_name, step_of, write_checkpoint
+from regard.training.checkpoint_files import (
+    Checkpoint,
+    checked,
+    folder_name,
+    step_of,
+    write_checkpoint,
+    write_state,
+)
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -64,12 +71,29 @@ class Checkpoints:
         what, and the checkpoint before is still there and still the latest.
         """
         text = checked(step, tensors, state)
+        size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
+        return self._write(step, lambda made: write_checkpoint(made, step, tensors, text), size)
+
+    def save_state(self, step: int, state: Mapping[str, Any]) -> Checkpoint:
+        """Replace the state of a checkpoint; its tensors stay, and are not written again.
+
+        If anything fails, DataError says what, and the checkpoint is still there with its old state.
+        """
+        text = checked(step, {}, state)
+        before = Checkpoint(step, self.folder / folder_name(step))
+        return self._write(step, lambda made: write_state(made, before, text))
+
+    def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
+        """Write a checkpoint into a temporary folder, rename that, and point `latest` at it.
+
+        size: bytes to write, for the error of a full disk.
+        """
         place = self.folder / folder_name(step)
         made = durable.beside(place, "part")
         try:
             try:
                 self._prepare(place)
-                write_checkpoint(made, step, tensors, text)
+                write(made)
                 if os.path.lexists(place):  # no system call exchanges folders: see _tidy() and all()
                     os.rename(place, durable.beside(place, "earlier"))
                 os.rename(made, place)
@@ -79,7 +103,6 @@ class Checkpoints:
                 self._tidy()
                 raise
         except OSError as error:
-            size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
             raise self._failed(step, f"no checkpoint of step {step} could be saved", error, size) from error
         self._known_damaged.discard(step)
         self._delete_old(step)

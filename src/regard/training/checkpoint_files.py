@@ -17,7 +17,7 @@ from regard.training import durable
 from regard.training.durable import Written
 from regard.training.tensor_file import check_tensors, read_tensors, tensor_blocks
 
-__all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint"]
+__all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint", "write_state"]
 
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
 VERSION = 1
@@ -152,6 +152,21 @@ def write_checkpoint(
         f"{name}{TENSORS}": durable.write(made / f"{name}{TENSORS}", tensor_blocks(group))
         for name, group in tensors.items()
     }
+    _write_manifest(made, step, files, state)
+
+
+def write_state(made: Path, before: Checkpoint, state: bytes) -> None:
+    """Write a checkpoint with another state into a new folder; its tensors are linked, not written again."""
+    files = before.verify_sizes()
+    made.mkdir()
+    for name in files:
+        if name != STATE:
+            durable.link(before.path / name, made / name)
+    _write_manifest(made, before.step, files, state)
+
+
+def _write_manifest(made: Path, step: int, files: dict[str, Written], state: bytes) -> None:
+    """Write state.json and the manifest of a checkpoint whose other files are in place."""
     files[STATE] = durable.write(made / STATE, [state])
     listed = {name: written._asdict() for name, written in files.items()}
     manifest = {"version": VERSION, "step": step, "files": listed}

@@ -1,4 +1,4 @@
-"""Interrupting: Ctrl-C and SIGTERM ask for the end, and the trainer ends when all is written."""
+"""Interrupting: Ctrl-C, SIGTERM and SIGHUP request a stop; the trainer saves a checkpoint, then stops."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interruption", "interruptible"]
+__all__ = ["EXIT_STATUS", "Interruption", "interruptible"]
+
+CAUSES = {
+    getattr(signal, name): cause
+    for name, cause in {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}.items()
+    if hasattr(signal, name)  # Windows has no SIGHUP
+}
+"""The signals that request a stop, and the name of each for people."""
+
+EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
+"""The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
 
 
 class Interruption:
-    """Whether the end was asked for, and by what: "Ctrl-C" or "SIGTERM"; "" while it was not.
+    """Whether a stop was requested, and by what: "Ctrl-C", "SIGTERM" or "SIGHUP"; "" if it was not.
 
     >>> bool(Interruption())
     False
@@ -30,18 +40,23 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Take the first Ctrl-C or SIGTERM as a wish inside a `with`; a second one ends at once, as usual."""
+    """Inside a `with`, take the first of these signals as a request to stop; a second one ends the process.
+
+    SIGHUP stays ignored where it is ignored already: so nohup starts a process.
+    """
     asked = Interruption()
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        asked.cause = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        asked.cause = CAUSES[number]
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # signals come to the main thread alone
+        yield asked  # Python delivers signals to the main thread only
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = getattr(signal, "SIGHUP", None)
+    ignored = hangup is not None and signal.getsignal(hangup) is signal.SIG_IGN
+    before = {number: signal.signal(number, ask) for number in CAUSES if number != hangup or not ignored}
     try:
         yield asked
     finally:

@@ -146,6 +146,11 @@ class Log:
             self._board.flush()
         return self._journal.position()
 
+    def move(self, folder: Path) -> None:
+        """Write log.jsonl in another folder from now on: the run folder was moved."""
+        if self._journal.path is not None:
+            self._journal.path = folder / self._journal.path.name
+
     def rewind(self, position: int) -> None:
         """Cut log.jsonl back to where a checkpoint has it, so that it is that of an unbroken run."""
         self._journal.rewind(position)

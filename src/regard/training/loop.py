@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
 from regard.training.interrupting import Interruption
+from regard.training.lock import FolderLock, FolderMoved
 from regard.training.log import Log
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 from regard.training.progress import Progress
-from regard.training.replay import NonFinite, keep_batches
+from regard.training.replay import NonFinite, first_nonfinite, keep_batches
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
 from regard.training.task import Stopped, Task
@@ -45,7 +46,8 @@ class Trainer:
     """Train a task into a run folder, from the start or from its last checkpoint.
 
     settings: how. seed: of all that is random. device: where; the model is moved there. processes: who takes
-    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets.
+    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets. lock: of the
+    folder, checked after each step and before each save.
 
     Killed at any moment, the run goes on from its last checkpoint as if it had never stopped: the order of
     the data depends on (seed, epoch), what is random in a step on (seed, step), the rate on the step.
@@ -62,8 +64,12 @@ class Trainer:
         processes: Processes | None = None,
         log: Log | None = None,
         clock: Callable[[], float] = time.monotonic,
+        lock: FolderLock | None = None,
     ):
         self.task, self.settings, self.folder, self.seed, self.clock = task, settings, folder, seed, clock
+        if task.metrics and settings.best not in task.metrics:
+            raise UnknownName("metric in training.best:", settings.best, task.metrics)
+        self.lock = lock
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
@@ -88,6 +94,7 @@ class Trainer:
         self._stream = self._batches()
         self._began = self._last_save = clock()
         self._saved: tuple[Any, ...] = ()
+        self._tensors_saved: int | None = None  # the step whose tensors this process has written
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
         self._budget = WallClock(settings)
 
@@ -252,7 +259,12 @@ class Trainer:
         loss = means.pop("loss")
         self._budget.add_step(self.clock() - began)
         if self.processes.first:
+            moved = self._follow_folder()
             self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
+            if moved is not None:
+                if not self._nonfinite():
+                    self._write_checkpoint()
+                raise moved
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> None:
         """Stop at a step that cannot be taken; what it was made of is kept."""
@@ -266,10 +278,9 @@ class Trainer:
             told += "regard.training.replay.replay() computes it again"
         except OSError as error:
             told = f"the batch could not be kept for replay: {error.strerror}"
-        last = f"step {self._saved[0]}" if self._saved else "none yet"
         text = message(
             f"step {step}",
-            f"the loss or its gradient is {value}; the last good checkpoint is {last}",
+            f"the loss or its gradient is {value}; {self._last_good()}",
             expected="a finite loss",
             hint=f"{told}; a lower rate, a longer warm-up or precision='float32' may help",
         )
@@ -277,8 +288,14 @@ class Trainer:
         raise NonFinite(text)
 
     def _evaluate(self, asked: Interruption) -> None:
-        """Judge the model, in the first process; an interrupted evaluation is done again when resumed."""
-        at, found, began = self.progress, None, self.clock()
+        """Save, then evaluate the model, in the first process, and save its scores.
+
+        An error in the evaluation loses no steps; an interrupted evaluation is done again when resumed.
+        """
+        at, found = self.progress, None
+        ended, at.ended = at.ended, ""  # without this evaluation, the run has not ended
+        self._save_what_is_new()
+        at.ended, began = ended, self.clock()
         if self.processes.first:
             self.model.eval()
             with self.average.applied() if self.average is not None else nullcontext():
@@ -302,20 +319,78 @@ class Trainer:
             self.checkpoints.mark_best(at.step)
 
     def save(self) -> None:
-        """Write a checkpoint, in the first process; the others wait for it."""
+        """Write a checkpoint, in the first process; the others wait for it.
+
+        Raises NonFinite, in every process, if a weight is NaN or infinite.
+        """
         at = self.progress
         at.seconds = self._seconds()
+        if self._tensors_saved != at.step:
+            self._check_weights()
         if self.processes.first:
-            weights = self.model.state_dict()
-            tensors = {"weights": weights, "optimizer": optimizer_tensors(self.model, self.optimizer)}
-            if self.average is not None:
-                with self.average.applied():
-                    averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
-                tensors |= {"weights": averaged, "raw": weights}
-            log = {"position": self.log.position(), "state": self.log.state()}
-            self.checkpoints.save(at.step, tensors, {**at.written(), "log": log, **self._surroundings()})
-        self._saved, self._last_save = at.standing(), self.clock()
+            moved = self._follow_folder()
+            self._write_checkpoint()
+            if moved is not None:
+                raise moved
+        self._saved, self._tensors_saved, self._last_save = at.standing(), at.step, self.clock()
         self.processes.wait()
+
+    def _write_checkpoint(self) -> None:
+        at = self.progress
+        log = {"position": self.log.position(), "state": self.log.state()}
+        state = {**at.written(), "log": log, **self._surroundings()}
+        if self._tensors_saved == at.step:  # they have not changed since
+            with suppress(DataError):
+                self.checkpoints.save_state(at.step, state)
+                return
+        weights = self.model.state_dict()
+        tensors = {"weights": weights, "optimizer": optimizer_tensors(self.model, self.optimizer)}
+        if self.average is not None:
+            with self.average.applied():
+                averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
+            tensors |= {"weights": averaged, "raw": weights}
+        self.checkpoints.save(at.step, tensors, state)
+
+    def _check_weights(self) -> None:
+        """Refuse to save a model with a weight that is NaN or infinite, in every process."""
+        found = self._nonfinite()
+        if not int(self.processes.sum(torch.tensor([int(bool(found))]))):
+            return
+        step, rate = self.progress.step, self.settings.rate
+        text = message(
+            f"step {step}",
+            f"{found or 'a weight in another process'} is NaN or infinite; this step is not saved, and "
+            f"{self._last_good()}",
+            expected="finite weights",
+            hint=f"resume with a lower learning rate (training.rate is {rate:g}), a longer warm-up "
+            f"(training.warm_up) or gradient clipping (training.clip is {self.settings.clip:g})",
+        )
+        self._event("nonfinite", text.splitlines()[0], step=step)
+        raise NonFinite(text)
+
+    def _nonfinite(self) -> str:
+        """The name of a weight that is NaN or infinite; "" if there is none."""
+        averages = {} if self.average is None else self.average.tensors()
+        return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)
+
+    def _follow_folder(self) -> FolderMoved | None:
+        """Raise if the run folder is gone; if it was moved, write to its new place, and return the error.
+
+        The caller saves there and then raises it, so that no step is lost.
+        """
+        try:
+            if self.lock is not None:
+                self.lock.check()
+            return None
+        except FolderMoved as moved:
+            if moved.place is None:
+                raise
+            self.folder = self.checkpoints.folder = moved.place
+            self.log.move(moved.place)
+            return moved
+
+    def _last_good(self) -> str:
+        return f"the last good checkpoint is {f'step {self._saved[0]}' if self._saved else 'none yet'}"
 
     def _save_what_is_new(self) -> None:
         if self._saved != self.progress.standing():

@@ -19,13 +19,13 @@ from regard.training.gradients import Gradients
 from regard.training.task import Task
 from regard.training.tensor_file import read_tensors, tensor_blocks
 
-__all__ = ["NonFinite", "Replayed", "keep_batches", "replay"]
+__all__ = ["NonFinite", "Replayed", "first_nonfinite", "keep_batches", "replay"]
 
 STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """A loss that is not finite; the run was stopped before it could spoil the weights."""
+    """A loss, a gradient or a weight that is NaN or infinite; the last good checkpoint is kept."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,26 @@ class Replayed:
         """What the run was stopped for: the loss, or the norm of its gradient where the loss is finite."""
         total = sum(self.losses.values())
         return self.norm if math.isfinite(total) else total
+
+
+@torch.no_grad()
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
+    """The name of the first tensor with a NaN or an infinite value; "" if every value is finite.
+
+    Where all values are finite, a GPU is synchronised with once, for all tensors together.
+
+    >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
+    'b'
+    """
+    some = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
+    if not some:
+        return ""
+    # The largest absolute value: unlike a sum of squares it cannot overflow.
+    norms = torch._foreach_norm(list(some.values()), math.inf)
+    finite = torch.stack([norm.isfinite() for norm in norms])
+    if bool(finite.all()):
+        return ""
+    return list(some)[finite.tolist().index(False)]
 
 
 def keep_batches(

@@ -47,6 +47,8 @@ class Task(ABC):
     """How many shapes a loss that is compiled may see: one more is an error. So many graphs are captured."""
     small_steps: bool = False
     """Whether a loss is made of many small steps, so that to launch them takes longer than to run them."""
+    metrics: tuple[str, ...] = ()
+    """The names of the scores that evaluate() returns, checked before training; () if they are not known."""
     uncapturable: str = ""
     """Why a loss of this task cannot be captured in a CUDA graph, in words; "" where it can."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from regard.decoding import Beam, Translator
 from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
 from regard.tasks.run_folder import config_of
+from regard.tasks.run_manifest import check_manifest
 from regard.tasks.translation.aligning import read_choice
-from regard.tasks.translation.corpus import load_tokenizers
+from regard.tasks.translation.corpus import TOKENIZERS, load_tokenizers
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.guided import guided_site
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.settings import build
 
-__all__ = ["TranslationRun", "find_checkpoint", "load_translator"]
+__all__ = ["TranslationRun", "checked_settings", "find_checkpoint", "load_translator"]
 
 
 class TranslationRun(Translator):
@@ -42,6 +44,16 @@ class TranslationRun(Translator):
     def __repr__(self) -> str:
         named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"
         return f"{type(self).__name__}({named}, search={self.search!r})"
+
+
+def checked_settings(folder: Path, fixed: Sequence[str] | None = None) -> TranslationSettings:
+    """The settings of a run; DataError if they or its tokenizers are not those that it was trained with.
+
+    fixed: prefixes of the settings to check; all that outputs depend on by default.
+    """
+    settings = build(TranslationSettings, config_of(folder), str(folder / "config.toml"))
+    check_manifest(folder, TOKENIZERS, settings.for_outputs, fixed)
+    return settings
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
@@ -76,7 +88,7 @@ def load_translator(
     checkpoint: "best", "latest" or the number of a step. options: those of Translator, such as search.
     """
     folder = Path(folder)
-    settings = build(TranslationSettings, config_of(folder), str(folder / "config.toml"))
+    settings = checked_settings(folder)
     found, notes = find_checkpoint(folder, checkpoint)
     source, target = load_tokenizers(folder, settings.data)
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)

@@ -18,15 +18,15 @@ from regard.models import Model, build_model
 from regard.tasks.run_folder import (
     DATA,
     check_data,
-    config_of,
     fingerprints_of,
     is_run,
     made_folder,
-    write_config,
     write_data,
 )
+from regard.tasks.run_manifest import MANIFEST, write_config_and_manifest
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.devices import choose_device
+from regard.tasks.translation.loading import checked_settings
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
@@ -35,7 +35,7 @@ from regard.training.budget import budget_warning
 from regard.training.checkpoint import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
-from regard.training.lock import locked
+from regard.training.lock import FolderLock, locked
 from regard.training.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
@@ -88,8 +88,8 @@ def train_translation(
 
     given: settings, nested as in config.toml; what is not said is filled in to suit the data. resume: go on
     where the run in this folder stands, or begin it. change: go on even though settings or data are not what
-    they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C and
-    SIGTERM save, and say so in the outcome.
+    they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C,
+    SIGTERM and SIGHUP save a checkpoint and stop; the outcome names which of them it was.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
@@ -100,7 +100,7 @@ def train_translation(
         run = settled(given, folder if begun else None, change=change)
         if begun and not change:
             check_data(folder, run.split.fingerprints)
-        with locked(made_folder(folder)) if processes.first else nullcontext():
+        with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
             corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
@@ -109,7 +109,7 @@ def train_translation(
             if run.incomplete is not None:
                 plan = plan_run(run.incomplete, corpus, device, processes)
                 settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
-            return _trained(settings, corpus, folder, device, processes, console, text)
+            return _trained(settings, corpus, folder, device, processes, console, text, lock)
 
 
 def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
@@ -147,7 +147,7 @@ def _averaged(folder: Path) -> str:
 
 def _others(folder: Path) -> list[str]:
     """What lies in a folder and is not what a training leaves that was killed before it began."""
-    ours = (*TOKENIZERS, DATA, "cache")
+    ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
     found = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(name for name in found if not name.startswith(".") and name not in ours)
 
@@ -199,7 +199,7 @@ def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
     device: the kind that it was trained on; where steps were captured, batches are padded as they were.
     """
     place = Path(folder)
-    settings = build(TranslationSettings, config_of(place), str(place / "config.toml"))
+    settings = checked_settings(place)
     corpus = Corpus.made(read_split(settings.data, fingerprints_of(place)), settings.data, place)
     return TranslationTask(build_from(settings, corpus), corpus, settings, Processes(), device)
 
@@ -212,6 +212,7 @@ def _trained(
     processes: Processes,
     console: Console | None,
     plan: str,
+    lock: FolderLock | None,
 ) -> Outcome:
     model = build_from(settings, corpus)
     if settings.init_from is not None:
@@ -219,14 +220,21 @@ def _trained(
     task = TranslationTask(model, corpus, settings, processes, device)
     if processes.first:  # not before: from here on there is a run in this folder
         write_data(folder, corpus.split.fingerprints)
-        write_config(folder, settings.model_dump())
+        write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS, settings.for_outputs)
     board = folder / "tensorboard" if settings.training.tensorboard else None
     said = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
     log = Log(path, console=said, board=board, record=settings.training.log_every)
     place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
     trainer = Trainer(
-        task, settings.training, folder, seed=settings.seed, device=place, processes=processes, log=log
+        task,
+        settings.training,
+        folder,
+        seed=settings.seed,
+        device=place,
+        processes=processes,
+        log=log,
+        lock=lock,
     )
     with interruptible() as asked, log:
         found = trainer.resume()
@@ -235,6 +243,8 @@ def _trained(
         else:
             _introduce(log, settings, corpus, model, plan)
         progress = trainer.run(asked)
+        if processes.first and progress.ended:
+            checked_settings(folder)  # a file may have been removed or changed in the meantime
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
     few = ""
     if settings.training.minutes is not None:

@@ -132,3 +132,20 @@ class TranslationSettings(Section):
     model: ModelSettings = Field(default_factory=ModelSettings)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluating = Field(default_factory=Evaluating)
+
+    @property
+    def for_outputs(self) -> dict[str, Any]:
+        """The settings that the outputs of a trained run depend on: the run's manifest keeps them.
+
+        Of training.guided it matters whether alignments are read from the guided layer, not its weight in
+        the loss.
+        """
+        data, how = self.data, self.evaluation
+        grammar = data.grammar_version if data.built_in else None
+        return {
+            "task": self.task,
+            "model": self.model.model_dump(),
+            "data": {"lowercase": data.lowercase, "built_in": data.built_in, "grammar": grammar},
+            "training": {"guided": bool(self.training.guided)},
+            "evaluation": {"tokenize": how.tokenize, "lowercase": how.lowercase},
+        }

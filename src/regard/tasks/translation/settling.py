@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 
-from regard.errors import ArgumentError, message
+from regard.decoding import Beam
+from regard.errors import ArgumentError, UnknownName, message
+from regard.evaluation import bleu
+from regard.evaluation.bleu import TOKENIZERS
 from regard.models import build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
+from regard.tasks.translation.loading import checked_settings
 from regard.tasks.translation.planning import fill_data, fit_to_text, with_grammar
-from regard.tasks.translation.settings import TranslationSettings, ways_named
+from regard.tasks.translation.settings import Evaluating, TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
-__all__ = ["Settled", "settled"]
+__all__ = ["Settled", "check_evaluation", "settled"]
 
 PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
 
@@ -48,10 +52,12 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     given = _absolute(given)
     if begun is not None:
         before = config_of(begun)
+        checked_settings(begun, FIXED if change else None)
         _same_way(begun, before, given)
         wanted = merged(without_length(before, given), given)
         settings = build(TranslationSettings, wanted, str(begun / "config.toml"))
         check_settings(begun, wanted, FIXED if change else None)
+        check_evaluation(settings.evaluation)
         before_data = None if change else fingerprints_of(begun)
         return Settled(settings, read_split(settings.data, before_data), None)
     if not given["data"]:
@@ -59,15 +65,25 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
     other = None if given.get("init_from") is None else config_of(Path(given["init_from"]))
     if other is not None:
+        checked_settings(Path(given["init_from"]))
         given = _like_the_other(given, other)
     given = fill_data(with_grammar(given, other))
     settings = build(TranslationSettings, given, "the settings")
+    check_evaluation(settings.evaluation)
     with torch.device("meta"):  # wrong options are found before anything is read
         build_model(settings.model.name, 8, 8, **settings.model.options)
     split = read_split(settings.data)
     given, why = fit_to_text(given, split.train)
     split = replace(split, said=(*split.said, why)) if why else split
     return Settled(build(TranslationSettings, given, "the settings"), split, given)
+
+
+def check_evaluation(how: Evaluating) -> None:
+    """Raise now what the first evaluation would raise, such as an unknown tokenizer of BLEU."""
+    if how.tokenize not in TOKENIZERS:
+        raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
+    bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
+    Beam(size=how.beam)
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:

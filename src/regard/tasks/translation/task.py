@@ -47,6 +47,7 @@ class TranslationTask(Task):
     """
 
     model: Model
+    metrics = ("loss", "perplexity", "bleu", "chrf", "exact")
 
     def __init__(
         self,
