@@ -12,7 +12,7 @@ from tests.conftest import seed
 
 COUNT = 5000
 """Calls per backend in `make test-all`, refused ones not counted."""
-SAMPLE = 30
+SAMPLE = 20
 """Calls per backend in `make test`."""
 
 SCALES = (0.01, 1.0, 1.0, 1.0, 4.0)

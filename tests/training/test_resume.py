@@ -14,12 +14,12 @@ from tests.conftest import seed
 from tests.reading import ROOT
 
 
-def killed(folder: Path, kills: int, processes: int, device: str = "cpu") -> None:
+def killed(folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0) -> None:
     """Kill runs so often, and see that all that were killed ended like the one that was not."""
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
     environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, processes, seed()]
+    command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, processes, seed() + offset]
     command.append(device)
     ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -38,6 +38,7 @@ def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_killed_a_hundred_times_does_too(tmp_path: Path, processes: int):
-    killed(tmp_path, 100, processes)
+def test_a_run_killed_a_thousand_times_does_too(tmp_path: Path, processes: int, part: int):
+    killed(tmp_path, 100, processes, offset=part)
