@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from regard.tasks.run_folder import CONFIG, config_of, made_folder
 from regard.training.averaging import mean_weights
 from regard.training.checkpoint import POINTERS, Checkpoint, Checkpoints
 from regard.training.durable import failed, flush_folder, leftover
+from regard.untrusted import open_regular
 
 __all__ = ["average", "average_run"]
 
@@ -64,17 +66,36 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     state = {**kept, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
     made_folder(out)
     made = Checkpoints(out).save(chosen[-1].step, {"weights": weights}, state)
-    files = [path for path in sorted(run.iterdir()) if path.is_file() and path.name not in LEFT]
+    copied = _regular_files(run)
     # The settings come last: with them, the folder is a run, and it is whole.
-    files.sort(key=lambda path: path.name == CONFIG)
+    copied.sort(key=lambda path: path.name == CONFIG)
     try:
-        for path in files:
+        for path in copied:
             if leftover(path.name) is None:
-                shutil.copyfile(path, out / path.name)
+                _copy(path, out / path.name)
         flush_folder(out)
     except OSError as error:
         raise failed(str(out), "the new run could not be written", error) from None
     return made
+
+
+def _regular_files(run: Path) -> list[Path]:
+    """The files of a run to copy; symbolic links, FIFOs and the like are left out, and reported."""
+    copied = []
+    for path in sorted(run.iterdir()):
+        mode = path.lstat().st_mode
+        if path.name in LEFT or stat.S_ISDIR(mode):
+            continue
+        if stat.S_ISREG(mode):
+            copied.append(path)
+        else:
+            say(f"{shown(path)} is not a regular file, and is not copied")
+    return copied
+
+
+def _copy(path: Path, to: Path) -> None:
+    with open(path, "rb", opener=open_regular) as source, open(to, "xb") as target:
+        shutil.copyfileobj(source, target)
 
 
 def last_whole(run: Path, count: int) -> list[Checkpoint]:

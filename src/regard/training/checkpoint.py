@@ -20,9 +20,17 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, message
 from regard.training import durable
-from regard.training.checkpoint_files import Checkpoint, checked, folder_name, step_of, write_checkpoint
+from regard.training.checkpoint_files import (
+    STATE,
+    Checkpoint,
+    checked,
+    folder_name,
+    step_of,
+    write_checkpoint,
+)
+from regard.untrusted import read_limited
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["STATE", "Checkpoint", "Checkpoints"]
 
 POINTERS = ("latest", "best")
 
@@ -239,8 +247,7 @@ class Checkpoints:
     def _pointed(self, pointer: str) -> int | None:
         path = self.folder / pointer
         try:
-            with path.open("rb") as file:
-                content = file.read(100)
+            content = read_limited(path, "pointer")
         except FileNotFoundError:
             return None
         except OSError as error:

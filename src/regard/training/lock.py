@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from regard.errors import DataError, message
+from regard.untrusted import open_regular
 
 __all__ = ["locked"]
 
@@ -35,7 +37,7 @@ def locked(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    with open(folder / NAME, "a+b", buffering=0) as file:
+    with _opened(folder / NAME) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,3 +51,11 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()}\n".encode())
         yield
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open(path, "a+b", buffering=0, opener=open_regular)
+    except OSError as error:
+        problem, hint = f"cannot be opened: {error.strerror}", "remove it if no training is running here"
+        raise DataError(message(str(path), problem, hint=hint)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from regard.decoding.observing import CROSS
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
 from regard.training.durable import failed, replace
+from regard.untrusted import parse_json, read_limited
 
 __all__ = ["choose_by_agreement", "choose_by_links", "join_directions", "read_choice", "write_choice"]
 
@@ -129,10 +131,10 @@ def read_choice(folder: str | Path) -> Choice | None:
     None; decoder.2.cross, all heads, one step later
     """
     path = Path(folder) / CHOSEN
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     try:
-        kept = json.loads(path.read_bytes())
+        kept = parse_json(read_limited(path, "json"))
         choice = Choice(kept["site"], kept["head"], kept["shifted"])
         whole = choice.head is None or (type(choice.head) is int and choice.head >= 0)
         if not (isinstance(choice.site, str) and whole and isinstance(choice.shifted, bool)):

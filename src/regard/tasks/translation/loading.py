@@ -16,6 +16,7 @@ from regard.tasks.translation.aligning import read_choice
 from regard.tasks.translation.corpus import load_tokenizers
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.guided import guided_site
+from regard.tasks.translation.model_check import check_weights
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.settings import build
@@ -79,12 +80,9 @@ def load_translator(
     settings = build(TranslationSettings, config_of(folder), str(folder / "config.toml"))
     found, notes = find_checkpoint(folder, checkpoint)
     source, target = load_tokenizers(folder, settings.data)
+    check_weights(found, settings.model, (source.size, target.size))
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    try:
-        model.load_state_dict(found.tensors("weights"))
-    except RuntimeError as error:
-        problem = f"the weights do not fit config.toml: {str(error).splitlines()[-1].strip()}"
-        raise DataError(message(str(found.path), problem)) from None
+    model.load_state_dict(found.tensors("weights"))
     model.to(torch.device(choose_device(device))).eval()
     chosen = read_choice(folder) or (guided_site(model) if settings.training.guided else None)
     options = options if chosen is None else {"alignment": chosen, **options}
