@@ -89,10 +89,10 @@ def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False
     """
     limit = LIMITS[kind]
     with open(path, "rb", opener=open_named if named else open_regular) as file:
-        content = file.read(limit + 1) if os.fstat(file.fileno()).st_size <= limit else None
-    if content is None or len(content) > limit:
-        raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
-    return content
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
+        return file.read(size)  # not read(limit), which would allocate that much
 
 
 def parse_json(content: bytes | str) -> Any:

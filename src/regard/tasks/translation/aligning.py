@@ -10,14 +10,23 @@ from pathlib import Path
 
 from torch import Tensor
 
-from regard.decoding import Alignment, Choice, Translator, choices
-from regard.decoding.observing import CROSS
-from regard.errors import ArgumentError, DataError, message
+from regard.batch import UNK, Batch
+from regard.decoding import Alignment, Choice, Translator, averaged, choices
+from regard.decoding.observing import CROSS, observe
+from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
+from regard.models import Model
 from regard.training.durable import failed, replace
 from regard.untrusted import parse_json, read_limited
 
-__all__ = ["choose_by_agreement", "choose_by_links", "join_directions", "read_choice", "write_choice"]
+__all__ = [
+    "check_choice",
+    "choose_by_agreement",
+    "choose_by_links",
+    "join_directions",
+    "read_choice",
+    "write_choice",
+]
 
 CHOSEN = "alignment.json"
 """The file of a run folder that says where alignments are read."""
@@ -143,3 +152,13 @@ def read_choice(folder: str | Path) -> Choice | None:
         hint = "remove it to align by all layers and heads, or choose anew"
         raise DataError(message(str(path), "this does not say where to align", hint=hint)) from None
     return choice
+
+
+def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
+    """Raise where a model has no such site or head; it reads one token for that."""
+    attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
+    try:
+        averaged(attention, choice.site, choice.head)
+    except (ArgumentError, UnknownName) as error:
+        hint = "remove it to align by all layers and heads, or choose again"
+        raise DataError(message(str(Path(folder) / CHOSEN), str(error), hint=hint)) from None

@@ -12,7 +12,7 @@ from regard.decoding import Beam, Translator
 from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
 from regard.tasks.run_folder import config_of
-from regard.tasks.translation.aligning import read_choice
+from regard.tasks.translation.aligning import check_choice, read_choice
 from regard.tasks.translation.corpus import load_tokenizers
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.guided import guided_site
@@ -84,7 +84,10 @@ def load_translator(
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
     model.load_state_dict(found.tensors("weights"))
     model.to(torch.device(choose_device(device))).eval()
-    chosen = read_choice(folder) or (guided_site(model) if settings.training.guided else None)
+    choice = read_choice(folder)
+    if choice is not None:
+        check_choice(model, choice, folder)
+    chosen = choice or (guided_site(model) if settings.training.guided else None)
     options = options if chosen is None else {"alignment": chosen, **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
     run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes

@@ -74,7 +74,7 @@ class Data(Section):
             raise Clash(f"the data are named in {len(ways)} ways: {', and '.join(ways)}", expected)
         for prefix in ("", "valid_"):
             sides = [f"{prefix}source", f"{prefix}target"]
-            missing = [side for side in sides if getattr(self, side) is None]
+            missing = [side for side in sides if not getattr(self, side)]
             if len(missing) == 1:
                 problem = f"{missing[0]} is missing; --{missing[0].replace('_', '-')} names its files"
                 raise Clash(problem, " and ".join(sides))
