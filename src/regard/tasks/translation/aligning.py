@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
     """Keep in a run folder where its alignments are read from now on, and how that was chosen, in words."""
     path = Path(folder) / CHOSEN
     kept = {"site": choice.site, "head": choice.head, "shifted": choice.shifted, "why": why}
+    kept["checksum"] = _checksum(choice)
     try:
         replace(path, (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode())
     except OSError as error:
@@ -148,10 +150,17 @@ def read_choice(folder: str | Path) -> Choice | None:
         whole = choice.head is None or (type(choice.head) is int and choice.head >= 0)
         if not (isinstance(choice.site, str) and whole and isinstance(choice.shifted, bool)):
             raise TypeError
-    except (OSError, ValueError, KeyError, TypeError):
+        if kept.get("checksum", _checksum(choice)) != _checksum(choice):
+            raise ValueError("the checksum does not match: delete it if you have edited this file")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"this does not say where to align ({error or type(error).__name__})"
         hint = "remove it to align by all layers and heads, or choose anew"
-        raise DataError(message(str(path), "this does not say where to align", hint=hint)) from None
+        raise DataError(message(str(path), problem, hint=hint)) from None
     return choice
+
+
+def _checksum(choice: Choice) -> int:
+    return zlib.crc32(json.dumps([choice.site, choice.head, choice.shifted]).encode())
 
 
 def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
