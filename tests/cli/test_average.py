@@ -120,7 +120,7 @@ def test_an_average_that_was_broken_off_does_not_stand_in_the_way(command, train
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(shutil, "copyfile", broken_off)
+            patch.setattr(shutil, "copyfileobj", broken_off)
             said = command(*given)
         assert said.status == status and list(tmp_path.iterdir()) == []
         if status == 2:

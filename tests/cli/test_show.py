@@ -84,7 +84,7 @@ def test_what_is_damaged_is_told(command, copied):
     (copied / "source.tokenizer").unlink()
     said = command("show", copied)
     assert said.status == 0 and "weights.safetensors has 6 bytes" in said.out
-    assert "log.jsonl has 2 lines that are no records" in said.out and "data.json cannot be read" in said.out
+    assert "log.jsonl has 2 lines that are no records" in said.out and "data.json: is damaged" in said.out
     assert "step 30 of 40" in said.out and "parameters" not in said.out and "source.tokenizer" in said.out
     assert "regard train --out" in said.out and "--resume" in said.out
 

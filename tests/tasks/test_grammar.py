@@ -39,6 +39,7 @@ def old(tmp_path: Path) -> Path:
     config = config_of(folder)
     assert config["data"].pop("grammar") == 1
     (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    (folder / "manifest.json").unlink()
     return folder
 
 

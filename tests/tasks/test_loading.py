@@ -65,7 +65,7 @@ def test_a_configuration_that_is_another_is_told_of(begun: Path):
     with pytest.raises(DataError, match=r"config\.toml.*\n.*model\.width: 8 -> 9"):
         load_translator(begun)
     (begun / "manifest.json").unlink()  # as in run folders of earlier versions
-    with pytest.raises(DataError, match=r"the weights do not fit config\.toml: size mismatch"):
+    with pytest.raises(DataError, match=r"config\.toml: source\.weight has shape \(\d+, 8\).*\(\d+, 9\)"):
         load_translator(begun)
     write_config(begun, {**config, "task": "captioning"})
     with pytest.raises(UnknownName, match="known: translation"):

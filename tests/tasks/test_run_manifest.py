@@ -87,7 +87,7 @@ def test_a_missing_tokenizer_is_named(begun: Path):
         ({"model": {"dropout": 0.5}}, r"model\.dropout: 0\.0 -> 0\.5"),
         ({"model": {"score": "dot"}}, r"model\.score: not set -> 'dot'"),
         ({"data": {"lowercase": True}}, r"data\.lowercase: False -> True"),
-        ({"training": {"guided": 0.1}}, r"training\.guided: False -> True"),
+        ({"training": {"guided": 0.1}}, r"training\.guided: 0\.0 -> 0\.1"),
         ({"evaluation": {"tokenize": "char"}}, r"evaluation\.tokenize: '13a' -> 'char'"),
     ],
 )
@@ -113,12 +113,21 @@ def test_harmless_edits_are_accepted(begun: Path):
     expected = load_translator(begun, search=Greedy()).translate("고양이")
     config = config_of(begun)
     turned = {name: config[name] for name in reversed(config)}
-    write_config(begun, merged(turned, {"training": {"log_every": 7}, "evaluation": {"sentences": 1}}))
+    write_config(begun, turned)
     path = begun / "config.toml"
     path.write_text("# a comment\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
     found = load_translator(begun, search=Greedy()).translate("고양이")
     assert (found.text, found.score) == (expected.text, expected.score)
     assert train({}, begun, resume=True).progress.ended
+
+
+def test_an_edited_training_setting_stops_a_resumed_run_unless_it_is_accepted(begun: Path):
+    edit(begun, {"training": {"log_every": 7}})
+    load_translator(begun)
+    with pytest.raises(DataError, match=r"training\.log_every: \d+ -> 7"):
+        train({}, begun, resume=True)
+    train({}, begun, resume=True, change=True)
+    train({}, begun, resume=True)
 
 
 def test_a_change_that_was_asked_for_is_written(begun: Path):

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from regard.cli.lazy_commands import MARKUP, LazyCommand
 from regard.errors import RegardError
+from regard.untrusted import printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -127,5 +128,5 @@ def _status(arguments: list[str] | None) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print(f"regard: {text}", file=sys.stderr)
+    print(f"regard: {printable(text, kept=chr(10))}", file=sys.stderr)
     return status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ from regard.training.checkpoint_files import folder_name
 from regard.training.durable import Leftover, beside, failed, flush_folder, leftover, remove
 from regard.training.lock import NAME as LOCK
 from regard.training.lock import locked
+from regard.untrusted import open_regular
 
 __all__ = ["average", "average_run"]
 
@@ -79,9 +81,8 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     try:
         with locked(made_folder(made)):
             Checkpoints(made).save(chosen[-1].step, {"weights": weights}, state)
-            for path in sorted(run.iterdir()):
-                if path.is_file() and not path.is_symlink() and _is_copied(path.name):
-                    shutil.copyfile(path, made / path.name)
+            for path in _regular_files(run):
+                _copy(path, made / path.name)
             (made / LOCK).unlink(missing_ok=True)
             flush_folder(made)
             checked_settings(made)
@@ -110,6 +111,25 @@ def _remove_broken_off(place: Path) -> None:
                 with locked(path):
                     pass
                 remove(path)
+
+
+def _regular_files(run: Path) -> list[Path]:
+    """The files of a run to copy; symbolic links, FIFOs and the like are left out, and reported."""
+    copied = []
+    for path in sorted(run.iterdir()):
+        mode = path.lstat().st_mode
+        if not _is_copied(path.name) or stat.S_ISDIR(mode):
+            continue
+        if stat.S_ISREG(mode):
+            copied.append(path)
+        else:
+            say(f"{shown(path)} is not a regular file, and is not copied")
+    return copied
+
+
+def _copy(path: Path, to: Path) -> None:
+    with open(path, "rb", opener=open_regular) as source, open(to, "xb") as target:
+        shutil.copyfileobj(source, target)
 
 
 def last_whole(run: Path, count: int) -> list[Checkpoint]:

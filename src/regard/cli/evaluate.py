@@ -27,6 +27,8 @@ from regard.cli.truth import measure_truth
 from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
 from regard.tasks.run_folder import config_of, is_run
+from regard.tasks.translation.settings import TranslationSettings
+from regard.training.settings import build
 
 __all__ = ["evaluate"]
 
@@ -171,8 +173,10 @@ def evaluate(
 
 def _grammar(run: Path | None) -> int:
     """The grammar version of a run on the built-in corpus; the latest for any other run or file."""
-    data = config_of(run).get("data", {}) if run is not None and is_run(run) else {}
-    return int(data.get("grammar", 1)) if data.get("built_in") else VERSION
+    if run is None or not is_run(run):
+        return VERSION
+    data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
+    return data.grammar_version if data.built_in else VERSION
 
 
 def _given(

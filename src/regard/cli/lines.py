@@ -191,8 +191,8 @@ def _said_of(path: Path) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Tell people something that is no result: on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a message that is no result, on standard error; control characters are replaced."""
+    print(printable(text, kept="\n"), file=sys.stderr, flush=True)
 
 
 @dataclass

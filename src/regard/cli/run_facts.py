@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, RegardError
-from regard.models import build_model
-from regard.tasks.run_folder import DATA, config_of
+from regard.tasks.run_folder import config_of, fingerprints_of
 from regard.tasks.translation.corpus import load_tokenizers
 from regard.tasks.translation.loading import checked_settings
+from regard.tasks.translation.model_check import outline
 from regard.tasks.translation.settings import TranslationSettings
-from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.averaging import Averaged, averaged_from
+from regard.training.checkpoint import STATE, Checkpoint, Checkpoints
 from regard.training.progress import Progress
 from regard.training.settings import Section, build
+from regard.untrusted import LIMITS, open_regular, parse_json, read_limited
 
 __all__ = ["Kept", "RunFacts", "facts_of"]
 
@@ -50,7 +52,7 @@ class RunFacts:
     parameters: int | None = None
     vocabulary: tuple[int, int] | None = None
     progress: Progress | None = None
-    averaged: dict[str, Any] | None = None
+    averaged: Averaged | None = None
     losses: list[tuple[int, float]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[Kept] = field(default_factory=list)
@@ -89,8 +91,8 @@ def facts_of(folder: Path) -> RunFacts:
         notes.extend(str(error).splitlines())
     parameters, vocabulary = _size(folder, settings, notes)
     kept = list(_kept(folder))
-    state = _state(folder, kept)
-    records = list(_records(folder / "log.jsonl", notes))
+    progress, averaged = _state(folder, kept, notes)
+    losses, evaluations = _logged(folder / "log.jsonl", notes)
     return RunFacts(
         folder,
         settings.task,
@@ -100,10 +102,10 @@ def facts_of(folder: Path) -> RunFacts:
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,
         vocabulary=vocabulary,
-        progress=None if state is None else Progress.read(state),
-        averaged=None if state is None else state.get("averaged"),
-        losses=[(int(each["step"]), loss) for each, loss in _training(records)],
-        evaluations=[_scores(each) for each in records if each.get("kind") == "evaluation"],
+        progress=progress,
+        averaged=averaged,
+        losses=losses,
+        evaluations=evaluations,
         checkpoints=kept,
         notes=notes,
         judged_by=settings.training.best,
@@ -116,59 +118,77 @@ def _size(
     """How many parameters the model has, and how many words it knows."""
     try:
         source, target = load_tokenizers(folder, settings.data)
-        model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
+        model = outline(settings.model, (source.size, target.size), folder)
     except RegardError as error:
         notes.append(str(error).splitlines()[0])
         return None, None
     return sum(each.numel() for each in model.parameters()), (source.size, target.size)
 
 
-def _state(folder: Path, kept: list[Kept]) -> dict[str, Any] | None:
-    """What the newest whole checkpoint says of itself."""
+def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
+    """The progress that the newest whole checkpoint records, and what it is the mean of."""
     whole = {each.step for each in kept if not each.damage}
     newest = [each for each in Checkpoints(folder).all() if each.step in whole][-1:]
-    return newest[0].state if newest else None
+    try:
+        for each in newest:
+            state, place = each.state, str(each.path / STATE)
+            return Progress.read(state, place), averaged_from(state, place)
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
+    return None, None
 
 
 def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
-        found = json.loads((folder / DATA).read_bytes())
-        return {str(name): str(value) for name, value in found.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError) as error:
-        notes.append(f"{DATA} cannot be read: {error}")
+        return fingerprints_of(folder) or {}
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
         return {}
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """The records of log.jsonl; a line that is none is counted, as the last of a run at work may be."""
-    strange = 0
+    """The records of log.jsonl; lines that are none are counted: the last may be unfinished."""
+    strange, read = 0, 0
     try:
-        lines = path.read_bytes().split(b"\n")
+        with open(path, "rb", opener=open_regular) as file:
+            while (line := file.readline(LIMITS["log line"])) and (read := read + len(line)) <= LIMITS["log"]:
+                record = _record(line)
+                if record is not None:
+                    yield record
+                elif line.strip():
+                    strange += 1
     except FileNotFoundError:
         return
     except OSError as error:
         notes.append(f"{path.name} cannot be read: {error.strerror}")
         return
-    for line in filter(None, lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict) and isinstance(record.get("step", 0), int):
-            yield record
-        else:
-            strange += 1
+    if read > LIMITS["log"]:
+        notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are shown")
     if strange:
         notes.append(f"{path.name} has {strange} lines that are no records")
 
 
-def _training(records: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
-    for each in records:
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    step = record.get("step", 0)
+    return record if type(step) is int and 0 <= step < 10**18 else None
+
+
+def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
+    """The losses of training and the evaluations in a log; nothing else of it is held in memory."""
+    losses, evaluations = [], []
+    for each in _records(path, notes):
         loss = _number(each.get("loss"))
-        if each.get("kind") == "training" and "step" in each and loss is not None and math.isfinite(loss):
-            yield each, loss
+        if each.get("kind") == "evaluation":
+            evaluations.append(_scores(each))
+        elif each.get("kind") == "training" and "step" in each and loss is not None and math.isfinite(loss):
+            losses.append((each["step"], loss))
+    return losses, evaluations
 
 
 def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,9 +202,10 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        return value if isinstance(value, int) else float(value)
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
+    return value if isinstance(value, int) and abs(value) < 10**18 else number
 
 
 def _kept(folder: Path) -> Iterator[Kept]:
@@ -199,14 +220,16 @@ def _kept(folder: Path) -> Iterator[Kept]:
 
 def _pointed(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return read_limited(path, "pointer").decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
 
 def _bytes(checkpoint: Checkpoint) -> int:
     try:
-        return sum(path.stat().st_size for path in checkpoint.path.iterdir() if path.is_file())
+        with os.scandir(checkpoint.path) as entries:
+            regular = (entry for entry in entries if entry.is_file(follow_symlinks=False))
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in regular)
     except OSError:
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,9 @@ def show(runs: Runs, as_json: AsJSON = False) -> None:
     found = [facts_of(runs[0])] if len(runs) == 1 else list(_those_that_are(runs))
     if as_json:
         told: Any = [strict(each.written()) for each in found]
-        typer.echo(json.dumps(told if len(runs) > 1 else told[0], indent=2, ensure_ascii=False))
+        text = json.dumps(told if len(runs) > 1 else told[0], indent=2, ensure_ascii=False)
+        # JSON escapes only the control characters below U+0020; a terminal obeys others too.
+        typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
         return
     console = Console(highlight=False)
     if len(runs) > 1:
@@ -110,8 +113,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.changed:
         yield "settings", ", ".join(f"{name} {_value(value)}" for name, value in facts.changed.items())
     if facts.averaged is not None:
-        steps = ", ".join(f"{step:,}" for step in facts.averaged.get("steps", []))
-        yield "made of", f"the mean of steps {steps} of {facts.averaged.get('run')}"
+        yield "made of", str(facts.averaged)
     yield "stands", _stands(facts)
 
 
@@ -147,7 +149,7 @@ def _listed(title: str, rows: dict[str, str]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(Text(name, style="cyan"), Text(value))
+        table.add_row(Text(printable(name), style="cyan"), Text(printable(value)))
     table.add_row("")
     return table
 
@@ -171,9 +173,10 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     """
     count = min(len(values), max(width, 1))
     edges = [round(place * len(values) / count) for place in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    means = [sum(each / (b - a) for each in values[a:b]) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
-    reach = (high - low) or 1.0
+    reach = high - low if 0 < high - low < math.inf else 1.0
+    means = [min(max(mean, low), low + reach) for mean in means]
     return "".join(bars[round((mean - low) / reach * (len(bars) - 1))] for mean in means)
 
 
@@ -233,7 +236,7 @@ def compared(found: list[RunFacts]) -> Table:
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
         table.add_row(
             Text(place),
-            Text(str(each.model["name"])),
+            Text(printable(str(each.model["name"]))),
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,

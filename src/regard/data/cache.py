@@ -82,7 +82,7 @@ def encode_pairs(
     folder = Path(folder)
     place = folder / key
     try:
-        if place.exists():
+        if os.path.lexists(place):
             try:
                 return open_stored(place, key)
             except DataError as error:
@@ -172,14 +172,15 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 def _publish(made: Path, place: Path, key: str) -> None:
     """Move a cache to its place; a damaged one there gives way, a whole one of another process stays."""
-    if place.exists():
+    if os.path.lexists(place):
         try:
             open_stored(place, key)
             return
         except DataError:
+            damaged = made.with_suffix(".damaged.part")
             with contextlib.suppress(FileNotFoundError):
-                os.rename(place, made.with_suffix(".damaged.part"))
-            shutil.rmtree(made.with_suffix(".damaged.part"), ignore_errors=True)
+                os.rename(place, damaged)
+            _remove(damaged)
     try:
         os.rename(made, place)
     except OSError:
@@ -188,9 +189,18 @@ def _publish(made: Path, place: Path, key: str) -> None:
     flush_folder(place.parent)
 
 
+def _remove(path: Path) -> None:
+    """Delete a folder, or whatever else has the name of a cache; a link without its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def _sweep(folder: Path) -> None:
     """Take away what runs that were killed left behind long ago."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > LEFT_OVER:
-                shutil.rmtree(path, ignore_errors=True)
+            if time.time() - path.lstat().st_mtime > LEFT_OVER:
+                _remove(path)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from regard.data.encoded import EncodedPairs, Reader, Side
 from regard.errors import DataError, message
+from regard.untrusted import open_regular, parse_json, read_limited
 
 __all__ = ["EncodedChunk", "open_stored", "store"]
 
@@ -101,8 +102,20 @@ def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[i
 
 
 def open_stored(folder: Path, key: str) -> EncodedPairs:
-    """The pairs in a folder, mapped into memory; every byte is read once, to see that it is as written."""
-    header = _header(folder / "header.json", key)
+    """The pairs in a folder, mapped into memory; every byte is read once, to check that it is as written.
+
+    Whatever is wrong with the folder is a DataError.
+    """
+    try:
+        return _opened(folder, _header(folder / "header.json", key))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, DataError):
+            raise
+        problem = f"the header of this cache is damaged ({type(error).__name__})"
+        raise DataError(message(str(folder / "header.json"), problem)) from None
+
+
+def _opened(folder: Path, header: dict[str, Any]) -> EncodedPairs:
     count = header["pairs"]
     *checksums, numbers_checksum = header["checksums"]
     found = []
@@ -140,11 +153,11 @@ def _checksum(header: dict[str, Any]) -> int:
 
 def _header(path: Path, key: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_limited(path, "json"))
         header: dict[str, Any] = content["header"]
         if content["checksum"] == _checksum(header) and header["key"] == key:
             return header
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     raise DataError(message(str(path), "the header of this cache is missing or damaged"))
 
@@ -153,11 +166,13 @@ def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
     """A file mapped into memory, if it is as it was written."""
     found = 0
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             while block := file.read(1 << 20):
                 found = zlib.crc32(block, found)
             if file.tell() == size and found == checksum:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise DataError(message(str(path), "this file of a cache is missing")) from None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     raise DataError(message(str(path), "this file of a cache is damaged"))

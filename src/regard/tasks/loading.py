@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import UnknownName
-from regard.tasks.run_folder import config_of
+from regard.tasks.run_folder import CONFIG, config_of
 from regard.tasks.translation.loading import load_translator
 
 __all__ = ["LOADERS", "load"]
@@ -19,6 +19,6 @@ LOADERS: dict[str, Callable[..., Any]] = {"translation": load_translator}
 def load(folder: str | Path, **options: Any) -> Any:
     """What a run has become, by the task that config.toml names."""
     task = config_of(Path(folder)).get("task", "translation")
-    if task not in LOADERS:
-        raise UnknownName("task", task, LOADERS)
+    if not isinstance(task, str) or task not in LOADERS:
+        raise UnknownName(f"task in {Path(folder) / CONFIG}:", task, LOADERS)
     return LOADERS[task](folder, **options)

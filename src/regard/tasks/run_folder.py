@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, DataError, message
 from regard.training.durable import failed, replace
-from regard.training.settings import differences, read_toml, to_toml
+from regard.training.settings import differences, parse_toml, to_toml
+from regard.untrusted import parse_json, read_limited
 
 __all__ = [
     "DATA",
@@ -27,17 +29,22 @@ CONFIG, DATA = "config.toml", "data.json"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run was begun in this folder."""
-    return (folder / CONFIG).is_file()
+    """Whether a run was begun in this folder; config_of() checks that config.toml can be read."""
+    return os.path.lexists(folder / CONFIG)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
     """The settings of a run, as nested values."""
-    if not is_run(folder):
+    path = folder / CONFIG
+    try:
+        content = read_limited(path, "config")
+    except (FileNotFoundError, NotADirectoryError):
         problem = "this is no run folder: it has no config.toml"
         hint = "give a folder that regard train --out made"
-        raise DataError(message(str(folder), problem, hint=hint))
-    return read_toml(folder / CONFIG)
+        raise DataError(message(str(folder), problem, hint=hint)) from None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    return parse_toml(content, path)
 
 
 def made_folder(folder: Path) -> Path:
@@ -76,14 +83,19 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
     """The fingerprints of the data that a run was begun with; None where the run has none on file."""
-    path = folder / DATA
-    if not path.is_file():
-        return None
+    path, hint = folder / DATA, "restore it from a copy, or resume with --change, which ignores it"
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        hint = "--change takes the data as they are"
-        raise DataError(message(str(path), "cannot be read", hint=hint)) from None
+        found = parse_json(read_limited(path, "json"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}", hint=hint)) from None
+    except ValueError as error:
+        raise DataError(message(str(path), f"is damaged: {error}", hint=hint)) from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        expected = "an object of fingerprints, all of them strings"
+        raise DataError(message(str(path), "is damaged", expected=expected, hint=hint))
+    return found
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:

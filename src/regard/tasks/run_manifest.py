@@ -1,17 +1,18 @@
-"""Run manifest: hashes of the tokenizers of a run, and the settings that its outputs depend on.
+"""Run manifest: hashes of the tokenizers of a run, and its settings.
 
     manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256": of all that}
 
-A changed tokenizer or number of heads often loads without an error and gives other scores. Comments, order
-and the other settings of config.toml may change. A run folder of an earlier version, without a manifest, is
-loaded without these checks.
+A changed tokenizer or number of heads often loads without an error and gives other scores: loading checks the
+settings that outputs depend on, resuming all of them. Comments and the order of config.toml may change. A run
+folder of an earlier version, without a manifest, is loaded without these checks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,18 @@ from regard.errors import DataError, message
 from regard.tasks.run_folder import CONFIG, write_config
 from regard.training.durable import Written, failed, replace
 from regard.training.settings import differences
+from regard.untrusted import open_regular, parse_json, read_limited
 
 __all__ = ["MANIFEST", "check_manifest", "write_config_and_manifest"]
 
 MANIFEST = "manifest.json"
 VERSION = 1
-LARGEST = 2**20
-"""Bytes of a manifest at most: more than any that is written here."""
 
 
-def write_config_and_manifest(
-    folder: Path, config: Mapping[str, Any], files: Sequence[str], settings: Mapping[str, Any]
-) -> None:
+def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write config.toml and the manifest that belongs to it.
 
-    files: names in the folder to hash. settings: those that the outputs depend on, nested as in config.toml.
+    settings: nested as in config.toml. files: names in the folder to hash.
 
     A manifest of other settings is removed first: after a kill between two writes the folder has none, and
     is not taken for damaged.
@@ -41,20 +39,25 @@ def write_config_and_manifest(
     path = folder / MANIFEST
     content = _content({name: _hashed(folder / name) for name in files}, settings)
     try:
-        if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
+        if _unlike(path, content):
             path.unlink(missing_ok=True)
-        write_config(folder, config)
+        write_config(folder, settings)
         replace(path, content)
     except OSError as error:
         raise failed(str(folder), f"{MANIFEST} could not be written", error) from None
 
 
 def check_manifest(
-    folder: Path, files: Sequence[str], settings: Mapping[str, Any], fixed: Sequence[str] | None = None
+    folder: Path,
+    files: Sequence[str],
+    config: Mapping[str, Any],
+    checked: Callable[[Mapping[str, Any]], dict[str, Any]],
+    fixed: Sequence[str] | None = None,
 ) -> None:
     """Raise DataError if a file or a setting is not the one that the run was trained with.
 
-    files, settings: as written. fixed: prefixes of the settings to check; all by default.
+    files: as written. config: the settings in config.toml. checked: gives settings with all defaults, those
+    of a later version included. fixed: prefixes of the settings to check; all by default.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():
@@ -67,13 +70,21 @@ def check_manifest(
             hint = "restore the file from a copy of the run"
             expected = f"{hashes[name].size:,} bytes, SHA-256 {hashes[name].sha256[:12]}…"
             raise DataError(message(str(folder / name), problem, expected=expected, hint=hint))
-    changed = differences(before, json.loads(json.dumps(settings)))
+    changed = differences(checked(before), checked(config))
     if fixed is not None:
         changed = [line for line in changed if line.partition(": ")[0].startswith(tuple(fixed))]
     if changed:
         problem = "the run was trained with other settings\n  " + "\n  ".join(changed)
         hint = "change them back in config.toml"
+        hint = f"{hint}; regard train --change accepts new ones" if fixed is None else hint
         raise DataError(message(str(folder / CONFIG), problem, hint=hint))
+
+
+def _unlike(path: Path, content: bytes) -> bool:
+    try:
+        return read_limited(path, "json") != content
+    except OSError:
+        return True
 
 
 def _content(files: Mapping[str, Written], settings: Mapping[str, Any]) -> bytes:
@@ -88,8 +99,9 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 def _hashed(path: Path) -> Written:
     try:
-        with path.open("rb") as file:
-            return Written(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        with open(path, "rb", opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            return Written(size, hashlib.file_digest(file, "sha256").hexdigest())
     except FileNotFoundError:
         hint = "restore it from a copy of the run"
         raise DataError(message(str(path), "this file of a run is missing", hint=hint)) from None
@@ -100,9 +112,7 @@ def _hashed(path: Path) -> Written:
 def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[str, Any]]:
     """The hashes and the settings in a manifest."""
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST:
-            raise ValueError
-        manifest = json.loads(path.read_bytes())
+        manifest = parse_json(read_limited(path, "json"))
         digest = manifest.pop("sha256")
         hashes = {name: Written(**manifest["files"][name]) for name in files}
         settings, version = manifest["settings"], manifest["version"]
@@ -110,7 +120,7 @@ def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[st
             raise ValueError
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         hint = "restore it from a copy of the run; without it, nothing here is checked for changes"
         raise DataError(message(str(path), "the manifest is damaged", hint=hint)) from None
     if version != VERSION:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +12,34 @@ from torch import Tensor
 from regard.errors import ArgumentError, DataError, message
 from regard.training.checkpoint import Checkpoint
 
-__all__ = ["mean_weights"]
+__all__ = ["Averaged", "averaged_from", "mean_weights"]
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Which checkpoints of which run the weights of a run are the mean of.
+
+    >>> print(Averaged("korean", [100, 2000]))
+    the mean of steps 100, 2,000 of korean
+    """
+
+    run: str
+    steps: list[int]
+
+    def __str__(self) -> str:
+        return f"the mean of steps {', '.join(f'{step:,}' for step in self.steps)} of {self.run}"
+
+
+def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
+    """What state.json of an averaged run says about it; None for any other run. place: names the file."""
+    about = state.get("averaged")
+    if about is None:
+        return None
+    steps = about.get("steps") if isinstance(about, dict) else None
+    if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 10**18 for step in steps):
+        problem = "'averaged' is damaged: it does not name the run and the steps"
+        raise DataError(message(place, problem, hint="restore this file from a copy"))
+    return Averaged(str(about.get("run")), steps)
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:

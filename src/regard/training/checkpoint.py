@@ -21,6 +21,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, DataError, message
 from regard.training import durable
 from regard.training.checkpoint_files import (
+    STATE,
     Checkpoint,
     checked,
     folder_name,
@@ -28,8 +29,9 @@ from regard.training.checkpoint_files import (
     write_checkpoint,
     write_state,
 )
+from regard.untrusted import read_limited
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["STATE", "Checkpoint", "Checkpoints"]
 
 POINTERS = ("latest", "best")
 
@@ -262,8 +264,7 @@ class Checkpoints:
     def _pointed(self, pointer: str) -> int | None:
         path = self.folder / pointer
         try:
-            with path.open("rb") as file:
-                content = file.read(100)
+            content = read_limited(path, "pointer")
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -15,7 +15,8 @@ from torch import Tensor
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.training import durable
 from regard.training.durable import Written
-from regard.training.tensor_file import check_tensors, read_tensors, tensor_blocks
+from regard.training.tensor_file import TensorInfo, check_tensors, read_header, read_tensors, tensor_blocks
+from regard.untrusted import open_regular, parse_json, read_limited
 
 __all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint", "write_state"]
 
@@ -24,7 +25,7 @@ VERSION = 1
 """Of the manifest."""
 
 NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
-NOT_JSON = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Checkpoint:
         """See that every file is as it was written; DataError says which is not, and how."""
         for name, written in self.verify_sizes().items():
             try:
-                with (self.path / name).open("rb") as file:
+                with open(self.path / name, "rb", opener=open_regular) as file:
                     found = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
                 raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
@@ -58,7 +59,7 @@ class Checkpoint:
         files = self._manifest()
         for name, written in files.items():
             try:
-                size = (self.path / name).stat().st_size
+                size = (self.path / name).lstat().st_size
             except FileNotFoundError:
                 raise self._damaged(f"{name} is missing") from None
             except OSError as error:
@@ -79,18 +80,26 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors that save() was given under this name, on the CPU."""
         if not self.has(name):
-            raise UnknownName("file of tensors in a checkpoint", name, self._named())
+            raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_tensors(self.path / f"{name}{TENSORS}")
+
+    def shapes(self, name: str) -> dict[str, TensorInfo]:
+        """The dtype and the shape of each of these tensors, from the header of their file."""
+        if not self.has(name):
+            raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
+        return read_header(self.path / f"{name}{TENSORS}")
 
     def _named(self) -> list[str]:
         return [file.removesuffix(TENSORS) for file in self._manifest() if file.endswith(TENSORS)]
 
     def _manifest(self) -> dict[str, Written]:
+        if self.path.is_symlink():
+            raise self._damaged("is a symbolic link, not a folder")
         manifest = self._json(MANIFEST)
         try:
             files = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in manifest["files"].items()}
             version, step = manifest["version"], manifest["step"]
-        except NOT_JSON:
+        except WRONG:
             raise self._damaged(f"{MANIFEST} is damaged") from None
         if version != VERSION:
             raise self._damaged(f"{MANIFEST} is of version {version!r}, and this Regard knows {VERSION}")
@@ -100,13 +109,13 @@ class Checkpoint:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            content = json.loads((self.path / name).read_bytes())
+            content = parse_json(read_limited(self.path / name, "json"))
         except FileNotFoundError:
             raise self._damaged(f"{name} is missing") from None
         except OSError as error:
             raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
-        except NOT_JSON:
-            raise self._damaged(f"{name} is damaged") from None
+        except ValueError as error:
+            raise self._damaged(f"{name} is damaged: {error}") from None
         if not isinstance(content, dict):
             raise self._damaged(f"{name} is damaged")
         return content
@@ -137,7 +146,7 @@ def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
     for key, value in state.items():
         try:
             json.dumps(value)
-        except NOT_JSON as error:
+        except WRONG as error:
             hint = "tensors go into tensors; of everything else, give what JSON can hold"
             raise ArgumentError(message("save()", f"state[{key!r}]: {error}", hint=hint)) from None
     return json.dumps(dict(state), indent=1).encode()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from regard.untrusted import open_regular
+
 __all__ = ["Journal", "strict"]
 
 HELD = 1000
@@ -44,7 +46,7 @@ class Journal:
         self._held: deque[bytes] = deque(maxlen=HELD)
         self._whole = False
         self._failed = False
-        self._size = path.stat().st_size if path is not None and path.is_file() else 0
+        self._size = path.stat(follow_symlinks=False).st_size if path is not None and path.is_file() else 0
 
     def write(self, record: Mapping[str, object]) -> None:
         """Add a record; one that the disk does not take waits for the next call."""
@@ -52,7 +54,7 @@ class Journal:
             return
         self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
         try:
-            with open(self.path, "a+b", buffering=0) as file:
+            with self._opened() as file:
                 self._write_held(file)
         except OSError as error:
             self._fail(error)
@@ -62,7 +64,7 @@ class Journal:
         if self.path is None:
             return 0
         try:
-            with open(self.path, "a+b", buffering=0) as file:
+            with self._opened() as file:
                 self._write_held(file)
                 self._size = file.seek(0, os.SEEK_END)
                 os.fsync(file.fileno())
@@ -76,7 +78,7 @@ class Journal:
         if self.path is None:
             return
         try:
-            with open(self.path, "a+b", buffering=0) as file:
+            with self._opened() as file:
                 size = file.seek(0, os.SEEK_END)
                 if size > position:
                     file.truncate(position)
@@ -90,6 +92,10 @@ class Journal:
                 f"{self.path.name} has {size:,} of the {position:,} bytes it had at the checkpoint; "
                 "the run goes on, and what is missing there stays missing"
             )
+
+    def _opened(self) -> BinaryIO:
+        assert self.path is not None
+        return open(self.path, "a+b", buffering=0, opener=open_regular)
 
     def _write_held(self, file: BinaryIO) -> None:
         if not self._whole:

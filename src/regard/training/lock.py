@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from regard.errors import DataError, message
-from regard.training.durable import failed
+from regard.untrusted import open_regular
 
 try:
     import fcntl
@@ -19,7 +18,6 @@ except ImportError:  # Windows
 __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
-OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 ATTEMPTS = 5
 """How often a lock file is opened that somebody keeps replacing."""
 
@@ -100,16 +98,10 @@ class FolderLock:
     def _opened(self) -> int:
         path = self.folder / NAME
         try:
-            handle = os.open(path, OPEN, 0o666)
+            return open_regular(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            if path.is_symlink():
-                problem = "the lock file is a symbolic link"
-                raise DataError(message(str(path), problem, hint="remove it")) from None
-            raise failed(str(path), "the lock file could not be opened", error) from None
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise DataError(message(str(path), "the lock file is no regular file", hint="remove it"))
-        return handle
+            problem, hint = f"cannot be opened: {error.strerror}", "remove it if no training is running here"
+            raise DataError(message(str(path), problem, hint=hint)) from None
 
     def _held(self, handle: int) -> DataError:
         holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console, RenderableType
 
-from regard.errors import ArgumentError, message, positive
+from regard.errors import ArgumentError, DataError, message, positive
 from regard.training.board import Board
 from regard.training.journal import Journal, strict
 from regard.training.live import Display, Evaluated, Standing, in_bytes, perplexity
@@ -162,13 +162,22 @@ class Log:
         assert isinstance(state, dict)
         return state
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what state() gave."""
-        self._recorded = Means.restored(state["since_record"])
-        self._display.evaluations = [
-            Evaluated(each["step"], {name: float(v) for name, v in each["scores"].items()}, each["best"])
-            for each in state["evaluations"]
-        ]
+    def restore(self, state: Any, place: str = "state.json") -> None:
+        """Go on from what state() returned. place: the file that it was read from, for errors."""
+        try:
+            recorded = Means.restored(state["since_record"])
+            evaluations = [
+                Evaluated(
+                    int(each["step"]),
+                    {name: float(value) for name, value in each["scores"].items()},
+                    bool(each["best"]),
+                )
+                for each in state["evaluations"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            problem = f"'log.state' is damaged ({type(error).__name__}: {error})"
+            raise DataError(message(place, problem, hint="restore this file from a copy")) from None
+        self._recorded, self._display.evaluations = recorded, evaluations
         self._display.refresh()
 
     def _complain(self, text: str) -> None:

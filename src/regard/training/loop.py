@@ -23,14 +23,14 @@ from regard.training.budget import (
     total_steps,
 )
 from regard.training.capture import capture_chosen
-from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.checkpoint import STATE, Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
 from regard.training.interrupting import Interruption
 from regard.training.lock import FolderLock, FolderMoved
 from regard.training.log import Log
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
-from regard.training.progress import Progress
+from regard.training.progress import Progress, check_surroundings
 from regard.training.replay import NonFinite, first_nonfinite, keep_batches
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
@@ -104,7 +104,8 @@ class Trainer:
         if found is None:
             self.log.rewind(0)  # what a process said that was killed before its first checkpoint
             return None
-        state = found.state
+        state, place = found.state, str(found.path / STATE)
+        check_surroundings(state, place)
         averaged = found.tensors("weights")
         try:
             self.model.load_state_dict(found.tensors("raw") if found.has("raw") else averaged)
@@ -114,12 +115,12 @@ class Trainer:
         if self.average is not None:
             self.average.load(averaged)
         load_optimizer(self.model, self.optimizer, found.tensors("optimizer"), str(found.path))
-        fresh, self.progress = self.progress, Progress.read(state)
+        fresh, self.progress = self.progress, Progress.read(state, place)
         self._saved = self.progress.standing()
         self.progress.go_on(fresh)
         if self.processes.first:
-            self.log.rewind(int(state["log"]["position"]))
-            self.log.restore(state["log"]["state"])
+            self.log.restore(state["log"].get("state"), place)
+            self.log.rewind(state["log"]["position"])
             for note in self.checkpoints.notes:
                 self.log.event("damaged", note)
             if any(each.step == self.progress.best_step for each in self.checkpoints.all()):

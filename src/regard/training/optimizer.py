@@ -12,6 +12,9 @@ from regard.errors import DataError, message
 
 __all__ = ["Average", "build_optimizer", "load_optimizer", "optimizer_tensors"]
 
+STATES = {"step", "exp_avg", "exp_avg_sq"}
+"""What AdamW keeps for each parameter."""
+
 
 def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019), its decay on matrices alone; the trainer sets the rate each step.
@@ -45,14 +48,24 @@ def load_optimizer(
 ) -> None:
     """Put back what optimizer_tensors() gave."""
     named = dict(model.named_parameters())
+    kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         name, _, kind = key.rpartition("/")
         if name not in named:
             hint = "it belongs to another model: start a new run"
             raise DataError(message(place, f"the model has no parameter '{name}'", hint=hint))
         parameter = named[name]
+        kinds.setdefault(name, set()).add(kind)
+        wanted = parameter.shape if kind != "step" else torch.Size(())
+        if value.shape != wanted or not value.is_floating_point():
+            problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
+            raise DataError(message(place, problem, expected=f"floating-point numbers {tuple(wanted)}"))
         # A step count stays where fused steps want it; the moments go where the parameter is.
         optimizer.state[parameter][kind] = value.to(parameter.device)
+    incomplete = {name for name, found in kinds.items() if found != STATES}
+    if incomplete:
+        problem = f"the optimizer state of '{min(incomplete)}' is not complete"
+        raise DataError(message(place, problem, expected=", ".join(sorted(STATES))))
 
 
 class Average:

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-__all__ = ["Progress", "step_seed"]
+from regard.errors import DataError, message
+
+__all__ = ["Progress", "check_surroundings", "step_seed"]
+
+LARGEST = 10**18
+"""Steps, tokens and positions are below this."""
 
 
 @dataclass
@@ -76,9 +81,41 @@ class Progress:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
     @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Progress:
-        """From state.json, whatever else stands there."""
-        return cls(**{each.name: state[each.name] for each in fields(cls) if each.name in state})
+    def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
+        """Read it from the content of state.json; other keys are ignored. place: names the file in errors."""
+        found = {each.name: state[each.name] for each in fields(cls) if each.name in state}
+        for each in fields(cls):
+            if each.name in found and not _valid(found[each.name], str(each.type)):
+                raise _damaged(place, each.name, found[each.name], str(each.type))
+        return cls(**found)
+
+
+def check_surroundings(state: Mapping[str, Any], place: str) -> None:
+    """Check what state.json says about the machine and the log, which resuming needs."""
+    for name, most in (("threads", 4096), ("processes", 10**6), ("batches", LARGEST)):
+        value = state.get(name)
+        if type(value) is not int or not 0 <= value <= most or (not value and name != "batches"):
+            raise _damaged(place, name, value, f"a whole number up to {most:,}")
+    log = state.get("log")
+    position = log.get("position") if isinstance(log, dict) else None
+    if not _valid(position, "int"):
+        raise _damaged(place, "log.position", position, "int")
+
+
+def _valid(value: object, kind: str) -> bool:
+    """Whether a value from JSON is of this type, and a number of a sensible size."""
+    if value is None:
+        return "None" in kind
+    if kind.startswith("int"):
+        return type(value) is int and 0 <= value < LARGEST
+    if kind.startswith("float"):
+        return type(value) is float or (type(value) is int and abs(value) < LARGEST)
+    return isinstance(value, str)
+
+
+def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
+    problem = f"{name} is {repr(value)[:60]}"
+    return DataError(message(place, problem, expected=expected, hint="restore this file from a copy"))
 
 
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:

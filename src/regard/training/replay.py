@@ -18,6 +18,7 @@ from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from regard.training.task import Task
 from regard.training.tensor_file import read_tensors, tensor_blocks
+from regard.untrusted import parse_json, read_limited
 
 __all__ = ["NonFinite", "Replayed", "first_nonfinite", "keep_batches", "replay"]
 
@@ -102,7 +103,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
     """
     place = Path(folder)
     try:
-        state = json.loads((place / STATE).read_bytes())
+        state = parse_json(read_limited(place / STATE, "json"))
         step, seed, tokens, half = (state[name] for name in ("step", "seed", "tokens", "half"))
     except (OSError, ValueError, KeyError, TypeError):
         hint = "give a folder nonfinite-... of a run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.untrusted import read_limited
 
 __all__ = [
     "Clash",
@@ -22,6 +24,7 @@ __all__ = [
     "differences",
     "merged",
     "override",
+    "parse_toml",
     "read_toml",
     "to_toml",
     "without_length",
@@ -33,6 +36,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 LENGTHS = ("steps", "epochs", "minutes")
 """The ways to say how long is trained."""
+
+LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 
 Made = TypeVar("Made", bound=BaseModel)
 
@@ -99,18 +104,29 @@ class Training(Section):
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The content of a TOML file, or an error that says which line is wrong."""
+    """The content of a TOML file that the user named, or an error that says which line is wrong."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_limited(path, "config", named=True)
     except FileNotFoundError:
         raise DataError(message(str(path), "there is no such file")) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    return parse_toml(content, path)
+
+
+def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
+    """Parse TOML; path names the file in errors."""
+    try:
+        text = content.decode("utf-8")
+        if LONG_KEY.search(text):  # tomllib takes quadratic time for it
+            raise ValueError("a key of more than 64 parts")
+        return tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(message(str(path), f"is not UTF-8 at byte {error.start + 1}")) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
+        problem = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)
         hint = "it is TOML: [section] lines, key = value lines, text in quotes"
-        raise DataError(message(str(path), str(error), hint=hint)) from None
+        raise DataError(message(str(path), problem, hint=hint)) from None
 
 
 def to_toml(content: Mapping[str, Any]) -> str:

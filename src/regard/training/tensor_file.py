@@ -8,8 +8,10 @@ the library.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -17,8 +19,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, message
+from regard.untrusted import LIMITS, open_regular, parse_json
 
-__all__ = ["check_tensors", "read_tensors", "tensor_blocks"]
+__all__ = ["TensorInfo", "check_tensors", "read_header", "read_tensors", "tensor_blocks"]
 
 DTYPES = {
     torch.float64: "F64",
@@ -38,6 +41,15 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 """The names that safetensors gives them."""
+
+NAMED = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class TensorInfo(NamedTuple):
+    """The dtype and the shape of a tensor in a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
@@ -86,9 +98,44 @@ def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
         yield flat.view(torch.uint8).numpy().data
 
 
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The dtype and shape of each tensor in a file, checked against the size of the file.
+
+    Only the header is read: this says what the tensors are before memory is allocated for them.
+    """
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(size - 8, LIMITS["tensor header"]):
+                raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+            header = parse_json(file.read(length).decode("utf-8"))
+        header.pop("__metadata__", None)
+        return {name: _checked_info(name, about, size - 8 - length) for name, about in header.items()}
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem, hint = f"damaged header of tensors: {error}", "restore this file from a copy"
+        raise DataError(message(str(path), problem, hint=hint)) from None
+
+
+def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
+    dtype, shape = NAMED[about["dtype"]], about["shape"]
+    begin, end = about["data_offsets"]
+    numbers = [begin, end, *shape]
+    if not all(type(each) is int and 0 <= each <= room for each in numbers):
+        raise ValueError(f"{name[:80]!r} does not fit into the file")
+    if math.prod(shape) * dtype.itemsize != end - begin:
+        raise ValueError(f"{name[:80]!r} has shape {shape[:8]} and {end - begin:,} bytes")
+    return TensorInfo(dtype, tuple(shape))
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors in a file, on the CPU; they stay whole when the file is deleted."""
+    read_header(path)  # refuses links, FIFOs and headers that ask for more than the file holds
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise DataError(message(str(path), f"these tensors cannot be read: {error}")) from None
+        hint = "restore this file from a copy"
+        raise DataError(message(str(path), f"cannot be read as tensors: {error}", hint=hint)) from None

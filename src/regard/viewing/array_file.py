@@ -16,6 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import DataError, message
+from regard.untrusted import LIMITS, parse_json, read_limited
 from regard.viewing.writing import write_whole
 
 __all__ = ["load_arrays", "save_arrays"]
@@ -51,18 +52,20 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
     writer: the function that writes such files, for the hint.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_limited(path, "seen", named=True)
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     try:
         length = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + length])
+        if length > min(len(content) - 8, LIMITS["seen header"]):
+            raise ValueError("a header larger than the file")
+        header = parse_json(content[8 : 8 + length])
         metadata = header.pop("__metadata__")
         if (metadata["format"], metadata["version"]) != (kind, VERSION):
             raise ValueError("another kind of file")
         arrays = {name: _array(content, 8 + length, **about) for name, about in header.items()}
-        return dict(json.loads(metadata["told"])), arrays
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        return dict(parse_json(metadata["told"])), arrays
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         problem = f"this is no file of the kind {kind}, or it is damaged"
         hint = f"such files are written by {writer} ({type(error).__name__})"
         raise DataError(message(str(path), problem, hint=hint)) from None
@@ -71,6 +74,8 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
 def _array(content: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> NDArray[Any]:
     begin, end = data_offsets
     kind = numpy.dtype(DTYPES[dtype])
+    if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+        raise ValueError("a shape that no array has")
     if not 0 <= begin <= end <= len(content) - start or end - begin != math.prod(shape) * kind.itemsize:
         raise ValueError("a place outside the file")
     return numpy.frombuffer(content, kind, (end - begin) // kind.itemsize, start + begin).reshape(shape)

@@ -58,6 +58,12 @@ class Pooled:
         if not fitting:
             expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maps {sizes}"
             raise ArgumentError(message(f"Pooled({self.name!r})", "sizes do not fit", expected=expected))
+        low, high = int(self.keys.min(initial=0)), int(self.keys.max(initial=-1))
+        if low < -1 or high >= len(self.columns):
+            expected = f"-1 to {len(self.columns) - 1}, one for each column"
+            raise ArgumentError(
+                message(f"Pooled({self.name!r})", f"keys go from {low} to {high}", expected=expected)
+            )
 
     @property
     def heads(self) -> int:

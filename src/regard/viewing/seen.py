@@ -27,6 +27,21 @@ SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weigh
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
 """What is kept of each site in a file: as text, and as arrays."""
 
+TEXT = {
+    "source": [str],
+    "target": [str],
+    "source_words": [int],
+    "target_words": [int],
+    "title": str,
+    "notes": [str],
+    "score": float,
+    "sites": [dict],
+    "long": [dict],
+}
+SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
+LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
+"""The type of each value in a file; a list of one type stands for lists of it."""
+
 BEGIN = "<s>"
 """What a decoder reads before its first token."""
 
@@ -204,16 +219,20 @@ class Seen:
         """Read what save() wrote; nothing in the file is ever run."""
         told, arrays = load_arrays(path, "regard.seen", "Seen.save()")
 
-        def made(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
+        def built(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
             return tuple(
                 make(**about, **{name: arrays.get(f"{kind}.{place}.{name}") for name in names})
                 for place, about in enumerate(told.pop(kind))
             )
 
         try:
-            sites, long = made("sites", Site, ARRAYS), made("long", Pooled, LONG_ARRAYS)
+            _check_told(told, TEXT)
+            for kind, known in (("sites", SITE_TEXT), ("long", LONG_TEXT)):
+                for each in told[kind]:
+                    _check_told(each, known)
+            sites, long = built("sites", Site, ARRAYS), built("long", Pooled, LONG_ARRAYS)
             return Seen(sites, **told, long=long)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             problem = f"this file is damaged: {type(error).__name__}"
             raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
 
@@ -238,3 +257,26 @@ class Seen:
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+def _check_told(told: dict[str, Any], known: dict[str, Any]) -> None:
+    """Raise where a value that a file gives is of another type than save() writes."""
+    optional = ("score", "row_words", "column_words")
+    for name, value in told.items():
+        kind = known.get(name)
+        if kind is None or (value is None and name in optional):
+            continue  # an unknown name is refused by the constructor
+        if isinstance(kind, list):
+            valid = isinstance(value, list) and all(_is(each, kind[0]) for each in value)
+        else:
+            valid = _is(value, kind)
+        if not valid:
+            raise TypeError(name)
+
+
+def _is(value: object, kind: type) -> bool:
+    if kind is int:
+        return type(value) is int and abs(value) < 2**31
+    if kind is float:
+        return type(value) is float or (type(value) is int and abs(value) < 2**53)
+    return isinstance(value, kind)

@@ -94,8 +94,10 @@ def train_tokenizers(
     return source, train_tokenizer(kind, (sides(pair)[1] for pair in pairs), target_size, sample=lines)
 
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
     """Load the tokenizer that Tokenizer.save() wrote, of whatever kind it is.
+
+    links: whether the path may be a symbolic link; run folders, which may be foreign, are read without.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -103,6 +105,6 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     ...     load_tokenizer(f"{folder}/characters.json")
     Characters(size=6)
     """
-    content, place = read_bytes(path), str(path)
+    content, place = read_bytes(path, links=links), str(path)
     kind = listed_kind(content, place) if content.startswith(b"{") else subword_kind(content, place)
     return TOKENIZERS[kind].deserialized(content, place)

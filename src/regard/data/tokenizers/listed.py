@@ -14,6 +14,7 @@ from regard.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.text import SPACE, Sample, clean
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
+from regard.untrusted import parse_json
 
 __all__ = ["Characters", "Words"]
 
@@ -40,6 +41,11 @@ class Listed(Tokenizer):
     @abstractmethod
     def join(pieces: Sequence[str]) -> str:
         """The text of such strings."""
+
+    @classmethod
+    def is_token(cls, token: str) -> bool:
+        """Whether clean text can hold this token; never true of control characters."""
+        return list(cls.split(clean(token))) == [token]
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
@@ -91,7 +97,7 @@ class Listed(Tokenizer):
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))
         for token, count in Counter(tokens).items():
-            if count > 1 or list(cls.split(clean(token.replace(SPACE, " ")) or token)) != [token]:
+            if count > 1 or not cls.is_token(token):
                 problem = (
                     f"{token!r} is in 'tokens' {count} times" if count > 1 else f"{token!r} is no {cls.kind}"
                 )
@@ -148,6 +154,10 @@ class Characters(Listed):
     def split(line: str) -> Sequence[str]:
         return list(line.replace(" ", SPACE))
 
+    @classmethod
+    def is_token(cls, token: str) -> bool:
+        return token == SPACE or super().is_token(token)
+
     @staticmethod
     def join(pieces: Sequence[str]) -> str:
         return " ".join("".join(pieces).replace(SPACE, " ").split())
@@ -173,9 +183,9 @@ def listed_kind(content: bytes, place: str) -> str:
 
 def _read(content: bytes, place: str) -> dict[str, Any]:
     try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise DataError(message(place, "this is not whole JSON", hint=DAMAGED)) from None
+        found = parse_json(content)
+    except ValueError as error:
+        raise DataError(message(place, f"this is not whole JSON: {error}", hint=DAMAGED)) from None
     kinds = (Words.kind, Characters.kind)
     if not isinstance(found, dict) or found.get("kind") not in kinds or found.get("version") != 1:
         expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 from regard.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.text import SPACE, Sample
 from regard.errors import ArgumentError, DataError, message
+from regard.untrusted import read_limited
 
 __all__ = ["Tokenizer"]
 
@@ -139,9 +140,9 @@ class Tokenizer(ABC):
         return f"{type(self).__name__}(size={self.size})"
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a tokenizer's file."""
+def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
+    """The content of a tokenizer's file. links: whether it may be a symbolic link."""
     try:
-        return Path(path).read_bytes()
+        return read_limited(path, "tokenizer", named=links)
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from regard.decoding import Alignment, Choice, Translator, choices
-from regard.decoding.observing import CROSS
-from regard.errors import ArgumentError, DataError, message
+from regard.batch import UNK, Batch
+from regard.decoding import Alignment, Choice, Translator, averaged, choices
+from regard.decoding.observing import CROSS, observe
+from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
+from regard.models import Model
 from regard.training.durable import failed, replace
+from regard.untrusted import parse_json, read_limited
 
-__all__ = ["choose_by_agreement", "choose_by_links", "join_directions", "read_choice", "write_choice"]
+__all__ = [
+    "check_choice",
+    "choose_by_agreement",
+    "choose_by_links",
+    "join_directions",
+    "read_choice",
+    "write_choice",
+]
 
 CHOSEN = "alignment.json"
 """The file of a run folder that says where alignments are read."""
@@ -112,6 +124,7 @@ def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
     """Keep in a run folder where its alignments are read from now on, and how that was chosen, in words."""
     path = Path(folder) / CHOSEN
     kept = {"site": choice.site, "head": choice.head, "shifted": choice.shifted, "why": why}
+    kept["checksum"] = _checksum(choice)
     try:
         replace(path, (json.dumps(kept, indent=2, ensure_ascii=False) + "\n").encode())
     except OSError as error:
@@ -129,15 +142,32 @@ def read_choice(folder: str | Path) -> Choice | None:
     None; decoder.2.cross, all heads, one step later
     """
     path = Path(folder) / CHOSEN
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     try:
-        kept = json.loads(path.read_bytes())
+        kept = parse_json(read_limited(path, "json"))
         choice = Choice(kept["site"], kept["head"], kept["shifted"])
         whole = choice.head is None or (type(choice.head) is int and choice.head >= 0)
         if not (isinstance(choice.site, str) and whole and isinstance(choice.shifted, bool)):
             raise TypeError
-    except (OSError, ValueError, KeyError, TypeError):
+        if kept.get("checksum", _checksum(choice)) != _checksum(choice):
+            raise ValueError("the checksum does not match: delete it if you have edited this file")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"this does not say where to align ({error or type(error).__name__})"
         hint = "remove it to align by all layers and heads, or choose anew"
-        raise DataError(message(str(path), "this does not say where to align", hint=hint)) from None
+        raise DataError(message(str(path), problem, hint=hint)) from None
     return choice
+
+
+def _checksum(choice: Choice) -> int:
+    return zlib.crc32(json.dumps([choice.site, choice.head, choice.shifted]).encode())
+
+
+def check_choice(model: Model, choice: Choice, folder: str | Path) -> None:
+    """Raise where a model has no such site or head; it reads one token for that."""
+    attention = observe(model, Batch.collate([[UNK]], [[UNK]]), "*").attention_of(0)
+    try:
+        averaged(attention, choice.site, choice.head)
+    except (ArgumentError, UnknownName) as error:
+        hint = "remove it to align by all layers and heads, or choose again"
+        raise DataError(message(str(Path(folder) / CHOSEN), str(error), hint=hint)) from None

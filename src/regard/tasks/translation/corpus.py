@@ -125,7 +125,7 @@ def cache_folder() -> Path:
 
 def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of a run folder."""
-    source, target = (load_tokenizer(folder / name) for name in TOKENIZERS)
+    source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
     return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
 from regard.tasks.run_folder import config_of
 from regard.tasks.run_manifest import check_manifest
-from regard.tasks.translation.aligning import read_choice
+from regard.tasks.translation.aligning import check_choice, read_choice
 from regard.tasks.translation.corpus import TOKENIZERS, load_tokenizers
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.guided import guided_site
-from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.model_check import check_weights
+from regard.tasks.translation.settings import FOR_OUTPUTS, TranslationSettings
 from regard.training.checkpoint import Checkpoint, Checkpoints
 from regard.training.settings import build
 
@@ -46,14 +47,18 @@ class TranslationRun(Translator):
         return f"{type(self).__name__}({named}, search={self.search!r})"
 
 
-def checked_settings(folder: Path, fixed: Sequence[str] | None = None) -> TranslationSettings:
+def checked_settings(folder: Path, fixed: Sequence[str] | None = FOR_OUTPUTS) -> TranslationSettings:
     """The settings of a run; DataError if they or its tokenizers are not those that it was trained with.
 
-    fixed: prefixes of the settings to check; all that outputs depend on by default.
+    fixed: prefixes of the settings to check, by default those that outputs depend on; None for all.
     """
-    settings = build(TranslationSettings, config_of(folder), str(folder / "config.toml"))
-    check_manifest(folder, TOKENIZERS, settings.for_outputs, fixed)
-    return settings
+
+    def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+        return build(TranslationSettings, config, str(folder / "config.toml")).model_dump()
+
+    config = config_of(folder)
+    check_manifest(folder, TOKENIZERS, config, checked, fixed)
+    return build(TranslationSettings, config, str(folder / "config.toml"))
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
@@ -91,14 +96,14 @@ def load_translator(
     settings = checked_settings(folder)
     found, notes = find_checkpoint(folder, checkpoint)
     source, target = load_tokenizers(folder, settings.data)
+    check_weights(found, settings.model, (source.size, target.size))
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    try:
-        model.load_state_dict(found.tensors("weights"))
-    except RuntimeError as error:
-        problem = f"the weights do not fit config.toml: {str(error).splitlines()[-1].strip()}"
-        raise DataError(message(str(found.path), problem)) from None
+    model.load_state_dict(found.tensors("weights"))
     model.to(torch.device(choose_device(device))).eval()
-    chosen = read_choice(folder) or (guided_site(model) if settings.training.guided else None)
+    choice = read_choice(folder)
+    if choice is not None:
+        check_choice(model, choice, folder)
+    chosen = choice or (guided_site(model) if settings.training.guided else None)
     options = options if chosen is None else {"alignment": chosen, **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
     run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes

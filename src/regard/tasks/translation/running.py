@@ -27,18 +27,20 @@ from regard.tasks.run_manifest import MANIFEST, write_config_and_manifest
 from regard.tasks.translation.corpus import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.devices import choose_device
 from regard.tasks.translation.loading import checked_settings
+from regard.tasks.translation.model_check import check_newest
 from regard.tasks.translation.settings import TranslationSettings
 from regard.tasks.translation.settling import settled
 from regard.tasks.translation.task import TranslationTask
 from regard.tasks.translation.trial import plan_run
+from regard.training.averaging import averaged_from
 from regard.training.budget import budget_warning
-from regard.training.checkpoint import Checkpoints
+from regard.training.checkpoint import STATE, Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupting import interruptible
 from regard.training.lock import FolderLock, locked
 from regard.training.log import Log
 from regard.training.loop import Trainer
-from regard.training.progress import Progress
+from regard.training.progress import Progress, check_surroundings
 from regard.training.settings import build
 from regard.training.speed import fastest_threads
 
@@ -137,12 +139,11 @@ def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool
 def _averaged(folder: Path) -> str:
     """What a run is the mean of, in words, if it is one; "" otherwise, and where that cannot be read."""
     try:
-        about = next((each.state.get("averaged") for each in Checkpoints(folder).all()), None)
+        states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
+        about = next((averaged_from(*state) for state in states), None)
     except DataError:
         return ""
-    if about is None:
-        return ""
-    return f"the mean of steps {', '.join(f'{step:,}' for step in about['steps'])} of {about['run']}"
+    return "" if about is None else str(about)
 
 
 def _others(folder: Path) -> list[str]:
@@ -161,7 +162,7 @@ def _in_turn(
         for name in TOKENIZERS if fresh else ():
             (folder / name).unlink(missing_ok=True)
             if settings.init_from is not None:
-                load_tokenizer(Path(settings.init_from) / name).save(folder / name)
+                load_tokenizer(Path(settings.init_from) / name, links=False).save(folder / name)
         corpus = Corpus.made(split, settings.data, folder)
     processes.wait()
     return corpus or Corpus.made(split, settings.data, folder)
@@ -182,7 +183,9 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
     except DataError:
         before = None
     if before is not None:
-        torch.set_num_threads(int(before.state["threads"]))
+        state = before.state
+        check_surroundings(state, str(before.path / STATE))
+        torch.set_num_threads(state["threads"])
     elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
         fastest_threads(torch.get_num_threads())
 
@@ -214,13 +217,16 @@ def _trained(
     plan: str,
     lock: FolderLock | None,
 ) -> Outcome:
+    sizes = corpus.source.size, corpus.target.size
+    for run in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
+        check_newest(run, settings.model, sizes)
     model = build_from(settings, corpus)
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
     task = TranslationTask(model, corpus, settings, processes, device)
     if processes.first:  # not before: from here on there is a run in this folder
         write_data(folder, corpus.split.fingerprints)
-        write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS, settings.for_outputs)
+        write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS)
     board = folder / "tensorboard" if settings.training.tensorboard else None
     said = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None

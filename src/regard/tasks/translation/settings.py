@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from regard.training.settings import Clash, Section, Training, Whole
 
-__all__ = ["Data", "Evaluating", "ModelSettings", "TranslationSettings", "ways_named"]
+__all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "ModelSettings", "TranslationSettings", "ways_named"]
 
 WAYS = {
     "source and target": ("source", "target"),
@@ -74,7 +74,7 @@ class Data(Section):
             raise Clash(f"the data are named in {len(ways)} ways: {', and '.join(ways)}", expected)
         for prefix in ("", "valid_"):
             sides = [f"{prefix}source", f"{prefix}target"]
-            missing = [side for side in sides if getattr(self, side) is None]
+            missing = [side for side in sides if not getattr(self, side)]
             if len(missing) == 1:
                 problem = f"{missing[0]} is missing; --{missing[0].replace('_', '-')} names its files"
                 raise Clash(problem, " and ".join(sides))
@@ -115,6 +115,19 @@ class Evaluating(Section):
     lowercase: bool = False
 
 
+FOR_OUTPUTS = (
+    "task",
+    "model",
+    "data.lowercase",
+    "data.built_in",
+    "data.grammar",
+    "training.guided",
+    "evaluation.tokenize",
+    "evaluation.lowercase",
+)
+"""The settings that the outputs and scores of a trained run depend on, sections or single settings."""
+
+
 class TranslationSettings(Section):
     """All that a translation run is made with: config.toml.
 
@@ -132,20 +145,3 @@ class TranslationSettings(Section):
     model: ModelSettings = Field(default_factory=ModelSettings)
     training: Training = Field(default_factory=Training)
     evaluation: Evaluating = Field(default_factory=Evaluating)
-
-    @property
-    def for_outputs(self) -> dict[str, Any]:
-        """The settings that the outputs of a trained run depend on: the run's manifest keeps them.
-
-        Of training.guided it matters whether alignments are read from the guided layer, not its weight in
-        the loss.
-        """
-        data, how = self.data, self.evaluation
-        grammar = data.grammar_version if data.built_in else None
-        return {
-            "task": self.task,
-            "model": self.model.model_dump(),
-            "data": {"lowercase": data.lowercase, "built_in": data.built_in, "grammar": grammar},
-            "training": {"guided": bool(self.training.guided)},
-            "evaluation": {"tokenize": how.tokenize, "lowercase": how.lowercase},
-        }

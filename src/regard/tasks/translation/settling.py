@@ -51,7 +51,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     """
     given = _absolute(given)
     if begun is not None:
-        before = config_of(begun)
+        before = _checked_config(begun)
         checked_settings(begun, FIXED if change else None)
         _same_way(begun, before, given)
         wanted = merged(without_length(before, given), given)
@@ -63,7 +63,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
-    other = None if given.get("init_from") is None else config_of(Path(given["init_from"]))
+    other = None if given.get("init_from") is None else _checked_config(Path(given["init_from"]))
     if other is not None:
         checked_settings(Path(given["init_from"]))
         given = _like_the_other(given, other)
@@ -84,6 +84,13 @@ def check_evaluation(how: Evaluating) -> None:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
     Beam(size=how.beam)
+
+
+def _checked_config(folder: Path) -> dict[str, Any]:
+    """The settings of a run as nested values, of which each section is known to be right by itself."""
+    config = config_of(folder)
+    build(TranslationSettings, config, str(folder / "config.toml"))
+    return config
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -111,7 +118,7 @@ def _absolute(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _like_the_other(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that starts from another's weights: its model, and its tokens."""
-    kept = {"model": before["model"], "data": {name: before["data"].get(name) for name in TOKENS}}
+    kept = {"model": before.get("model", {}), "data": {name: before["data"].get(name) for name in TOKENS}}
     whole = merged(kept, given)
     found = differences(
         kept, {"model": whole["model"], "data": {name: whole["data"].get(name) for name in TOKENS}}

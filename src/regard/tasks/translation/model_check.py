@@ -1,0 +1,102 @@
+"""Check that the model of config.toml fits its weights, before memory is allocated for either."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import DataError, message
+from regard.models import Model, build_model
+from regard.tasks.run_folder import CONFIG
+from regard.tasks.translation.settings import ModelSettings
+from regard.training.checkpoint import Checkpoint, Checkpoints
+from regard.training.tensor_file import TensorInfo
+
+__all__ = ["check_newest", "check_weights", "outline"]
+
+REPEATED = ("layers", "decoder_layers", "depth")
+"""Options that say how often a layer is repeated: each layer has at least one tensor of its own."""
+
+MOST_LAYERS, MOST = 1000, 2**24
+"""Largest values of these and of all other whole numbers, where there are no weights to compare with."""
+
+
+def outline(
+    settings: ModelSettings,
+    sizes: tuple[int, int],
+    folder: Path,
+    weights: Mapping[str, TensorInfo] | None = None,
+) -> Model:
+    """The model of a run on the meta device: names and shapes, and no memory for its tensors.
+
+    sizes: of the source and the target vocabulary. weights: what the model should fit. Numbers that no model
+    with these weights can have are refused first, since a billion layers take long on any device.
+    """
+    layers, most = MOST_LAYERS, MOST
+    if weights is not None:
+        layers = len(weights)
+        most = max(sum(math.prod(each.shape) for each in weights.values()), 2**20)
+    for name, value in _numbers(settings.options):
+        limit = layers if name in REPEATED else most
+        if value > limit:
+            problem = f"model.{name} is {_brief(value)}"
+            expected = f"at most {limit:,}" + (", by the weights of the run" if weights is not None else "")
+            raise DataError(message(str(folder / CONFIG), problem, expected=expected))
+    try:
+        with torch.device("meta"):
+            return build_model(settings.name, *sizes, **settings.options)
+    except Exception as error:  # options of any type and size reach the constructors of the models
+        problem = f"[model] cannot be built: {error}"
+        raise DataError(message(str(folder / CONFIG), problem)) from None
+
+
+def check_weights(checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, int]) -> None:
+    """Raise where the weights of a checkpoint do not fit the model of its run."""
+    weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
+    wanted = outline(settings, sizes, folder, weights).state_dict()
+    for name, tensor in wanted.items():
+        if name not in weights:
+            raise _misfit(checkpoint, f"{name} is missing")
+        if weights[name].shape != tuple(tensor.shape):
+            shapes = f"{weights[name].shape}, and config.toml gives {tuple(tensor.shape)}"
+            raise _misfit(checkpoint, f"{name} has shape {shapes}")
+    for name in weights:
+        if name not in wanted:
+            raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
+
+
+def check_newest(folder: Path, settings: ModelSettings, sizes: tuple[int, int]) -> None:
+    """Check the newest checkpoint of a run that can be read; damaged ones are reported by latest()."""
+    for checkpoint in reversed(Checkpoints(folder).all()):
+        try:
+            checkpoint.shapes("weights")
+        except DataError:
+            continue
+        check_weights(checkpoint, settings, sizes)
+        return
+
+
+def _misfit(checkpoint: Checkpoint, problem: str) -> DataError:
+    hint = "restore config.toml and the tokenizers that this run was trained with"
+    return DataError(
+        message(str(checkpoint.path), f"the weights do not fit config.toml: {problem}", hint=hint)
+    )
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _numbers(inner, name)
+    elif isinstance(value, int):
+        yield name, value
+
+
+def _brief(value: int) -> str:
+    return str(value) if value < 10**18 else "a number of over 18 digits"

@@ -1,0 +1,201 @@
+"""Use a mutated run folder in every way and say what is wrong with the outcome.
+
+A mutation must be detected, by one of our errors or by a note that names a file, or leave every output the
+same. Anything else is a fault: another exception, another output, a hang, memory without a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import resource
+import shutil
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from regard.cli.run_facts import facts_of
+from regard.cli.show import told_of
+from regard.decoding import Choice, Greedy, Rules
+from regard.errors import RegardError
+from regard.tasks.translation import load_translator
+from regard.tasks.translation.aligning import write_choice
+from regard.viewing import Seen
+from tests.reliability.mutations import Mutation
+from tests.tasks.small import settings, train, written
+
+LOOK = "look.seen"
+"""A file that is not part of a run, but kept beside it here to be mutated too."""
+
+SECONDS = 10.0
+"""What one use of a mutated run may take; a usual one takes less than a tenth of a second."""
+
+ROOM = 1 << 30
+"""Bytes of address space that a process which uses mutated runs may take beyond what it has."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "words": {},
+    "subwords": {
+        "data": {"tokenizer": "unigram"},
+        "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "feeding": None},
+        "training": {"ema": 0.5},
+    },
+}
+"""The runs that are mutated: settings over those of tests.tasks.small."""
+
+
+class Hang(BaseException):
+    """Something took too long; no `except Exception` holds it back."""
+
+
+@dataclass
+class Original:
+    """A small run and what it gives while nothing is damaged.
+
+    place: with the folders run (all of it), killed (after step 2), cache and data. outputs: what is
+    translated, by step. best: the step that load_translator() takes. final: the weights of the last step.
+    """
+
+    place: Path
+    outputs: dict[int, list[str]] = field(default_factory=dict)
+    best: int = 0
+    final: bytes = b""
+
+    @classmethod
+    def made(cls, place: Path, kind: str) -> Original:
+        """Train a run of this kind, once with all its steps and once as if it was killed after half."""
+        sections = KINDS[kind]
+        model = sections.get("model", {})
+        given = settings(written(place / "data", pairs=60), **sections)
+        given["model"] = {
+            name: value for name, value in {**given["model"], **model}.items() if value is not None
+        }
+        with environment(place):
+            train(given, place / "run")
+            made = cls(place)
+            site = "decoder.0.cross" if kind == "subwords" else "decoder.cross"
+            write_choice(place / "run", Choice(site, None, False))
+            run = load_translator(place / "run", search=Greedy(), look="*")
+            run.translate(made.sentences[0]).seen().save(place / "run" / LOOK)
+            for step in (2, 4):
+                made.outputs[step] = made.translated(load_translator(place / "run", checkpoint=str(step)))
+            made.best = run.checkpoint.step
+        made.final = (place / "run" / "step-000004" / "weights.safetensors").read_bytes()
+        shutil.copytree(place / "run", place / "killed", ignore=shutil.ignore_patterns("step-000004", LOOK))
+        for pointer in ("latest", "best"):
+            (place / "killed" / pointer).write_text("step-000002\n")
+        return made
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is translated."""
+        lines = (self.place / "data" / "a.ko").read_text(encoding="utf-8").splitlines()
+        return sorted(lines, key=len)[-2:]
+
+    def translated(self, run: Any) -> list[str]:
+        """What a run makes of the sentences, with all that depends on its weights."""
+        run.search = Greedy(rules=Rules(maximum=6))
+        return [f"{each.text} {each.score!r} {each.alignment!r}" for each in run.translate(self.sentences)]
+
+
+@contextlib.contextmanager
+def environment(place: Path) -> Iterator[None]:
+    """Encoded pairs are kept in this place, inside a `with`."""
+    before = os.environ.get("REGARD_CACHE")
+    os.environ["REGARD_CACHE"] = str(place / "cache")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["REGARD_CACHE"]
+        else:
+            os.environ["REGARD_CACHE"] = before
+
+
+def fault(original: Original, mutation: Mutation, work: Path, resumed: bool = False) -> str:
+    """What is wrong with how a mutated run is used; "" where nothing is.
+
+    work: a folder of its own. resumed: train the rest of the killed run, instead of loading the whole one.
+    """
+    shutil.copytree(original.place / ("killed" if resumed else "run"), work / "run")
+    shutil.copytree(original.place / "cache", work / "cache")
+    try:
+        mutation.apply(work / "run" / mutation.file)
+        uses = (_resume,) if resumed else (_look,) if mutation.file == LOOK else (_load, _show)
+        with environment(work):
+            faults = [_used(use, original, work) for use in uses]
+        return "; ".join(each for each in faults if each)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _used(use: Callable[[Original, Path], str], original: Original, work: Path) -> str:
+    """The fault of one use, within its time; an error of ours that names a file is none."""
+    name = use.__name__.lstrip("_")
+    before = signal.signal(signal.SIGALRM, _hang)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = use(original, work)
+        return f"{name}: {found}" if found else ""
+    except RegardError as error:
+        named = re.search(r"/\S|config\.toml", str(error))
+        return "" if named else f"{name}: names no file: {error}"
+    except Hang:
+        return f"{name}: hangs"
+    except Exception as error:
+        return f"{name}: {type(error).__name__}: {str(error)[:300]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _hang(*_: object) -> None:
+    raise Hang
+
+
+def _load(original: Original, work: Path) -> str:
+    run = load_translator(work / "run", device="cpu")
+    step = run.checkpoint.step
+    if step != original.best and not any(str(work) in note for note in run.notes):
+        return f"step {step} is taken for the best, and no note says why"
+    found = original.translated(run)
+    return "" if found == original.outputs[step] else f"another output: {found}"
+
+
+def _show(original: Original, work: Path) -> str:
+    page = io.StringIO()
+    console = Console(file=page, width=100, highlight=False)
+    facts = facts_of(work / "run")
+    for part in told_of(facts, console):
+        console.print(part)
+    facts.written()
+    obeyed = [character for character in page.getvalue() if not character.isprintable() and character != "\n"]
+    return f"prints {obeyed[:3]}" if obeyed else ""
+
+
+def _look(original: Original, work: Path) -> str:
+    if os.path.lexists(work / "run" / LOOK):
+        Console(file=io.StringIO(), width=100).print(Seen.load(work / "run" / LOOK))
+    return ""
+
+
+def _resume(original: Original, work: Path) -> str:
+    train({}, work / "run", resume=True)
+    found = (work / "run" / "step-000004" / "weights.safetensors").read_bytes()
+    return "" if found == original.final else "other weights at the end"
+
+
+def limit_memory() -> None:
+    """Bound the address space of this process, so that memory without a bound is a MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    bound = pages * os.sysconf("SC_PAGE_SIZE") + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (bound, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,0 +1,83 @@
+"""Run folders that are damaged or hostile: each mutation is detected, or harmless and the same in output."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import seed
+from tests.reliability.damaged_runs import KINDS, Original, fault, limit_memory
+from tests.reliability.mutations import Mutation, mutations
+
+QUICK, QUICK_RESUMED = 140, 10
+MANY, MANY_RESUMED = 9_000, 1_000
+"""How many mutations are loaded, translated and shown, and how many are resumed."""
+
+HASHED = True
+"""Whether checkpoints hold hashes of the tokenizers and of config.toml: until then, other content of these
+files cannot be detected, and the quick sample leaves it out."""
+
+UNHASHED = ("config.toml", "source.tokenizer", "target.tokenizer")
+
+GROWTH = 1 << 29
+"""Bytes by which the quick sample may raise the peak memory of the process."""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    return Original.made(tmp_path_factory.mktemp("mutated") / "words", "words")
+
+
+def detectable(folder: Path, count: int) -> Iterator[Mutation]:
+    """So many mutations of a folder; those that only hashes detect are left out until there are any."""
+    every = mutations(folder, seed(), 2 * count)
+    found = (each for each in every if HASHED or not (each.file in UNHASHED and each.changes_content))
+    return islice(found, count)
+
+
+def test_a_sample_of_mutations_is_detected_or_harmless(original: Original, tmp_path: Path):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    faults = []
+    for folder, count, resumed in (("run", QUICK, False), ("killed", QUICK_RESUMED, True)):
+        for mutation in detectable(original.place / folder, count):
+            if found := fault(original, mutation, tmp_path / "work", resumed):
+                faults.append(f"{mutation}: {found}")
+    assert faults == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < GROWTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_mutations_are_detected_or_harmless(kind: str, tmp_path: Path):
+    original = Original.made(tmp_path / kind, kind)
+    workers = len(os.sched_getaffinity(0))
+    parts = [
+        (original, seed(), first, workers, resumed) for resumed in (False, True) for first in range(workers)
+    ]
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start) as pool:
+        found = list(pool.map(_faults, parts))
+    assert [each for faults, _ in found for each in faults] == []
+    assert sum(count for _, count in found) == (MANY + MANY_RESUMED) // len(KINDS)
+
+
+def _start() -> None:
+    torch.set_num_threads(1)
+    limit_memory()
+
+
+def _faults(part: tuple[Original, int, int, int, bool]) -> tuple[list[str], int]:
+    """The faults of every so many-th mutation from the first on, and how many those are."""
+    original, number, first, step, resumed = part
+    folder = original.place / ("killed" if resumed else "run")
+    work = original.place / f"work-{first}-{resumed}"
+    every = mutations(folder, number, (MANY_RESUMED if resumed else MANY) // len(KINDS))
+    found = {str(each): fault(original, each, work, resumed) for each in islice(every, first, None, step)}
+    return [f"{mutation}: {text}" for mutation, text in found.items() if text], len(found)
