@@ -19,7 +19,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.choices import KINDS
-from regard.errors import DataError, message
+from regard.errors import DataError, message, printable
 
 __all__ = ["Marks", "Raw", "checked_path", "printable", "read_blocks", "read_lines", "shown"]
 
@@ -75,15 +75,6 @@ class Raw:
 def shown(path: str | os.PathLike[str]) -> str:
     """A path as text that can always be printed."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
-
-
-def printable(text: str) -> str:
-    """The text with nothing in it that a terminal would obey.
-
-    >>> printable("red: \x1b[31m")
-    'red: �[31m'
-    """
-    return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
