@@ -219,9 +219,9 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     """Two translations in two columns of one width, their weights in the same shades, row beside row."""
     pair = (before, after)
     weights = [entry.weights[:ROWS] for entry in pair]
-    most = max((float(each.max(initial=0.0)) for each in weights), default=0.0) or 1.0
+    most = max((float(each.max(initial=0.0)) for each in weights), default=0.0)
     drawn = [
-        draw(each, entry.target[: each.shape[0]], entry.source[: each.shape[1]], most=most)
+        draw(each, entry.target[: each.shape[0]], entry.source[: each.shape[1]], most=max(most, 1.0))
         for each, entry in zip(weights, pair, strict=True)
     ]
     side = max(cell_len(word) for each in drawn for word in ("", *each.rows))

@@ -94,7 +94,7 @@ def translate(
     """Translate lines: as many out as in, in the same order, whatever they hold.
 
     Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
-    too long or did not end, and, for a word or character tokenizer, words never seen in training. With
+    too long or did not end, and words that are not in the vocabulary. With
     --best N, each translation is a line of tab-separated fields: number of the source line, from 1; rank;
     ranking score, with the length penalty; log-probability; text. A line translated in parts has only one.
 

@@ -104,7 +104,7 @@ def view(
     """Translate one sentence and show what each word looked at: in the terminal, or as a file.
 
     A file that ends in .html is one page with every view; .seen keeps the numbers, so that they can be
-    viewed again later without the model. PNG, PDF and GIF need `pip install regard[view]`.
+    viewed again later without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     Under a picture stands what it costs the words said, in nats of log-probability, if the source word that
     each looked at most is hidden from it, and what other words cost: docs/faithfulness.md says how. With
