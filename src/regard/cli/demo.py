@@ -9,9 +9,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.judging import Judging, built_in, judge_run
-from regard.cli.pages import Page
-from regard.decoding import Greedy
 from regard.errors import ArgumentError, message
 
 __all__ = ["SETTINGS", "demo"]
@@ -39,7 +36,7 @@ QUICK: dict[str, Any] = {
     "training": {"steps": 30, "evaluate_every": 30},
     "evaluation": {"samples": 0},
 }
-"""In place of minutes: so few steps that it takes seconds anywhere, and no translations meanwhile."""
+"""Instead of minutes: a few steps, which take seconds on any machine, and no sample translations."""
 
 GUIDED = 0.3
 TEST = 500
@@ -78,19 +75,23 @@ def demo(
 
     * `regard demo --quick` takes seconds
     """
-    from regard.tasks.translation import load_translator, train_translation
-    from regard.training.settings import merged
-
     name = "demo" + "-guided" * guided + "-quick" * quick
     folder = Path("runs") / name if out is None else out
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
+    from regard.cli.judging import Judging, built_in, judge_run
+    from regard.cli.pages import Page
+    from regard.decoding import Greedy
+    from regard.tasks.translation import load_translator, train_translation
+    from regard.training.settings import merged
+
     chosen = QUICK if quick else {"training": {"minutes": minutes}}
     given = merged(SETTINGS, chosen, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
     _check_folder(folder, given)
-    errors.print(Text("Training a Korean-English translator", style="bold"))
+    _report_earlier(folder, errors)
     outcome = train_translation(given, folder, resume=True, console=errors)
     if outcome.interrupted:
-        errors.print(Text("saved; the same command goes on"))
+        errors.print(Text("Saved a checkpoint. To continue, run the same command again."))
         return 130
     translator = load_translator(folder, search=Greedy())
     page = Page(folder / "demo.html")
@@ -101,13 +102,30 @@ def demo(
         console.print()
         console.print(translation)
     console.print()
-    console.print(Text(f"Open {folder / 'demo.html'} to see the test sentences.", style="bold"))
-    console.print(Text(f"Next: regard translate {folder} --draw, regard show {folder}"))
+    console.print(
+        Text(f"Wrote {folder / 'demo.html'}: the test sentences, with their attention.", style="bold")
+    )
+    console.print(Text(f'Next: regard translate {folder} --text "{SENTENCES[0]}" --draw'))
+    console.print(Text(f"      regard show {folder}"))
     return 0
 
 
+def _report_earlier(folder: Path, errors: Console) -> None:
+    """Print whether the folder has a finished or an unfinished demo, and how to start a new one."""
+    from regard.tasks.run_folder import is_run
+    from regard.training.checkpoint import Checkpoints
+
+    if not is_run(folder):
+        return
+    latest = Checkpoints(folder).latest()
+    finished = latest is not None and bool(latest.state.get("ended"))
+    text = "is already trained; these are its results" if finished else "is continued"
+    anew = f"To train a new one, remove the folder or choose another: regard demo --out {folder}-2"
+    errors.print(Text(f"The demo in {folder} {text}. {anew}"))
+
+
 def _check_folder(folder: Path, given: dict[str, Any]) -> None:
-    """Refuse to resume a demo that was begun with other settings, as by an earlier version of Regard."""
+    """Refuse to resume a demo that was started with other settings, e.g. by an earlier version of Regard."""
     from regard.tasks.run_folder import config_of, is_run
     from regard.training.settings import merged
 

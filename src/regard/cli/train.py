@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.columns import two_columns, two_names
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, printable
 
 if TYPE_CHECKING:
     from regard.tasks.translation.estimating import Estimate
@@ -137,6 +138,7 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
+    _print_inputs(out, source, target, tsv, jsonl, built_in, resume)
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
     from regard.training.settings import merged, override, without_length
@@ -160,12 +162,46 @@ def train(
     machine = Machine(device, threads)
     outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
     if outcome.interrupted:
-        console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
+        console.print(Text(f"Saved a checkpoint. To continue: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
     if outcome.warning:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
-    console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
+    console.print(Text(f'Finished training {out}. Next: regard translate {out} --text "..." --draw'))
     return 0
+
+
+def _print_inputs(
+    out: Path,
+    source: list[str] | None,
+    target: list[str] | None,
+    tsv: list[str] | None,
+    jsonl: list[str] | None,
+    built_in: str | None,
+    resume: bool,
+) -> None:
+    """Print what is read, before torch is imported, so that the terminal is never silent for seconds."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    files = [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())]
+    if files:
+        text = ", ".join(f"{_name(path)} ({_size(path)})" for path in files)
+    elif built_in:
+        text = f"the built-in corpus {built_in}"
+    else:
+        text = _name(out) if resume else "the settings"
+    Console(stderr=True, highlight=False).print(Text(f"reading {text} ..."), soft_wrap=True)
+
+
+def _name(path: str | Path) -> str:
+    return printable(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def _size(path: str) -> str:
+    try:
+        size = os.path.getsize(path)
+    except (OSError, ValueError):
+        return "not found"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _read(recipe: Path) -> dict[str, Any]:
