@@ -53,9 +53,14 @@ Pieces = Annotated[
 Guided = Annotated[float | None, _several("Weight of the guided-alignment loss (0 disables it).", TRAINING)]
 Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
 Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
-Recipe = Annotated[Path | None, _several("TOML file of settings; options override it.", RUN)]
+Recipe = Annotated[Path | None, _several("TOML file of settings (a recipe); options override it.", RUN)]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="One setting: section.name=value.", rich_help_panel=RUN)
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="One setting, e.g. training.rate=0.001; may be repeated. --dry-run lists all.",
+        rich_help_panel=RUN,
+    ),
 ]
 Minutes = Annotated[
     float | None,
@@ -118,7 +123,7 @@ def train(
     init_from: Start = None,
     dry_run: Dry = False,
 ) -> int:
-    """Train a translator on sentence pairs, into a run folder.
+    """Train a translator on sentence pairs and write it to a run folder.
 
     Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
     speed of this machine, unless they are set. Ctrl-C saves and stops; --resume continues: a run with --steps
