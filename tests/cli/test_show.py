@@ -80,11 +80,11 @@ def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch)
 def test_a_comparison_names_the_score_that_chose_the_best_checkpoint(command, trained, copied):
     config = copied / "config.toml"
     config.write_text(config.read_text().replace('best = "bleu"', 'best = "exact"'))
-    assert "exact match" not in command("show", trained, trained, width=160).lines[0]
+    assert "exact" not in command("show", trained, trained, width=160).lines[0]
     said = command("show", copied, copied, width=160)
-    assert "exact match" in said.lines[0] and "exact match" in said.lines[-1]
+    assert "exact" in said.lines[0] and "exact match" in said.lines[-1]
     mixed = command("show", trained, copied, width=160)
-    assert "best by" in mixed.lines[0] and "BLEU" in mixed.lines[1] and "exact match" in mixed.lines[2]
+    assert "best by" in mixed.lines[0] and "BLEU" in mixed.lines[1] and "exact" in mixed.lines[2]
     assert "★ best exact match" in command("show", copied).out
 
 

@@ -109,7 +109,7 @@ def demo(
     console.print(
         Text(f"Wrote {folder / 'demo.html'}: the test sentences, with their attention.", style="bold")
     )
-    console.print(Text(f'Next: regard translate {folder} --text "{SENTENCES[0]}" --draw'))
+    console.print(Text(f'Next: regard translate {folder} --text "{SENTENCES[0]}" --draw'), soft_wrap=True)
     console.print(Text(f"      regard show {folder}"))
     return 0
 
@@ -125,7 +125,7 @@ def _report_earlier(folder: Path, errors: Console) -> None:
     finished = latest is not None and bool(latest.state.get("ended"))
     text = "is already trained; these are its results" if finished else "is continued"
     anew = f"To train a new one, remove the folder or choose another: regard demo --out {folder}-2"
-    errors.print(Text(f"The demo in {folder} {text}. {anew}"))
+    errors.print(Text(f"The demo in {folder} {text}. {anew}"), soft_wrap=True)
 
 
 def _check_folder(folder: Path, given: dict[str, Any]) -> None:

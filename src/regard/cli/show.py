@@ -233,12 +233,13 @@ def compared(found: list[RunFacts]) -> Table:
     criteria = sorted({each.judged_by for each in found})
     scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
     differ = ["best by"] if len(criteria) > 1 else []
-    for name in ("weights", "step", *(TITLES.get(score, score) for score in scored), *differ, "time"):
+    titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
+    for name in ("weights", "step", *(titles.get(score, score) for score in scored), *differ, "time"):
         table.add_column(name, justify="right", no_wrap=True)
     if not differ:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
-    table.add_column("training", overflow="fold")
+    table.add_column("status", min_width=9, overflow="fold")
     for place, each in zip(names, found, strict=True):
         best, at = each.best or {}, each.progress
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
@@ -250,7 +251,7 @@ def compared(found: list[RunFacts]) -> Table:
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
-            *([TITLES.get(each.judged_by, each.judged_by)] if differ else []),
+            *([titles.get(each.judged_by, each.judged_by)] if differ else []),
             "" if at is None else in_time(at.seconds),
             Text(printable(each.standing)),
         )

@@ -163,15 +163,16 @@ def train(
     if dry_run:
         _print_estimate(estimate(given, out, resume=resume, change=change, machine=Machine(device, threads)))
         return 0
-    console = Console(stderr=True, highlight=False)
-    machine = Machine(device, threads)
+    console, machine = Console(stderr=True, highlight=False), Machine(device, threads)
     outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
     if outcome.interrupted:
-        console.print(Text(f"Saved a checkpoint. To continue: regard train --out {out} --resume"))
+        text = f"Saved a checkpoint. To continue: regard train --out {out} --resume"
+        console.print(Text(text), soft_wrap=True)
         return 143 if outcome.interrupted == "SIGTERM" else 130
     if outcome.warning:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
-    console.print(Text(f'Finished training {out}. Next: regard translate {out} --text "..." --draw'))
+    text = f'Finished training {out}. Next: regard translate {out} --text "..." --draw'
+    console.print(Text(text), soft_wrap=True)
     return 0
 
 
