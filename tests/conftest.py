@@ -15,7 +15,7 @@ import torch
 
 SKIPS = {
     "gpu": "needs a CUDA device (make test-gpu)",
-    "transformers": "transformers is not installed (pip install regard[huggingface])",
+    "transformers": 'transformers is not installed (pip install ".[huggingface]")',
 }
 """Why a test of ours may be skipped; tests/test_conftest.py pins them."""
 

@@ -33,7 +33,7 @@ def test_random_draws_a_seed_and_shows_it(monkeypatch: pytest.MonkeyPatch, reque
 def test_reasons_to_skip_are_pinned():
     assert conftest.SKIPS == {
         "gpu": "needs a CUDA device (make test-gpu)",
-        "transformers": "transformers is not installed (pip install regard[huggingface])",
+        "transformers": 'transformers is not installed (pip install ".[huggingface]")',
     }
 
 

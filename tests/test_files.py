@@ -15,11 +15,11 @@ from tests.reading import ROOT, files, parsed, python, settings, short, texts
 
 SKIPS = (
     "FlexAttention on CPU needs a C++ compiler",
-    "mkdocs-material is not installed (pip install regard[dev])",
+    'mkdocs-material is not installed (pip install ".[dev]")',
     "needs a CUDA device (make test-gpu)",
     "no Chromium can be started (playwright install chromium)",
     "torch.compile needs a C++ compiler",
-    "transformers is not installed (pip install regard[huggingface])",
+    'transformers is not installed (pip install ".[huggingface]")',
 )
 """Every reason for which a test of ours is ever skipped."""
 

@@ -189,3 +189,8 @@ def test_two_looks_are_everything_that_either_asks_for():
     assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, gradient=True)
     assert regard.Look(weights=True) | None == regard.Look(weights=True)
     assert (regard.Look() | regard.Look(entropy=True)).asked == ("entropy",)
+
+
+def test_an_unknown_argument_is_answered_with_the_nearest_look():
+    with pytest.raises(regard.UnknownName, match="did you mean 'weights'"):
+        regard.Look(weight=True)  # type: ignore[call-arg]

@@ -350,3 +350,12 @@ def test_lengths_on_a_gpu_are_not_waited_for():
     assert torch.equal(found, expected)
     with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = 9"):
         regard.attention(x, x, mask=regard.padding([3, 9]))  # a list is checked before it is moved
+
+
+def test_a_length_of_more_than_the_keys_says_which_lengths_fit():
+    x = torch.randn(2, 7, 4)
+    for mask in (regard.padding([3, 9]), regard.padding([3, 9]) | regard.causal()):
+        with pytest.raises(regard.ArgumentError) as error:
+            regard.attention(x, x, mask=mask)
+        assert "lengths[1] = 9" in str(error.value) and "<= S = 7" in str(error.value)
+        assert "hint" not in str(error.value)

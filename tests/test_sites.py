@@ -190,3 +190,13 @@ def test_inside_a_compiled_region_record_says_so():
         compiled(x)
     assert seen["deep"][0].weights.shape == (3, 3)
     torch.testing.assert_close(compiled(x), regard.attention(x, x).output)
+
+
+def test_a_model_given_to_record_is_named_shortly_and_the_hint_is_the_with_statement():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(30)))
+    with pytest.raises(regard.ArgumentError) as error:
+        regard.record(model)  # type: ignore[arg-type]
+    told = str(error.value)
+    assert "Sequential" in told and "Linear" not in told and "with record() as seen: model(" in told
+    with pytest.raises(regard.ArgumentError, match=r"record\(at='decoder\*'\)"):
+        regard.record("decoder*")  # type: ignore[arg-type]

@@ -59,9 +59,7 @@ def check(
     keys = raw_key.shape[-2]
     problem = found.problem(batch, heads, queries, keys, start)
     if problem:
-        hint = "which keys are real, for each sequence: padding(lengths), or mask[:, None, None, :]"
-        expected = "a mask that broadcasts to (B, H, T, S)"
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+        raise ArgumentError(message("attention()", problem, shown, *_expected_of_mask(found, keys)))
     problem = select.problem(tuple(query.shape[:-1]))
     if problem:
         raise ArgumentError(
@@ -229,6 +227,15 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
         raise ArgumentError(
             message("attention()", problem, expected="a Look", hint="look=Look(weights=True)")
         )
+
+
+def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:
+    """What was expected of a mask that does not fit a call with `keys` keys, and a hint."""
+    parts = mask.question.parts() if mask.question is not None else ()
+    if any(each.overlong(keys) for each in (mask, *parts)):
+        return f"0 <= length <= S = {keys}", ""
+    hint = "which keys are real, for each sequence: padding(lengths), or mask[:, None, None, :]"
+    return "a mask that broadcasts to (B, H, T, S)", hint
 
 
 def _lifted_bias(

@@ -25,9 +25,11 @@ __all__ = [
     "TORCH_KEYWORDS",
     "UnknownName",
     "answer_torch_keywords",
+    "install_command",
     "lettered",
     "message",
     "positive",
+    "printable",
 ]
 
 P = ParamSpec("P")
@@ -53,6 +55,10 @@ TORCH_KEYWORDS = {
     "vdim": "value_width=...",
 }
 """What to write for the keywords of nn.MultiheadAttention and scaled_dot_product_attention."""
+
+INSIDE_TORCH = (
+    "inside nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, a MultiHead works without masks only"
+)
 
 
 class RegardError(Exception):
@@ -145,11 +151,14 @@ class UnknownName(RegardError, KeyError):
     known: auto, blocked, ...
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]):
+    def __init__(self, kind: str, name: object, known: Iterable[str], *, guess: str = "", hint: str = ""):
+        """guess: the name that was probably meant. Default: the most similar known name."""
         names = sorted(known)
-        close = difflib.get_close_matches(str(name), names, n=1)
-        guess = f"; did you mean '{close[0]}'?" if close else ""
-        self.text = f"unknown {kind} {name!r}{guess}\nknown: {', '.join(names)}"
+        close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
+        meant = f"; did you mean '{close[0]}'?" if close else ""
+        self.text = f"unknown {kind} {name!r}{meant}\nknown: {', '.join(names)}" + f"\nhint: {hint}" * bool(
+            hint
+        )
         super().__init__(self.text)
 
     def __str__(self) -> str:
@@ -185,6 +194,24 @@ def message(
     return "\n".join(lines)
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra, in a clone of the repository: Regard is on no package index.
+
+    >>> install_command("view")
+    'pip install ".[view]"'
+    """
+    return f'pip install ".[{extra}]"'
+
+
+def printable(text: str, kept: str = "") -> str:
+    """Replace every character that a terminal would interpret; kept: characters to leave as they are.
+
+    >>> printable("red: \\x1b[31m")
+    'red: �[31m'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "�" for c in text)
+
+
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
     """Refuse sizes that are not whole numbers of 1 or more, and a dropout that is no probability below 1."""
     for name, size in sizes.items():
@@ -197,7 +224,9 @@ def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
 def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function to raise an ArgumentError for torch's keywords that names ours.
 
-    Any other unexpected keyword gives Python's own TypeError.
+    A torch keyword with its default, such as attn_mask=None or need_weights=False, is ignored:
+    nn.TransformerEncoderLayer passes those to its attention. Any other unexpected keyword gives Python's own
+    TypeError.
 
     >>> import regard
     >>> try:
@@ -214,7 +243,7 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **keywords: P.kwargs) -> R:
         for keyword in keywords:
             if keyword in TORCH_KEYWORDS:
-                raise _torch_keywords(f"{name}()", keywords)
+                return function(*args, **_without_torch_keywords(f"{name}()", keywords))  # type: ignore
         return function(*args, **keywords)
 
     # functools.wraps does not copy them, and docs/ makes its table of defaults from them.
@@ -222,8 +251,23 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def _torch_keywords(call: str, keywords: Iterable[str]) -> ArgumentError:
-    found = [keyword for keyword in keywords if keyword in TORCH_KEYWORDS]
+def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
+    """The keywords without torch's; raises if one of those has a value that requests something."""
+    torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
+    if any(_requests(name, value) for name, value in torch_keywords.items()):
+        raise _torch_keywords(call, torch_keywords)
+    return {name: value for name, value in keywords.items() if name not in TORCH_KEYWORDS}
+
+
+def _requests(name: str, value: object) -> bool:
+    """Whether a torch keyword has another value than torch's default."""
+    return value is not None and value is not (name == "average_attn_weights")
+
+
+def _torch_keywords(call: str, keywords: Mapping[str, object]) -> ArgumentError:
+    found = [name for name, value in keywords.items() if _requests(name, value)]
     are = "is a keyword" if len(found) == 1 else "are keywords"
     hints = [f"hint: instead of {keyword} write {TORCH_KEYWORDS[keyword]}" for keyword in found]
+    if call == "MultiHead()" and not {"attn_mask", "key_padding_mask", "is_causal"}.isdisjoint(found):
+        hints.append(f"hint: {INSIDE_TORCH}")
     return ArgumentError("\n".join((f"{call}: {', '.join(found)} {are} of torch", *hints)))

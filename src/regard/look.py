@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
-from regard.errors import LookError, message
+from regard.errors import LookError, UnknownName, message
 from regard.select import LOOKS, Select
 
 __all__ = ["Look"]
@@ -115,3 +117,19 @@ class Look:
 def _plain(number: Any) -> Any:
     """A NumPy integer as an int; anything else as it is."""
     return number if isinstance(number, int) or not isinstance(number, Integral) else int(number)
+
+
+def _with_known_names(init: Callable[..., None]) -> Callable[..., None]:
+    """Look.__init__ that answers an unknown keyword with the nearest known one."""
+
+    @functools.wraps(init)
+    def checked(self: Look, *values: Any, **keywords: Any) -> None:
+        for name in keywords:
+            if name not in Look.__dataclass_fields__:
+                raise UnknownName("argument of Look()", name, Look.__dataclass_fields__)
+        init(self, *values, **keywords)
+
+    return checked
+
+
+Look.__init__ = _with_known_names(Look.__init__)  # type: ignore[method-assign]

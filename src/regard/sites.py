@@ -242,10 +242,18 @@ def record(
     torch.Size([1, 2, 5])
     """
     if look is not None and not isinstance(look, Look):
-        raise ArgumentError(
-            message("record()", f"look is {look!r}", expected="a Look", hint="Look(weights=True)")
-        )
+        raise _not_a_look(look)
     return _recording(Look(weights=True) if look is None else look, at, all_threads)
+
+
+def _not_a_look(look: object) -> ArgumentError:
+    """The error for the first argument of record(), with the hint for what was probably meant."""
+    problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
+    if isinstance(look, nn.Module):
+        hint = "record() takes no model; it records every call inside it: with record() as seen: model(...)"
+    elif isinstance(look, str):
+        problem, hint = f"look is {look!r}", f"to record certain sites: record(at={look!r})"
+    return ArgumentError(message("record()", problem, expected="a Look", hint=hint))
 
 
 @contextmanager

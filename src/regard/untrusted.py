@@ -13,7 +13,7 @@ import os
 import stat
 from typing import Any
 
-__all__ = ["LIMITS", "open_named", "open_regular", "parse_json", "printable", "read_limited"]
+__all__ = ["LIMITS", "open_named", "open_regular", "parse_json", "read_limited"]
 
 LIMITS = {
     "config": 1 << 20,
@@ -115,12 +115,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"duplicate key {key[:40]!r}")
         found[key] = value
     return found
-
-
-def printable(text: str, kept: str = "") -> str:
-    """Replace every character that a terminal would interpret; kept: characters to leave as they are.
-
-    >>> printable("red: \\x1b[31m")
-    'red: �[31m'
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "�" for c in text)

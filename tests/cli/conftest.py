@@ -65,7 +65,7 @@ class Said(tuple):
     @property
     def err_but_unknown(self) -> str:
         """Standard error without the report of unknown words: small runs know few words."""
-        return "".join(line for line in self.err.splitlines(True) if "read as <unk>" not in line)
+        return "".join(line for line in self.err.splitlines(True) if "not in the vocabulary" not in line)
 
     @property
     def lines(self) -> list[str]:

@@ -22,5 +22,10 @@ def test_a_quick_demo_takes_some_steps_and_shows_one_short_sentence(
     assert said.out.count("log-probability") == 1 and "나는 고양이로소이다" in said.out
     assert "reference" not in said.err and said.err.count("evaluation at step") == 1
     assert (tmp_path / "run" / "demo.html").is_file()
+    again = command("demo", "--quick", "--out", tmp_path / "run")
+    assert again.status == 0 and f"--out {tmp_path / 'run'}-2" in " ".join(again.err.split()).replace(
+        "/ ", "/"
+    )
+    assert "evaluation at step" not in again.err and again.out.count("log-probability") == 1
     other = command("demo", "--quick", "--guided", "--out", tmp_path / "run")
     assert other.status == 2 and "--out" in other.err and "--change" not in other.err

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 import regard
 from regard.cli import doctor, machine, main
 from regard.cli.machine import SECTIONS, Fact, read_requirement, requirements
+from regard.errors import install_command
 from tests.reading import settings
 
 
@@ -159,7 +160,7 @@ def test_extras_are_there_or_told_how_to_get(monkeypatch):
     found = facts("extras")
     assert set(found) == {"view", "lost", "old", "far"}
     assert found["view"] == Fact("view", "matplotlib 3.11.2, pillow 10.3.0.post1")
-    assert found["lost"] == Fact("lost", "lacks absent", "lacking", "pip install regard[lost]")
+    assert found["lost"] == Fact("lost", "lacks absent", "lacking", install_command("lost"))
     assert found["old"].state == "lacking" and found["far"].value.startswith("not for ")
 
 

@@ -33,7 +33,7 @@ def test_a_run_is_told_of(command, trained, width):
         "training.steps 40",
         "evaluation.sentences 5",
         "step 40 of 40",
-        "all steps are taken",
+        "completed all steps",
         "best",
         "latest",
         "★",
@@ -60,7 +60,8 @@ def test_programs_read_json(command, trained):
 def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch):
     said = command("show", trained, unseeing, tmp_path, width=160)
     assert said.status == 0 and "this is no run folder" in said.err
-    assert [line.split()[1] for line in said.lines] == ["model", "bahdanau", "seq2seq"]
+    assert [line.split()[1] for line in said.lines[:3]] == ["model", "bahdanau", "seq2seq"]
+    assert "BLEU" in said.lines[3]
     assert [
         each["model"]["name"] for each in json.loads(command("show", trained, unseeing, "--json").out)
     ] == [
@@ -73,7 +74,18 @@ def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch)
     assert max(map(len, narrow.lines)) <= 80 and narrow.lines[0].split()[2] == "weights"
     told = [line.split()[:2] for line in narrow.lines if "bahdanau" in line or "seq2seq" in line]
     assert told == [["tiny", "bahdanau"], [f"../{unseeing.parent.name}/tiny", "seq2seq"]]
-    assert (said.status, said.out) == (2, "") and "none of these is a run" in said.err
+    assert (said.status, said.out) == (2, "") and "none of these" in said.err
+
+
+def test_a_comparison_names_the_score_that_chose_the_best_checkpoint(command, trained, copied):
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace('best = "bleu"', 'best = "exact"'))
+    assert "exact" not in command("show", trained, trained, width=160).lines[0]
+    said = command("show", copied, copied, width=160)
+    assert "exact" in said.lines[0] and "exact match" in said.lines[-1]
+    mixed = command("show", trained, copied, width=160)
+    assert "best by" in mixed.lines[0] and "BLEU" in mixed.lines[1] and "exact" in mixed.lines[2]
+    assert "★ best exact match" in command("show", copied).out
 
 
 def test_what_is_damaged_is_told(command, copied):
@@ -94,7 +106,7 @@ def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
         if path.name.startswith("step-") or path.name in ("latest", "best", "log.jsonl", "data.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     said = command("show", copied)
-    assert said.status == 0 and "begun, and nothing saved yet" in said.out
+    assert said.status == 0 and "no checkpoint" in said.out
     assert json.loads(command("show", copied, "--json").out)["progress"] is None
 
 

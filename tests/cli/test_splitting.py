@@ -13,7 +13,7 @@ import pytest
 from regard.data import hold_out, read_pairs
 from tests.cli.conftest import HOSTILE
 
-COUNTS = re.compile(r"left out: ([\d,]+) the same .*?, ([\d,]+) whose target is held out, ([\d,]+) dropped")
+COUNTS = re.compile(r"dropped: ([\d,]+) duplicates?, ([\d,]+) whose target is held out, ([\d,]+) by")
 
 
 def pairs_in(folder: Path, part: str, names: tuple[str, str] = ("source", "target")) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ def test_no_sentence_is_on_both_sides_and_none_is_lost(command, repeated, tmp_pa
         assert not {pair[side] for pair in train} & {pair[side] for pair in test}
     assert len(train) + len(test) + sum(left_out(said.out)) == 60
     assert len(set(train)) == len(train) and len(set(test)) == len(test)
-    assert f"{len(train)} pairs to train on, {len(test)} held out" in said.out
+    assert f"{len(train)} training pairs, {len(test)} held out" in said.out
 
 
 def test_it_is_the_split_that_python_makes(command, repeated, tmp_path):

@@ -41,10 +41,10 @@ def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_pat
         written = [line for line in written if line.split("\t")[1] == "1"]
         assert [line.split("\t")[0] for line in written] == [str(number + 1) for number in range(count)]
     assert len(written) == count == len(links.read_text().split("\n")) - 1
-    assert "2 lines held bytes that are no UTF-8" in said.err
+    assert "2 lines" in said.err and "UTF-8" in said.err
     assert "<script>alert" not in page.read_text(encoding="utf-8")
     told = "line 13: split into" if "split" in options else "line 13: cut at 59 of 10000 tokens"
-    assert told in said.err and f"{page} is there" in said.err
+    assert told in said.err and f"Wrote {page}" in said.err
 
 
 def test_lines_come_from_standard_input_from_files_or_from_the_command_line(command, trained, korean):
@@ -114,7 +114,7 @@ def test_a_page_has_a_bound_and_says_so(command, trained, korean, tmp_path, monk
     monkeypatch.setattr(pages, "MOST", 5)
     said = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
     assert said.status == 0 and len(said.lines) == 12
-    assert "x.html shows the first 5 of 12 lines" in said.err
+    assert "x.html" in said.err and "the first 5 of 12 lines" in said.err
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert text.count("<article") == 5 and "the first 5 of 12 lines" in text
 

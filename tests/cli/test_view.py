@@ -61,7 +61,7 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
     assert (said.status, said.err) == (0, "") and said.out.strip()
     path = tmp_path / "x.svg"
     saved = command("view", layered, SENTENCE, *target, "--out", path)
-    assert saved.status == 0 and "there to be opened" in saved.err and not saved.out
+    assert saved.status == 0 and "Wrote" in saved.err and not saved.out
     for file in tmp_path.iterdir():
         ElementTree.fromstring(file.read_bytes())
 
@@ -207,7 +207,8 @@ def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
         (("--out", "no/such/x.png"), "there is no such folder"),
         (("--site", "encoder.*"), "known: decoder.cross"),
         (("--head", "3"), "has no head 3"),
-        (("--view", "word", "--word", "개"), "unknown word"),
+        (("--view", "word", "--word", "개"), "unknown source word"),
+        (("--view", "shaded", "--word", "나는"), "is a source word"),
         (("--view", "self"), "--view self: there is no self-attention here; what looks is decoder.cross"),
         (("--view", "rollout"), "hint: a transformer has it"),
         (("--view", "steps", "--head", "1"), "has no head 1"),
@@ -226,7 +227,7 @@ def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
     assert said.status == 2 and "nothing was looked at" in said.err
     for blank in ((), ("",), (" \t",)):
         said = command("view", trained, *blank)
-        assert said.status == 2 and "there is no sentence" in said.err
+        assert said.status == 2 and "sentence" in said.err
     (tmp_path / "strange").write_bytes(b"not a file of ours")
     assert command("view", tmp_path / "strange").status == 2
 
@@ -245,4 +246,4 @@ def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, 
 
 def test_help_lists_the_views_of_a_run_and_names_what_is_no_word(command):
     said = " ".join(command("view", "--help", width=300).out.split())
-    assert "such as </s>: show" in said and "rollout, player, steps; matrix unless given." in said
+    assert "</s>: show" in said and "rollout, player, steps" in said and "[default: matrix]" in said

@@ -54,8 +54,9 @@ def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[st
 def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
     text = drawn(example(), width)
     assert all(line in text for line in ("검은 고양이", "black cat", "log-probability -1.50", "a <note>"))
-    rows = [line for line in text.splitlines() if "█" in line or "▓" in line]
+    rows = [line for line in text.splitlines() if "▒" in line or "▓" in line]
     assert [row.split()[0] for row in rows] == ["black", "cat", "0"]
+    assert ("</s> is not drawn" in " ".join(text.split())) == ("</s>" in example().source_pieces)
 
 
 def test_a_notebook_gets_escaped_html():

@@ -14,7 +14,7 @@ import pytest
 from tests.reading import ROOT
 
 if importlib.util.find_spec("material") is None or importlib.util.find_spec("latex2mathml") is None:
-    pytest.skip("mkdocs-material is not installed (pip install regard[dev])", allow_module_level=True)
+    pytest.skip('mkdocs-material is not installed (pip install ".[dev]")', allow_module_level=True)
 
 PAGES = (
     "index.html",

@@ -122,5 +122,5 @@ def test_what_cannot_be_scored_is_told():
 
 def test_a_missing_package_is_named_with_its_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(ArgumentError, match=r"(?s)sacremoses is not.*hint: pip install regard\[moses\]"):
+    with pytest.raises(ArgumentError, match=r"(?s)sacremoses is not.*\.\[moses\]"):
         moses_bleu(["a"], ["a"])

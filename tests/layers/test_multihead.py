@@ -249,3 +249,31 @@ def test_options_reach_the_call():
     assert torch.equal(seen.chosen, seen.top.keys.squeeze(-1)) and seen.chosen.shape == (1, 2, 5)
     with pytest.raises(regard.BackendError):
         layer(x, select=regard.Best(), backend="blocked")
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_copy_works_inside_layers_of_torch_without_masks(batch_first: bool, training: bool):
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
+    x = torch.randn(3, 5, 8)
+    encoder = torch.nn.TransformerEncoderLayer(8, 2, 16, **options).train(training)
+    decoder = torch.nn.TransformerDecoderLayer(8, 2, 16, **options).train(training)
+    wanted = encoder(x), decoder(x, x)
+    for layer, names in ((encoder, ["self_attn"]), (decoder, ["self_attn", "multihead_attn"])):
+        for name in names:
+            setattr(layer, name, regard.MultiHead.from_torch(getattr(layer, name)))
+    with torch.no_grad(), regard.record() as seen:
+        torch.testing.assert_close((encoder(x), decoder(x, x)), wanted, atol=1e-5, rtol=1e-5)
+    assert len(seen["multihead"]) == 3
+    with pytest.raises(regard.ArgumentError, match=r"(?s)attn_mask.*nn\.TransformerEncoderLayer"):
+        encoder(x, src_mask=torch.zeros(5 if batch_first else 3, 5 if batch_first else 3))
+
+
+def test_defaults_of_torch_keywords_are_ignored():
+    layer, x = regard.MultiHead(8, 2), torch.randn(1, 3, 8)
+    wanted = layer(x).output
+    ignored = {"attn_mask": None, "key_padding_mask": None, "need_weights": False, "is_causal": False}
+    torch.testing.assert_close(layer(x, **ignored, average_attn_weights=True).output, wanted)
+    torch.testing.assert_close(
+        regard.attention(x, x, attn_mask=None, scale=None).output, regard.attention(x, x).output
+    )

@@ -170,3 +170,10 @@ def test_the_rate_follows_the_width_of_a_named_size():
 def test_sentences_without_spaces_are_judged_by_bleu():
     japanese = [(f"This is pen number {n}.", f"これは{n}番目のペンです。") for n in range(400)]
     assert fit_to_text({}, japanese)[0]["training"]["best"] == "bleu"
+
+
+def test_the_text_of_a_plan_counts_target_tokens():
+    work = Workload(20_000, 250_000, target_tokens=50_000)  # labels: the sources have five times the tokens
+    found = make_plan(minutes(5), work, lambda model, tokens: 10_000)
+    assert found.tokens_per_second == 10_000 and "at 2,000 target tokens/s" in found.text
+    assert f"about {found.tokens / 5:,.0f} target tokens" in found.text

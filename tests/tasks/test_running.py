@@ -48,8 +48,8 @@ def test_what_was_found_in_the_data_is_shown_and_kept(tmp_path: Path, capsys):
     for text in (said, "\n".join(kept)):
         assert "122 pairs read, 121 kept" in text
         assert "a side is empty" in text and "holds NUL" in text
-        assert "to train on, 5 held out" in text
-        assert "pairs are left out: a side has too many tokens" in text
+        assert "training pairs, 5 held out" in text
+        assert "pairs are dropped: a side has too many tokens" in text
     (model,) = records(tmp_path / "run", "model")
     assert model["text"].startswith("luong, ") and "parameters" in model["text"]
 

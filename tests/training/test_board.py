@@ -69,9 +69,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ArgumentError) as caught:
         Log(None, console=quiet(), board=tmp_path / "board")
-    assert str(caught.value) == (
-        "Log(board=...): TensorBoard is not installed\nhint: pip install regard[board]"
-    )
+    assert str(caught.value) == ('Log(board=...): TensorBoard is not installed\nhint: pip install ".[board]"')
 
 
 def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path):

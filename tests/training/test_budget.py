@@ -39,7 +39,7 @@ def test_minutes_become_a_number_of_steps_that_fits(tmp_path: Path):
     clock = Clock()
     run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warm_up=50)
     at = run.run()
-    assert at.ended == "all steps are taken" and at.step == at.total
+    assert at.ended == "completed all steps" and at.step == at.total
     assert 108 <= clock.now - 1000 <= 120
     assert last(tmp_path).state["total"] == at.total
 
@@ -66,7 +66,7 @@ def test_a_new_pace_is_planned_for(tmp_path: Path, before: float, after: float):
         before if clock.now < 1040 else after
     )
     at = run.run()
-    assert at.ended == "all steps are taken" and 108 <= clock.now - 1000 <= 120
+    assert at.ended == "completed all steps" and 108 <= clock.now - 1000 <= 120
     totals = [each["total"] for each in records(tmp_path, "budget")]
     assert len(totals) > 1 and (totals[-1] > totals[0]) == (after < before)
     assert totals[-1] == pytest.approx(at.total, rel=0.05)
@@ -82,7 +82,7 @@ def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path):
     same = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)
     same.resume()
     assert same.progress.total == first.progress.total
-    assert same.run().ended == "all steps are taken"
+    assert same.run().ended == "completed all steps"
     again = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)
     again.resume()
     assert again.run().step == same.progress.total
@@ -129,3 +129,20 @@ def test_a_length_from_epochs_and_from_nothing():
     assert [total_steps(Training(), epoch) for epoch in (1, 100, 10**6)] == [2000, 3000, 100_000]
     assert evaluation_interval(Training(), None) is None
     assert evaluation_interval(Training(), 15) == 2
+
+
+def test_the_time_left_of_a_budget_in_minutes_is_that_of_the_clock(tmp_path: Path):
+    clock, left = Clock(), list[tuple[float, float]]()
+    run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0)
+
+    def pass_a_second(count: int) -> None:
+        clock.passes(1.0)
+        assert run.log.time_left is not None
+        left.append((run.log.time_left(), 1000 + 120 - clock.now))
+
+    run.task.on_loss = pass_a_second  # type: ignore[attr-defined]
+    run.run()
+    assert left and all(found == pytest.approx(true) for found, true in left)
+    steps = timed(tmp_path / "steps", clock, step=1.0, evaluation=5.0, steps=3)
+    steps.run()
+    assert steps.log.time_left is None

@@ -52,7 +52,7 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch, number:
     going_on = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
     found = going_on.resume()
     assert found is not None and found.step == at.step
-    assert going_on.run().ended == "all steps are taken"
+    assert going_on.run().ended == "completed all steps"
     assert bits(folder) == bits(tmp_path / "whole")
     for kind in ("training", "evaluation"):
         told, expected = (

@@ -88,11 +88,11 @@ def test_the_table_stays_in_its_place():
     assert [line for line in seen(console) if line] == [
         "saved at step 300",
         "step  300/10,000  ━" + " " * 39 + "  3 %",
-        " loss  perplexity  guided  norm     rate  tokens/s      left                   memory",
-        "2.314       10.11    0.25   0.5  3.0e-04    14,200  00:01:37  812 MiB + 16.0 GiB CUDA",
+        " loss  perplexity  guided  norm  learning rate  target tokens/s      left                   memory",
+        "2.314       10.11    0.25   0.5        3.0e-04           14,200  00:01:37  812 MiB + 16.0 GiB CUDA",
         "evaluation   loss  perplexity  BLEU  chrF",
         "       100  2.100        8.17  10.0  50.1",
-        "       200  2.100        8.17  20.0  50.1  ★",
+        "       200  2.100        8.17  20.0  50.1  ★ best",
         "       300  2.100        8.17  30.0  50.1",
     ]
 
@@ -130,7 +130,7 @@ def test_the_best_evaluation_stays_among_the_last():
     display.start()
     display.stop()
     table = seen(display.console)
-    assert "evaluation   loss  BLEU" in table and "        21          1.0  ★" in table
+    assert "evaluation   loss  BLEU" in table and "        21          1.0  ★ best" in table
 
 
 def test_samples_are_printed_above_the_table():
@@ -318,7 +318,6 @@ def test_numbers_in_words():
     assert in_bytes(812 * 2**20) == "812 MiB" and in_bytes(2**34) == "16.0 GiB"
     assert in_words("loss", 2.3144) == "2.314" and in_words("perplexity", 2e9) == "2.0e+09"
     assert in_words("perplexity", perplexity(800.0)) == "inf" and in_words("other", 0.123456) == "0.1235"
-    assert (
-        Standing(3, None, 2.0, 1e-3, norm=1.0).line() == "step 3  loss 2.000  perplexity 7.39  rate 1.0e-03"
-    )
+    line = Standing(3, None, 2.0, 1e-3, norm=1.0).line()
+    assert line == "step 3  loss 2.000  perplexity 7.39  learning rate 1.0e-03"
     assert module.ROWS == 5

@@ -62,10 +62,14 @@ def test_plain_lines_come_when_they_are_due(tmp_path: Path):
             clock.now += 1.0
             log.step(step, loss=2.0 if step % 2 else 4.0, tokens=300 if step % 2 else 100, rate=3e-4)
     first, second, third, last = said(console)
-    assert first == "step 1/10,000  loss 2.000  perplexity 7.39  rate 3.0e-04  300 tokens/s  812 MiB"
+    assert (
+        first
+        == "step 1/10,000  loss 2.000  perplexity 7.39  learning rate 3.0e-04  300 target tokens/s  812 MiB"
+    )
     # Of steps 2 to 11, five had 100 tokens at 4.0 and five 300 at 2.0.
     assert second == (
-        "step 11/10,000  loss 2.500  perplexity 12.18  rate 3.0e-04  200 tokens/s  02:46:29 left  812 MiB"
+        "step 11/10,000  loss 2.500  perplexity 12.18  learning rate 3.0e-04  "
+        "200 target tokens/s  02:46:29 left  812 MiB"
     )
     assert third.startswith("step 21/10,000  loss 2.500")
     assert last.startswith("step 30/10,000  loss 2.588")  # at the end, what came after that
@@ -79,9 +83,31 @@ def test_the_total_may_come_later():
         log.total = 3
         log.step(2, loss=1.0, tokens=10, rate=1e-3)
     assert said(console) == [
-        "step 1  loss 1.000  perplexity 2.72  rate 1.0e-03  812 MiB",
-        "step 2/3  loss 1.000  perplexity 2.72  rate 1.0e-03  5 tokens/s  00:00:02 left  812 MiB",
+        "step 1  loss 1.000  perplexity 2.72  learning rate 1.0e-03  812 MiB",
+        "step 2/3  loss 1.000  perplexity 2.72  learning rate 1.0e-03  "
+        "5 target tokens/s  00:00:02 left  812 MiB",
     ]
+
+
+def test_with_a_time_budget_the_time_left_is_that_of_the_clock():
+    clock, console = Clock(), plain()
+    with Log(None, total=1000, console=console, clock=clock, every=0) as log:
+        log.time_left = lambda: 40.0
+        for step in (1, 2):
+            clock.now += 1.0
+            log.step(step, loss=1.0, tokens=10, rate=1e-3)
+    assert all("  00:00:40 left" in line for line in said(console))
+
+
+@pytest.mark.parametrize(("name", "title"), [("bleu", "BLEU"), ("exact", "exact match"), ("loss", "loss")])
+def test_the_best_evaluation_names_its_score(name: str, title: str):
+    console = plain()
+    with Log(None, console=console) as log:
+        log.best_by = name
+        log.evaluation(1, {"loss": 1.0, "bleu": 2.0, "exact": 3.0}, best=True)
+        log.evaluation(2, {"loss": 1.0, "bleu": 2.0, "exact": 3.0})
+    first, second = said(console)
+    assert first.split("  ")[-1].endswith(f"{title} so far") and "so far" not in second
 
 
 def test_the_pace_leaves_evaluations_out_and_the_time_left_does_not():
@@ -93,7 +119,8 @@ def test_the_pace_leaves_evaluations_out_and_the_time_left_does_not():
             clock.now += 9.0
             log.evaluation(step, {"loss": 1.0})
     assert said(console)[2] == (
-        "step 2/12  loss 1.000  perplexity 2.72  rate 1.0e-03  10 tokens/s  00:01:40 left  812 MiB"
+        "step 2/12  loss 1.000  perplexity 2.72  learning rate 1.0e-03  "
+        "10 target tokens/s  00:01:40 left  812 MiB"
     )
 
 
@@ -152,7 +179,7 @@ def test_losses_that_are_no_numbers_are_strict_json_all_the_same(tmp_path: Path)
     losses = [each["loss"] for each in records(path)]
     assert losses == ["NaN", "Infinity", "-Infinity", "Infinity", 800.0, "NaN", None]
     assert [float(str(loss)) for loss in losses[1:3]] == [math.inf, -math.inf]
-    assert said(console)[0].startswith("step 1  loss nan  perplexity nan  rate nan")
+    assert said(console)[0].startswith("step 1  loss nan  perplexity nan  learning rate nan")
     assert said(console)[4].startswith("step 5  loss 800.000  perplexity inf")
 
 

@@ -23,7 +23,7 @@ def test_patience_ends_a_run(tmp_path: Path):
     task = Toy(scores=scored("loss", [3.0, 2.0, 2.5, 2.0, 1.0]))
     at = trainer(tmp_path, task, steps=100, evaluate_every=2, patience=2).run()
     assert (at.step, at.best, at.best_step, at.stale) == (8, 2.0, 4, 2)
-    assert at.ended == "no better loss in 2 evaluations"
+    assert at.ended == "loss has not improved in 2 evaluations"
     assert [each.step for each in Checkpoints(tmp_path).all()] == [4, 6, 8]
 
 
@@ -154,7 +154,7 @@ def test_an_ended_run_that_is_resumed_stays_as_it_is(tmp_path: Path):
     again = Toy()
     going_on = trainer(tmp_path, again, log=True, steps=6)
     going_on.resume()
-    assert going_on.run().ended == "all steps are taken"
+    assert going_on.run().ended == "completed all steps"
     assert (again.losses, again.evaluations) == (0, 0)
     assert {path: path.stat().st_mtime_ns for path in last(tmp_path).path.iterdir()} == before
 

@@ -37,8 +37,17 @@ def test_a_translation_fits_the_terminal(width: int):
     together = " ".join(" ".join(lines).split())
     for word in (*SENTENCE.target, *SENTENCE.source, "log-probability", "reading"):
         assert word in together or width == 20
-    rows = [line for line in lines if "█" in line and "░" not in line]
+    rows = [line for line in lines if "░" in line and "█" not in line]  # the legend has both
     assert [row.split()[0] for row in rows] == list(SENTENCE.target)
+
+
+def test_shades_are_those_of_an_absolute_scale_and_a_caption_stands_below():
+    uniform = str(Entry(["a", "b", "c", "d"], ["x"], numpy.full((1, 4), 0.25), caption="without </s>"))
+    focused = str(Entry(["a", "b", "c", "d"], ["x"], [[0, 0, 0, 1.0]]))
+    for drawn, shade in ((uniform, "░"), (focused, "█")):
+        row = next(line for line in drawn.splitlines() if line.startswith("x"))
+        assert shade in row and drawn.split("░▒▓█ ")[1].split()[0] == "1"
+    assert uniform.index("░▒▓█") < uniform.index("without </s>") and "without" not in focused
 
 
 def test_of_a_long_translation_the_beginning_is_drawn_and_the_rest_counted():

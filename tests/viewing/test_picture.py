@@ -18,7 +18,7 @@ import pytest
 from matplotlib import font_manager
 from PIL import Image
 
-from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName, install_command
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, saving
 from regard.viewing.pictures.choosing import place_of, rows_of
@@ -226,7 +226,7 @@ def test_what_is_missing_is_said_with_the_line_that_installs_it(monkeypatch):
     drawn = picture(transformer(), "matrix")
     try:
         assert drawn.svg() and drawn._repr_png_() is None and str(drawn)
-        with pytest.raises(ArgumentError, match=re.escape("pip install regard[view]")):
+        with pytest.raises(ArgumentError, match=re.escape(install_command("view"))):
             drawn.png()
     finally:
         monkeypatch.undo()
@@ -364,3 +364,14 @@ def test_a_word_of_a_site_of_pieces_is_all_its_rows():
         rows_of("saw:2", site, words, "--word")
     with pytest.raises(ArgumentError, match="no word 7"):
         rows_of("7", site, words, "--word")
+
+
+def test_a_word_of_the_other_side_is_named_as_such():
+    seen = sentence().words()
+    site = seen.site("decoder.0.cross")
+    source = next(word for word in site.columns if word not in site.rows)
+    with pytest.raises(UnknownName) as error:
+        picture(seen, "shaded", word=source)
+    assert "unknown target word" in str(error.value) and "is a source word" in str(error.value)
+    with pytest.raises(UnknownName, match=r"unknown source word 'catt?\.*'"):
+        picture(seen, "word", word="catt")

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.backends.again import differentiable
 from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
+from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
 from regard.mask import Mask
 from regard.positions import Bias
@@ -35,7 +36,7 @@ def reasons(call: Call) -> list[str]:
     if call.combine != "additive":
         found.append("adds query and key, and this score is an inner product")
     if not TRITON:
-        found.append("needs triton (pip install regard[kernels])")
+        found.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
         found.append(f"runs on cuda, the call is on {device}")
     if not isinstance(call.select, Soft):

@@ -15,13 +15,12 @@ import typer
 from typer.core import TyperGroup
 
 from regard.cli.lazy_commands import MARKUP, LazyCommand
-from regard.errors import RegardError
-from regard.untrusted import printable
+from regard.errors import RegardError, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
 TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
-"""Options that were called otherwise before, and are still taken by that name."""
+"""Old names of options, which are still accepted, and their present names."""
 
 COMMANDS = (
     "demo",
@@ -69,7 +68,7 @@ def _say_version(asked: bool) -> None:
     try:
         typer.echo(f"regard {importlib.metadata.version('regard')}")
     except importlib.metadata.PackageNotFoundError:
-        typer.echo("regard, run from its source without being installed")
+        typer.echo("regard (not installed; running from its source)")
     raise typer.Exit
 
 
@@ -77,24 +76,28 @@ def _say_version(asked: bool) -> None:
 def regard(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and stop."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Attention you can see.
+    """Train translators with attention, translate, and see what each word attends to.
 
     Examples:
 
-    * `regard demo` trains a translator in two minutes, and shows where it looks
+    * `regard demo` trains a translator in two minutes and draws its attention
 
-    * `regard tour` draws every mechanism in the terminal
+    * `regard train --source a.ko --target a.en --minutes 5 --out runs/x` trains your own
 
-    * `regard view runs/x "나는 고양이로소이다"` translates a sentence and draws what each word looked at
+    * `regard translate runs/x --text "나는 고양이로소이다" --draw` translates and draws the attention
 
-    * `regard backends --why` says which kernel runs what on this machine, and why not another
+    * `regard view runs/x "나는 고양이로소이다" --out look.html` writes a page with every view
 
-    * `regard data sample` shows sentences of the built-in corpus, with which word says which
+    * `regard tour` draws every attention mechanism in the terminal
 
-    * `regard doctor` says what this machine has and what it lacks
+    * `regard data sample` shows sentences of the built-in corpus with their word alignments
+
+    * `regard backends --why` lists which backend runs on this machine, and why not the others
+
+    * `regard doctor` checks the installation
     """
 
 

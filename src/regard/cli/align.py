@@ -45,13 +45,13 @@ COMPARED, WHERE, BOTH = "Links that people drew", "Where alignments are read", "
 Gold = Annotated[
     Path | None,
     typer.Option(
-        "--alignment", metavar="FILE", help="Their links, to compare with.", rich_help_panel=COMPARED
+        "--alignment", metavar="FILE", help="Gold alignments to compare with.", rich_help_panel=COMPARED
     ),
 ]
 Base = Annotated[
     int,
     typer.Option(
-        help="Of --alignment and --choose: the number of a first word, 0 or 1.",
+        help="With --alignment and --choose: the number of the first word, 0 or 1.",
         min=0,
         max=1,
         rich_help_panel=COMPARED,
@@ -60,14 +60,16 @@ Base = Annotated[
 Site = Annotated[
     str | None,
     typer.Option(
-        help="The places of attention that count, * as wildcard; else those chosen for the run, or that it "
-        "was guided at, or all.",
+        help="Sites to read alignments from, * as wildcard. Default: those chosen for the run or used for "
+        "guided alignment, or all.",
         rich_help_panel=WHERE,
     ),
 ]
 Head = Annotated[
     int | None,
-    typer.Option(help="One head of each, from 0 on; all unless given.", min=0, rich_help_panel=WHERE),
+    typer.Option(
+        help="Number of a head, from 0. Default: the mean of all heads.", min=0, rich_help_panel=WHERE
+    ),
 ]
 Shifted = Annotated[
     bool | None,
@@ -79,13 +81,15 @@ Shifted = Annotated[
 ]
 Backward = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="A run of the other direction, to align by both.", rich_help_panel=BOTH),
+    typer.Option(
+        metavar="RUN", help="Run of the opposite direction, to combine both alignments.", rich_help_panel=BOTH
+    ),
 ]
 How = Annotated[
     str | None,
     typer.Option(
         metavar="WAY",
-        help=f"Of --backward: {', '.join(SYMMETRISATIONS)}, which is taken unless given.",
+        help=f"With --backward: how to combine: {', '.join(SYMMETRISATIONS)} (default).",
         rich_help_panel=BOTH,
     ),
 ]
@@ -99,11 +103,15 @@ Choose = Annotated[
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Write weights too: 0-0:0.830 2-1:0.512.")
+    bool, typer.Option("--probabilities", help="Write the weights too, as in 0-0:0.830.")
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option(help="All links of at least this weight, not the first of each target word.", min=0, max=1),
+    typer.Option(
+        help="Write all links of at least this weight, not only the largest of each target word.",
+        min=0,
+        max=1,
+    ),
 ]
 
 
@@ -130,7 +138,7 @@ def align(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print which source word each target word attends to most, in Pharaoh format: 0-0 2-1, a line per pair.
+    """Print the source word that each target word attends to most, in Pharaoh format, one line per pair.
 
     With a character tokenizer, characters (including spaces) are aligned; --unit word aligns words.
     --alignment and --choose compare words unless --unit character is given.

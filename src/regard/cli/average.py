@@ -32,13 +32,13 @@ __all__ = ["average", "average_run"]
 LEFT = ("log.jsonl", LOCK, *POINTERS)
 """Files of a run that are about its training, and not about what came of it."""
 
-Last = Annotated[int | None, typer.Option(help="The last so many checkpoints that are there.", min=1)]
-Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="The checkpoints of these steps.")]
-Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="The folder of the new run.")]
+Last = Annotated[int | None, typer.Option(help="Average the last N checkpoints.", min=1)]
+Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="Average the checkpoints of these steps.")]
+Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="Folder of the new run.")]
 
 
 def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) -> None:
-    """Make a run whose weights are the mean of several checkpoints of another; it translates as any run does.
+    """Write a run folder whose weights are the mean of several checkpoints of another run.
 
     It cannot be trained further, but another can start from it: regard train --init-from. How many
     checkpoints a run keeps is its setting training.keep, 2 unless said otherwise.

@@ -19,10 +19,10 @@ __all__ = ["backends"]
 
 def backends(
     why: Annotated[
-        bool, typer.Option("--why", help="Also say why each of the others is passed over.")
+        bool, typer.Option("--why", help="Also print why each of the other backends cannot run.")
     ] = False,
 ) -> None:
-    """Say which backend runs each score on this machine, and why.
+    """List which backend runs each score on this machine.
 
     Examples:
 

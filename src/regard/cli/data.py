@@ -1,4 +1,4 @@
-"""regard data: check and split pairs before training on them, fetch public ones, show the built-in ones."""
+"""regard data: check, split and download sentence pairs; write or show the built-in corpus."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ Grammar = Annotated[
 ]
 
 FILES = ("ko", "en", "links")
-"""What the names of the built-in pairs end in: each side, and which word of one says which of the other."""
+"""Suffixes of the files of the built-in corpus: both sides, and their word alignments."""
 
 
 @data.callback()
 def about() -> None:
-    """Check and split pairs before training, fetch public ones, write and show those that are built in.
+    """Check, split and download sentence pairs; write or show the built-in corpus.
 
     Examples:
 
@@ -75,9 +75,9 @@ def check(
     fields: Fields = "source,target",
     choose: Chosen = None,
 ) -> None:
-    """Read pairs once, print a table of what is odd about them, and say whether they can be trained on.
+    """Check sentence pairs and print a table of the problems found.
 
-    Exits with 0 if they can, with 2 if they are refused. Files are UTF-8, plain or gzip.
+    The exit status is 0 if the pairs can be trained on, and 2 if not. Files are UTF-8, plain or gzip.
 
     Examples:
 
@@ -103,16 +103,18 @@ data.command()(split_pairs)
 
 @data.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which set; without it, all are listed.")] = "",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to put it in.")] = Path("data"),
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the dataset; without it, all are listed.")
+    ] = "",
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
     source: Annotated[
-        Path | None, typer.Option("--from", help="A folder that has the files, instead of the network.")
+        Path | None, typer.Option("--from", help="Folder with the downloaded files, instead of the network.")
     ] = None,
     any_edition: Annotated[
-        bool, typer.Option("--any-edition", help="Take a newer edition of Tatoeba than the one we know.")
+        bool, typer.Option("--any-edition", help="Accept another edition of Tatoeba than the known one.")
     ] = False,
 ) -> None:
-    """Bring a public set into a folder, checked by its hash, and say its licence; or list those there are.
+    """Download a public dataset, verify its hash and print its licence; without NAME, list all datasets.
 
     Examples:
 
@@ -126,7 +128,7 @@ def fetch(
     if not name:
         for each in SETS:
             console.print(_described(each), "")
-        console.print(Text("regard data fetch NAME --out FOLDER brings one of them"))
+        console.print(Text("To download one: regard data fetch NAME --out FOLDER"))
         return
     try:
         fetched = fetch_set(name, out, source=source, edition="any" if any_edition else "known")
@@ -143,22 +145,22 @@ def fetch(
 
 @data.command()
 def korean(
-    pairs: Annotated[int, typer.Option(help="How many.", min=1)] = 10000,
+    pairs: Annotated[int, typer.Option(help="Number of pairs.", min=1)] = 10000,
     split: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SPLITS)}; they share no sentence.")
+        str, typer.Option(help=f"One of {', '.join(SPLITS)}; no sentence is in two of them.")
     ] = "train",
-    seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     grammar: Grammar = VERSION,
     out: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="The folder to put them in; - prints them, between tabs."),
+        typer.Option(metavar="FOLDER", help="Output folder; - prints tab-separated lines instead."),
     ] = Path("data/korean"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Write pairs of the built-in Korean-English corpus, with the links between their words.
+    """Write pairs of the built-in Korean-English corpus, with their word alignments.
 
-    Three files: SPLIT.ko and SPLIT.en with a sentence a line, and SPLIT.links with the links of that line in
-    Pharaoh format: 0-2 says that the first Korean word is the third English one, 0p2 that it may be.
+    Three files: SPLIT.ko and SPLIT.en with one sentence per line, and SPLIT.links with their alignments in
+    Pharaoh format: 0-2 links the first Korean word to the third English word, 0p2 is a possible link.
 
     Examples:
 
@@ -191,12 +193,12 @@ def korean(
 
 @data.command()
 def sample(
-    count: Annotated[int, typer.Option("--count", "-n", help="How many sentences.", min=1)] = 3,
+    count: Annotated[int, typer.Option("--count", "-n", help="Number of sentences.", min=1)] = 3,
     split: Annotated[str, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = "train",
-    seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     grammar: Grammar = VERSION,
 ) -> None:
-    """Show sentences of the built-in Korean-English corpus, with which word says which.
+    """Show sentences of the built-in Korean-English corpus with their word alignments.
 
     Examples:
 
@@ -207,7 +209,7 @@ def sample(
     console = Console(highlight=False)
     for example in korean_english(split, count, seed, grammar):
         console.print(Padding(drawn(example), (0, 0, 1, 0)))
-    console.print(Text("full: surely the same; half: part of the same", style="dim"))
+    console.print(Text("full: sure link; half: possible link", style="dim"))
 
 
 def drawn(example: Example) -> Any:

@@ -28,9 +28,9 @@ TOLERANCE = 1e-3
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, to be put in a bug report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
 ) -> None:
-    """Say what this machine has and what it lacks, and check that the essentials work.
+    """Check the installation: versions, devices, optional packages and a small computation.
 
     Exits with 0 if all that is necessary is well, with 1 if not. No folder or user is named.
 

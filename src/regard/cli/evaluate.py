@@ -34,60 +34,67 @@ __all__ = ["evaluate"]
 
 SENTENCES = 1000
 
-Run = Annotated[Path | None, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]
-Source = Annotated[str | None, typer.Option(metavar="FILE", help="Sentences, one a line.")]
+Run = Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
+Source = Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences, one per line.")]
 Target = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE", help="What people made of them; given again, another translation of each."),
+    typer.Option(metavar="FILE", help="References, parallel to --source; repeat for several references."),
 ]
 Translations = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Translations that are there already, instead of a run.")
+    str | None, typer.Option(metavar="FILE", help="Evaluate the translations in this file instead of a run.")
 ]
 Split = Annotated[
-    str | None, typer.Option(help="Of the built-in corpus, instead of files: test, long or valid.")
+    str | None, typer.Option(help="Split of the built-in corpus, instead of files: test, long or valid.")
 ]
-Sentences = Annotated[int, typer.Option(help="Of --split: how many.", min=1)]
-COMPARED, COUNTED = "Links that people drew", "How scores are counted"
+Sentences = Annotated[int, typer.Option(help="With --split: number of sentences.", min=1)]
+COMPARED, COUNTED = "Gold alignments", "Scores"
 
 Gold = Annotated[
     Path | None,
     typer.Option(
-        "--alignment", metavar="FILE", help="Their links, in Pharaoh format.", rich_help_panel=COMPARED
+        "--alignment", metavar="FILE", help="Gold alignments, in Pharaoh format.", rich_help_panel=COMPARED
     ),
 ]
 Base = Annotated[
     int,
     typer.Option(
-        help="Of --alignment: the number of a first word, 0 or 1.", min=0, max=1, rich_help_panel=COMPARED
+        help="With --alignment: the number of the first word, 0 or 1.", min=0, max=1, rich_help_panel=COMPARED
     ),
 ]
 Lowercase = Annotated[
     bool | None,
     typer.Option(
         "--lowercase/--cased",
-        help="All in lower case, or capital letters count; as the run has it.",
+        help="Ignore or respect case. Default: as in the settings of the run.",
         rich_help_panel=COUNTED,
     ),
 ]
 Tokenize = Annotated[
     str | None,
-    typer.Option(help="How BLEU finds words; as the run has it, or 13a.", rich_help_panel=COUNTED),
+    typer.Option(
+        help="sacreBLEU tokenizer. Default: as in the settings of the run, or 13a.", rich_help_panel=COUNTED
+    ),
 ]
 Moses = Annotated[
     str | None,
-    typer.Option(metavar="LANGUAGE", help="BLEU as papers have it too, say of en.", rich_help_panel=COUNTED),
+    typer.Option(
+        metavar="LANGUAGE",
+        help="Also BLEU with Moses tokenization of this language, e.g. en.",
+        rich_help_panel=COUNTED,
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="A file to write the translations to.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations to this file.")]
 PagePath = Annotated[
-    Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of translations.")
+    Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page of translations.")
 ]
 Faithful = Annotated[
-    bool, typer.Option("--faithfulness", help="Say too whether words depend on what was looked at.")
+    bool, typer.Option("--faithfulness", help="Also test whether the attended words determine the output.")
 ]
 Other = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="Of --faithfulness: a run that should look alike.")
+    Path | None,
+    typer.Option(metavar="RUN", help="With --faithfulness: another run to compare the attention with."),
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def evaluate(
@@ -116,7 +123,7 @@ def evaluate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Evaluate translations: BLEU, chrF, TER, exact match (% equal to a reference), perplexity, alignments.
+    """Evaluate translations: BLEU, chrF, TER, exact match (% equal to a reference), perplexity, AER.
 
     Examples:
 
@@ -138,7 +145,7 @@ def evaluate(
     if run is None:
         if translations is None:
             expected = "the folder of a run, or --translations"
-            raise ArgumentError(message("regard evaluate", "what made the translations?", expected=expected))
+            raise ArgumentError(message("regard evaluate", "nothing to evaluate", expected=expected))
         if out is not None or page is not None or faithfulness:
             raise ArgumentError(
                 message("--translations", "--out, --page and --faithfulness are for what a run translates")

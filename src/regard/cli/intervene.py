@@ -46,25 +46,33 @@ NARROW = 36
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
-Sentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="What is translated.")]
+Sentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Source sentence.")]
 Cuts = Annotated[list[str] | None, typer.Option("--cut", metavar="S-T", help="Hide word S from word T.")]
 Forces = Annotated[
     list[str] | None,
-    typer.Option("--force", metavar="S-T", help="Word T looks at word S alone; S-T:0.5 half as much."),
+    typer.Option(
+        "--force",
+        metavar="S-T",
+        help="Force word T to attend to word S only; S-T:0.5 for half of the weight.",
+    ),
 ]
 Erased = Annotated[
     list[int] | None, typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0)
 ]
 Evens = Annotated[
-    list[str] | None, typer.Option("--uniform", metavar="SITE[:HEAD]", help="Look evenly there.")
+    list[str] | None,
+    typer.Option("--uniform", metavar="SITE[:HEAD]", help="Make the attention there uniform."),
 ]
-Drops = Annotated[list[str] | None, typer.Option("--drop", metavar="SITE[:HEAD]", help="Read nothing there.")]
-Place = Annotated[str, typer.Option(help="Where links are cut and forced, * as wildcard.")]
-Head = Annotated[int | None, typer.Option(help="In one head there, from 0 on; in all unless given.", min=0)]
+Drops = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
+]
+Place = Annotated[str, typer.Option(help="Sites where links are cut and forced, * as wildcard.")]
+Head = Annotated[int | None, typer.Option(help="Number of a head, from 0. Default: all heads.", min=0)]
 Data = Annotated[
-    Path | None, typer.Option(metavar="FILE.json", help="Interventions as data, by numbers of tokens.")
+    Path | None, typer.Option(metavar="FILE.json", help="JSON file of interventions, by token numbers.")
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON, not a drawing.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a drawing.")]
 
 
 def intervene(
@@ -87,7 +95,7 @@ def intervene(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate a sentence, change what the model looks at, and translate it again, side by side.
+    """Translate a sentence with and without changes to its attention, side by side.
 
     Links are as regard align prints them, the source word first, counted from 0; in a run with a character
     tokenizer, characters are counted. A target word is one of the first translation; what follows it may
@@ -219,9 +227,9 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     """Two translations in two columns of one width, their weights in the same shades, row beside row."""
     pair = (before, after)
     weights = [entry.weights[:ROWS] for entry in pair]
-    most = max((float(each.max(initial=0.0)) for each in weights), default=0.0) or 1.0
+    most = max((float(each.max(initial=0.0)) for each in weights), default=0.0)
     drawn = [
-        draw(each, entry.target[: each.shape[0]], entry.source[: each.shape[1]], most=most)
+        draw(each, entry.target[: each.shape[0]], entry.source[: each.shape[1]], most=max(most, 1.0))
         for each, entry in zip(weights, pair, strict=True)
     ]
     side = max(cell_len(word) for each in drawn for word in ("", *each.rows))

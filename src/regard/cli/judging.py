@@ -126,7 +126,7 @@ class Report:
     def _rows(self) -> list[tuple[str, float, str]]:
         rows = [(each.name, each.value, each.signature) for each in self.scores]
         if self.perplexity is not None:
-            rows.append(("perplexity", self.perplexity, "of a token of the references"))
+            rows.append(("perplexity", self.perplexity, "per token of the references"))
         if (links := self.alignment) is not None:
             counts = f"{links.proposed:,} links proposed, {links.sure:,} sure"
             rows.append(("AER", 100 * links.error_rate, counts))

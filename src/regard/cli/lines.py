@@ -233,7 +233,7 @@ def tell(notes: Notes, *sides: Lines) -> None:
     repaired = sum(side.repaired for side in sides)
     if repaired:
         lines = "1 line" if repaired == 1 else f"{repaired:,} lines"
-        say(f"{lines} held bytes that are no UTF-8, each replaced by \ufffd")
+        say(f"{lines} had bytes that are not valid UTF-8, each replaced by \ufffd")
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
@@ -251,7 +251,7 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     lines = Lines(files or [STANDARD])
     if lines.keyboard:
-        say("reading what you type; Ctrl-D ends it")
+        say("reading standard input; end with Ctrl-D")
     return lines
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from regard.errors import install_command
+
 __all__ = ["SECTIONS", "Fact", "version"]
 
 LITTLE_SPACE = 1 << 30
@@ -39,7 +41,7 @@ VARIABLES = (
 class Fact:
     """One thing about this machine. state: "well", "lacking" what is of use, or "wrong": it cannot work so.
 
-    >>> Fact("triton", "not installed", "lacking", "pip install regard[kernels]").state
+    >>> Fact("triton", "not installed", "lacking", install_command("kernels")).state
     'lacking'
     """
 
@@ -77,7 +79,7 @@ def software() -> Iterator[Fact]:
         if found is None:
             yield Fact(each.package, "not installed", "wrong", f"pip install '{each.package}>={each.least}'")
         elif each.newer_than(found):
-            yield Fact(each.package, f"{value}: {needed} is needed", "wrong", "pip install -U regard")
+            yield Fact(each.package, f"{value}: {needed} is needed", "wrong", "pip install -U .")
         else:
             yield Fact(each.package, value)
 
@@ -123,7 +125,7 @@ def compiling() -> Iterator[Fact]:
     yield Fact("Python.h", "there" if headers else "missing", "well" if headers else "lacking", hint)
     triton = version("triton") or version("pytorch-triton-rocm")
     needed = torch.cuda.is_available() and triton is None
-    hint = "pip install regard[kernels]" if needed else ""
+    hint = install_command("kernels") if needed else ""
     yield Fact("triton", triton or "not installed", "lacking" if needed else "well", hint)
 
 
@@ -135,7 +137,7 @@ def extras() -> Iterator[Fact]:
     """The optional parts of Regard, as its own metadata names them."""
     asked = {name: each for name, each in requirements().items() if name}
     if not asked:
-        yield Fact("extras", "not known: regard is not installed", "lacking", "pip install regard")
+        yield Fact("extras", "not known: regard is not installed", "lacking", "pip install .")
     for name, packages in asked.items():
         if any(each.package == "regard" for each in packages):
             continue  # it only gathers others
@@ -144,7 +146,7 @@ def extras() -> Iterator[Fact]:
         if not here:
             yield Fact(name, f"not for {platform.system()}")
         elif lacking:
-            yield Fact(name, f"lacks {', '.join(lacking)}", "lacking", f"pip install regard[{name}]")
+            yield Fact(name, f"lacks {', '.join(lacking)}", "lacking", install_command(name))
         else:
             yield Fact(name, ", ".join(f"{each.package} {version(each.package)}" for each in here))
 

@@ -32,7 +32,7 @@ class Page:
             problem = f"{shown(path.name)} does not end in .html"
             raise ArgumentError(message("--page", problem, hint=f"{shown(path.stem) or 'page'}.html"))
         if not path.resolve().parent.is_dir():
-            raise DataError(message(shown(path), "there is no such folder", hint="make it first"))
+            raise DataError(message(shown(path), "there is no such folder", hint="create it first"))
 
     @property
     def wanted(self) -> bool:
@@ -50,4 +50,4 @@ class Page:
             return
         cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MOST else ""
         save_page(self.path, self._entries, title, ". ".join(filter(None, (about, cut))))
-        say(f"{shown(self.path)} shows {cut}" if cut else f"{shown(self.path)} is there to be opened")
+        say(f"Wrote {shown(self.path)}" + (f" with {cut}" if cut else ""))

@@ -17,26 +17,32 @@ __all__ = ["as_options", "given_pairs", "read_choices"]
 
 SourceFiles = Annotated[
     list[Path] | None,
-    typer.Option("--source", metavar="FILE", help="A file of sentences, one a line; may be given again."),
+    typer.Option("--source", metavar="FILE", help="File of source sentences; may be repeated."),
 ]
 TargetFiles = Annotated[
-    list[Path] | None, typer.Option("--target", metavar="FILE", help="Their translations, in the same order.")
+    list[Path] | None,
+    typer.Option("--target", metavar="FILE", help="File of target sentences, parallel to --source."),
 ]
 TabbedFiles = Annotated[
-    list[Path] | None, typer.Option("--tsv", metavar="FILE", help="Or one file with both, between tabs.")
+    list[Path] | None,
+    typer.Option("--tsv", metavar="FILE", help="TSV file of pairs, instead of --source and --target."),
 ]
 JsonFiles = Annotated[
     list[Path] | None,
-    typer.Option("--jsonl", metavar="FILE", help="Or one file of JSON objects, one a line."),
+    typer.Option("--jsonl", metavar="FILE", help="JSON lines file of pairs."),
 ]
-Columns = Annotated[str, typer.Option(help="Of --tsv: two numbers from 1 on, or names in its first line.")]
-Fields = Annotated[str, typer.Option("--fields", help="Of --jsonl: two names; a.b is b inside of a.")]
+Columns = Annotated[
+    str, typer.Option(help="Columns of --tsv: two numbers from 1, or two names of its header.")
+]
+Fields = Annotated[
+    str, typer.Option("--fields", help="Fields of --jsonl: two names; a.b is field b inside field a.")
+]
 Chosen = Annotated[
     list[str] | None,
     typer.Option(
         "--choose",
         metavar="NAME=VALUE",
-        help="What is done with odd pairs: invalid=replace, uneven=skip, longest=200, ...",
+        help="What to do with pairs that have problems: invalid=replace, uneven=skip, longest=200, ...",
     ),
 ]
 

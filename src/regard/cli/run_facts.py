@@ -72,8 +72,8 @@ class RunFacts:
     def standing(self) -> str:
         """Where training stands, in a word or a sentence."""
         if self.progress is None:
-            return "begun, and nothing saved yet"
-        return self.progress.ended or "not at its end"
+            return "started, no checkpoint yet"
+        return self.progress.ended or "not finished"
 
     def written(self) -> dict[str, Any]:
         """As JSON has it."""

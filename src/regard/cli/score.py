@@ -29,7 +29,9 @@ __all__ = ["score"]
 AT_ONCE = 4096
 """Pairs read before they are scored."""
 
-Tokens = Annotated[bool, typer.Option("--tokens", help="A JSON object a line, with the score of each token.")]
+Tokens = Annotated[
+    bool, typer.Option("--tokens", help="Print one JSON object per line, with the score of each token.")
+]
 
 
 def score(
@@ -44,7 +46,7 @@ def score(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability that a model gives to each target, its end counted; one number a line.
+    """Print the log-probability of each target sentence, including </s>; one number per line.
 
     The perplexity of them all, e to the mean of what a token costs, goes to standard error.
 

@@ -1,4 +1,4 @@
-"""The options that commands with a trained run share: which weights, where, and how to search."""
+"""Options shared by the commands that use a trained run: checkpoint, device and decoding."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["chosen_search", "described", "opened"]
 
-SEARCHING, MACHINE = "Searching", "Which weights, and where"
+SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 BEAM = 5
-"""How many beginnings are kept unless told otherwise."""
+"""The default beam size."""
 
 
-def _option(text: str, panel: str = SEARCHING, **limits: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel, show_default=False, **limits)
+def _option(text: str, panel: str = SEARCHING, default: str | bool = True, **limits: Any) -> Any:
+    """default: shown in the help if the parameter itself has none."""
+    return typer.Option(help=text, rich_help_panel=panel, show_default=default, **limits)
 
 
-SourceFile = Annotated[str, typer.Option(metavar="FILE", help="Sentences, one a line; - is standard input.")]
-TargetFile = Annotated[str, typer.Option(metavar="FILE", help="Their translations, in the same order.")]
+SourceFile = Annotated[
+    str, typer.Option(metavar="FILE", help="Source sentences, one per line; - is standard input.")
+]
+TargetFile = Annotated[str, typer.Option(metavar="FILE", help="Target sentences, parallel to the source.")]
 OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="The file to write to, not standard output.")
+    Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of standard output.")
 ]
 PageFile = Annotated[
-    Path | None, typer.Option("--page", metavar="FILE.html", help="Write a page of alignments.")
+    Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page with the alignments.")
 ]
 Unit = Annotated[
     str,
@@ -39,29 +42,36 @@ Unit = Annotated[
         help="Unit to align: word, character or auto (characters if the run has a character tokenizer).",
     ),
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]
-Size = Annotated[int | None, _option(f"How many beginnings are kept; {BEAM} unless given.", min=1)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
+Size = Annotated[int | None, _option("Beam size.", default=str(BEAM), min=1)]
 Penalty = Annotated[
-    str | None, _option("Higher favours longer sentences; 0.6 unless given, average:1 by the mean.")
+    str | None,
+    _option(
+        "Length penalty: higher values favour longer translations. average:1 ranks by the mean "
+        "log-probability of the tokens.",
+        default="0.6",
+    ),
 ]
-Best = Annotated[int, _option("So many translations of each line, the best first.", min=1)]
-Greedily = Annotated[
-    bool, typer.Option("--greedy", help="The best token each time.", rich_help_panel=SEARCHING)
-]
+Best = Annotated[int, _option("Number of translations to return per line, best first (n-best).", min=1)]
+Greedily = Annotated[bool, typer.Option("--greedy", help="Greedy search.", rich_help_panel=SEARCHING)]
 Drawn = Annotated[
-    bool, typer.Option("--sample", help="Draw tokens by their probability.", rich_help_panel=SEARCHING)
+    bool, typer.Option("--sample", help="Sample tokens from the model.", rich_help_panel=SEARCHING)
 ]
-Temperature = Annotated[float | None, _option("Of --sample: below 1 the probable becomes more so.")]
-TopK = Annotated[int | None, _option("Of --sample: draw among so many.", min=0)]
-TopP = Annotated[float | None, _option("Of --sample: draw among the first with so much probability.")]
-Seed = Annotated[int | None, _option("Of --sample: another seed draws others.", min=0)]
-MaxLength = Annotated[int | None, _option("The most tokens that a translation may have.", min=1)]
-Longest = Annotated[int, _option("How many tokens are read at once; 512 unless given.", min=2)]
-Overlong = Annotated[str, _option(f"What is done with longer lines: {' or '.join(OVERLONG)}.")]
-BatchTokens = Annotated[int, _option("Tokens that are worked on at once; 4096 unless given.", MACHINE, min=1)]
-Which = Annotated[str, _option("best, latest, or the number of a step; best unless given.", MACHINE)]
-Device = Annotated[str, _option("cpu, cuda, mps, or auto for the best there is.", MACHINE)]
-Threads = Annotated[int | None, _option("How many cores torch may use.", MACHINE, min=1)]
+Temperature = Annotated[
+    float | None, _option("With --sample: temperature; below 1 is less random.", default="1")
+]
+TopK = Annotated[int | None, _option("With --sample: sample from the k most probable tokens.", min=0)]
+TopP = Annotated[
+    float | None, _option("With --sample: sample from the most probable tokens that sum to this probability.")
+]
+Seed = Annotated[int | None, _option("With --sample: random seed.", min=0)]
+MaxLength = Annotated[int | None, _option("Maximum number of tokens of a translation.", min=1)]
+Longest = Annotated[int, _option("Maximum number of source tokens; see --overlong.", min=2)]
+Overlong = Annotated[str, _option(f"What to do with longer lines: {' or '.join(OVERLONG)}.")]
+BatchTokens = Annotated[int, _option("Batch size in tokens.", MACHINE, min=1)]
+Which = Annotated[str, _option("Checkpoint: best, latest, or the number of a step.", MACHINE)]
+Device = Annotated[str, _option("cpu, cuda, mps, or auto (the fastest available).", MACHINE)]
+Threads = Annotated[int | None, _option("Number of CPU threads.", MACHINE, min=1)]
 
 
 def opened(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
@@ -120,14 +130,14 @@ def chosen_search(
 
 
 def described(search: Search) -> str:
-    """How was searched, in a few words, to stand on a page.
+    """The search as a short text, for pages.
 
     >>> described(Beam(size=5)), described(Greedy())
-    ('found by a beam of 5', 'the best token each time')
+    ('beam search, beam size 5', 'greedy search')
     """
     if isinstance(search, Beam):
-        return f"found by a beam of {search.size}"
-    return "the best token each time" if isinstance(search, Greedy) else "drawn at random"
+        return f"beam search, beam size {search.size}"
+    return "greedy search" if isinstance(search, Greedy) else "sampled"
 
 
 def _length(given: str | None) -> Length:

@@ -1,4 +1,4 @@
-"""regard show: what a run is, where it stands, how good it has become; of several, a table."""
+"""regard show: the settings, progress and scores of a run; for several runs, a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.cli.run_facts import RunFacts, facts_of
 from regard.data.reading import printable, shown
 from regard.errors import DataError, RegardError, message
 from regard.training.journal import strict
-from regard.training.live import TITLES, in_time, in_words
+from regard.training.live import TITLES, best_title, in_time, in_words
 
 __all__ = ["show", "sparkline"]
 
@@ -32,14 +32,16 @@ WIDEST = 24
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs: regard train --out.")]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --out.")
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def show(runs: Runs, as_json: AsJSON = False) -> None:
-    """Say what a run is: model, data, settings, where training stands, how it was judged, what is whole.
+    """Show the model, data, settings, progress, scores and checkpoints of a run.
 
-    Of several runs, a table to compare them; folders that are none are named and passed over.
+    For several runs, a table compares them; folders that are not run folders are reported and skipped.
 
     Examples:
 
@@ -75,14 +77,18 @@ def _those_that_are(runs: Sequence[Path]) -> Iterator[RunFacts]:
         count += 1
         yield found
     if not count:
-        raise DataError(message("regard show", "none of these is a run", hint="regard train --out makes one"))
+        raise DataError(
+            message(
+                "regard show", "none of these is a run folder", hint="regard train --out FOLDER creates one"
+            )
+        )
 
 
 def told_of(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
     """All that is told of one run, part by part."""
     yield _listed(shown(facts.folder), dict(_about(facts)))
     judged = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
-    curves = {"loss in training": facts.losses, "loss in evaluations": judged}
+    curves = {"training loss": facts.losses, "validation loss": judged}
     for name, points in curves.items():
         if len(points) > 1:
             yield Text(name, style="cyan")
@@ -113,8 +119,8 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.changed:
         yield "settings", ", ".join(f"{name} {_value(value)}" for name, value in facts.changed.items())
     if facts.averaged is not None:
-        yield "made of", str(facts.averaged)
-    yield "stands", _stands(facts)
+        yield "average", str(facts.averaged)
+    yield "progress", _stands(facts)
 
 
 def _stands(facts: RunFacts) -> str:
@@ -123,7 +129,7 @@ def _stands(facts: RunFacts) -> str:
     if at is None:
         return facts.standing
     step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
-    epochs = f"{at.epoch} whole epochs" if at.epoch != 1 else "1 whole epoch"
+    epochs = f"{at.epoch} complete epochs" if at.epoch != 1 else "1 complete epoch"
     return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.standing}"
 
 
@@ -190,7 +196,8 @@ def _evaluations(facts: RunFacts, console: Console) -> Table:
     star = "*" if console.options.ascii_only else "★"
     for each in shown_rows:
         cells = [in_words(name, each[name]) if name in each else "" for name in names]
-        table.add_row(f"{each.get('step', 0):,}", *cells, Text(star if each is best else "", style="yellow"))
+        mark = f"{star} {best_title(facts.judged_by)}" if each is best else ""
+        table.add_row(f"{each.get('step', 0):,}", *cells, Text(mark, style="yellow"))
     return table
 
 
@@ -199,7 +206,7 @@ def _checkpoints(facts: RunFacts) -> Table:
     for name in ("checkpoint", "size", "", ""):
         table.add_column(name, justify="right" if name else "left", overflow="fold")
     for each in facts.checkpoints:
-        state = Text(printable(each.damage), style="bold red") if each.damage else Text("whole")
+        state = Text(printable(each.damage), style="bold red") if each.damage else Text("intact")
         table.add_row(
             f"{each.step:,}",
             f"{each.size / 2**20:,.1f} MiB",
@@ -219,19 +226,26 @@ def _briefly(count: int) -> str:
 
 
 def compared(found: list[RunFacts]) -> Table:
-    """Several runs in a table, a row each."""
+    """A table with a row for each run; it names the score that selected the best checkpoint."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = [shown(os.path.relpath(each.folder)) for each in found]
     names = [min(name, shown(each.folder), key=len) for name, each in zip(names, found, strict=True)]
     widest = min(max(map(len, names), default=0), WIDEST)
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
-    for name in ("weights", "step", "loss", "BLEU", "time"):
+    criteria = sorted({each.judged_by for each in found})
+    scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
+    differ = ["best by"] if len(criteria) > 1 else []
+    titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
+    for name in ("weights", "step", *(titles.get(score, score) for score in scored), *differ, "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("training", overflow="fold")
+    if not differ:
+        table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
+        table.caption_justify = "left"
+    table.add_column("status", min_width=9, overflow="fold")
     for place, each in zip(names, found, strict=True):
         best, at = each.best or {}, each.progress
-        scores = [in_words(name, best[name]) if name in best else "" for name in ("loss", "bleu")]
+        scores = [in_words(name, best[name]) if name in best else "" for name in scored]
         step = "" if at is None else f"{at.step:,}"
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
         table.add_row(
@@ -240,6 +254,7 @@ def compared(found: list[RunFacts]) -> Table:
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
+            *([titles.get(each.judged_by, each.judged_by)] if differ else []),
             "" if at is None else in_time(at.seconds),
             Text(printable(each.standing)),
         )

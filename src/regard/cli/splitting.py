@@ -36,14 +36,12 @@ PARTS = ("train", "test")
 """What the names of the files begin with."""
 
 HeldOutPairs = Annotated[
-    int, typer.Option("--held-out", metavar="N", help="How many pairs to test by, at most.", min=1)
+    int, typer.Option("--held-out", metavar="N", help="Maximum number of pairs to hold out.", min=1)
 ]
-Seed = Annotated[int, typer.Option(help="Another seed holds out others.")]
-Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to put the files in.")]
-Names = Annotated[
-    str, typer.Option(help="What the names of the files end in: en,de makes train.en, train.de.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
+Names = Annotated[str, typer.Option(help="Suffixes of the file names: en,de writes train.en and train.de.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 
 
 def split(
@@ -64,9 +62,9 @@ def split(
 
     Writes four files of plain text, one sentence per line: train.source and train.target, test.source and
     test.target. Which pairs are held out depends on the sentences and the seed, not on their order. Duplicate
-    pairs are written once. Training pairs whose target is in the test set are left out and counted; where
-    that would leave out more than half of them (a few labels, repeated many times), only sources are kept
-    disjoint, and the report says so.
+    pairs are written once. Training pairs whose target is in the test set are dropped and counted; where that
+    would drop more than half of them (a few labels, repeated many times), only sources are kept disjoint, and
+    the report says so.
 
     Examples:
 

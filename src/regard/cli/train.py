@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.columns import two_columns, two_names
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, printable
 
 if TYPE_CHECKING:
     from regard.tasks.translation.estimating import Estimate
@@ -53,9 +54,14 @@ Pieces = Annotated[
 Guided = Annotated[float | None, _several("Weight of the guided-alignment loss (0 disables it).", TRAINING)]
 Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
 Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
-Recipe = Annotated[Path | None, _several("TOML file of settings; options override it.", RUN)]
+Recipe = Annotated[Path | None, _several("TOML file of settings (a recipe); options override it.", RUN)]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="One setting: section.name=value.", rich_help_panel=RUN)
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="One setting, e.g. training.rate=0.001; may be repeated. --dry-run lists all.",
+        rich_help_panel=RUN,
+    ),
 ]
 Minutes = Annotated[
     float | None,
@@ -118,7 +124,7 @@ def train(
     init_from: Start = None,
     dry_run: Dry = False,
 ) -> int:
-    """Train a translator on sentence pairs, into a run folder.
+    """Train a translator on sentence pairs and write it to a run folder.
 
     Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
     speed of this machine, unless they are set. Ctrl-C, SIGTERM and SIGHUP save and stop; --resume
@@ -138,6 +144,7 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
+    _print_inputs(out, source, target, tsv, jsonl, built_in, resume)
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
     from regard.training.interrupting import EXIT_STATUS
@@ -158,17 +165,52 @@ def train(
     if dry_run:
         _print_estimate(estimate(given, out, resume=resume, change=change, machine=Machine(device, threads)))
         return 0
-    console = Console(stderr=True, highlight=False)
-    machine = Machine(device, threads)
+    console, machine = Console(stderr=True, highlight=False), Machine(device, threads)
     outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
     if outcome.interrupted:
+        text = f"Saved a checkpoint. To continue: regard train --out {out} --resume"
         with suppress(OSError):  # after SIGHUP there may be no terminal
-            console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
+            console.print(Text(text), soft_wrap=True)
         return EXIT_STATUS[outcome.interrupted]
     if outcome.warning:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
-    console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
+    text = f'Finished training {out}. Next: regard translate {out} --text "..." --draw'
+    console.print(Text(text), soft_wrap=True)
     return 0
+
+
+def _print_inputs(
+    out: Path,
+    source: list[str] | None,
+    target: list[str] | None,
+    tsv: list[str] | None,
+    jsonl: list[str] | None,
+    built_in: str | None,
+    resume: bool,
+) -> None:
+    """Print what is read, before torch is imported, so that the terminal is never silent for seconds."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    files = [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())]
+    if files:
+        text = ", ".join(f"{_name(path)} ({_size(path)})" for path in files)
+    elif built_in:
+        text = f"the built-in corpus {built_in}"
+    else:
+        text = _name(out) if resume else "the settings"
+    Console(stderr=True, highlight=False).print(Text(f"reading {text} ..."), soft_wrap=True)
+
+
+def _name(path: str | Path) -> str:
+    return printable(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def _size(path: str) -> str:
+    try:
+        size = os.path.getsize(path)
+    except (OSError, ValueError):
+        return "not found"
+    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _read(recipe: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""regard translate: lines in, as many translations out."""
+"""regard translate: one translation for each line."""
 
 from __future__ import annotations
 
@@ -48,18 +48,23 @@ AT_ONCE = 4096
 """Lines read before they are translated: sorted by length they fill batches better."""
 
 Files = Annotated[
-    list[str] | None, typer.Argument(metavar="FILES", help="A line a sentence; - is standard input.")
+    list[str] | None,
+    typer.Argument(metavar="FILES", help="Files with one sentence per line; - is standard input."),
 ]
 Given = Annotated[
-    list[str] | None, typer.Option("--text", metavar="LINE", help="A line to translate, here and now.")
+    list[str] | None, typer.Option("--text", metavar="LINE", help="A sentence to translate; may be repeated.")
 ]
-Scores = Annotated[bool, typer.Option("--scores", help="Put the log-probability and a tab before each.")]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw each with its alignment, in place of bare text.")]
-Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write alignments, in Pharaoh format.")]
+Scores = Annotated[
+    bool, typer.Option("--scores", help="Print the log-probability and a tab before each translation.")
+]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw each translation with its attention.")]
+Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the alignments in Pharaoh format.")]
 Weighted = Annotated[
-    bool, typer.Option("--probabilities", help="Of --alignments: weights too, 0-0:0.830 2-1:0.512.")
+    bool, typer.Option("--probabilities", help="With --alignments: write the weights too, as in 0-0:0.830.")
 ]
-AtOnce = Annotated[int | None, typer.Option(help="Lines read before any is translated.", min=1)]
+AtOnce = Annotated[
+    int | None, typer.Option(help="Number of lines to read before they are translated.", min=1)
+]
 
 
 def translate(
@@ -91,12 +96,12 @@ def translate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate lines: as many out as in, in the same order, whatever they hold.
+    """Translate text, one line of output for each line of input.
 
     Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
-    too long or did not end, and, for a word or character tokenizer, words never seen in training. With
-    --best N, each translation is a line of tab-separated fields: number of the source line, from 1; rank;
-    ranking score, with the length penalty; log-probability; text. A line translated in parts has only one.
+    too long or did not end, and words that are not in the vocabulary. With --best N, each translation is a
+    line of tab-separated fields: number of the source line, from 1; rank; ranking score, with the length
+    penalty; log-probability; text. A line translated in parts has only one translation.
 
     Examples:
 

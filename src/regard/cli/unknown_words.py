@@ -1,4 +1,4 @@
-"""Report words (or characters) that a model has never seen: which, and in which line."""
+"""Report words (or characters) that the vocabulary of a model does not cover: which, and in which line."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from regard.decoding import Scored
 __all__ = ["UnknownWords"]
 
 NAMED = 8
-"""How many words are named with their line, for each side; the others are counted."""
+"""Number of words listed with their line, for each side; the others are counted."""
 
 LONGEST = 40
-"""Longer words are cut."""
+"""Longer words are truncated."""
 
 
 @dataclass
 class UnknownWords:
-    """Collects what became "<unk>" over many lines; memory and output are bounded.
+    """Collects unknown words over many lines; memory and output are bounded.
 
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
     >>> print(*words.report())
-    1 source word was never seen in training and is read as <unk>: 'aardvark' (line 3)
+    1 source word is not in the vocabulary of the model: 'aardvark' (line 3)
     """
 
     named: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class UnknownWords:
     lines: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
-        """Keep those of the line of this number, from 1 on."""
+        """Add the unknown words of a line; lines are numbered from 1."""
         sides = (("source", pair.units[0], pair.unknown), ("target", pair.units[1], pair.unknown_target))
         for side, unit, unknown in sides:
             if unknown:
@@ -44,15 +44,14 @@ class UnknownWords:
                 self.lines[name] = self.lines.get(name, 0) + 1
 
     def report(self) -> Iterator[str]:
-        """A line for each side that has any."""
+        """One line of text for each side with unknown words."""
         for name, kept in self.named.items():
             count = self.count[name]
             which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in kept)
             more = count - len(kept)
             rest = f", and {more:,} more; {self.lines[name]:,} lines in all" if more else ""
-            many = f"{count:,} {name}s were" if count > 1 else f"1 {name} was"
-            be = "are" if count > 1 else "is"
-            yield f"{many} never seen in training and {be} read as <unk>: {which}{rest}"
+            many = f"{count:,} {name}s are" if count > 1 else f"1 {name} is"
+            yield f"{many} not in the vocabulary of the model: {which}{rest}"
 
     def say(self) -> None:
         """Write the report to standard error."""

@@ -1,4 +1,4 @@
-"""regard view: what a run looked at for one sentence, in the terminal or as a picture."""
+"""regard view: the attention of a run for one sentence, in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -42,33 +42,38 @@ OWN = ("self", "rollout")
 
 SPECIALS = ("show", "hide", "renormalise")
 
-SEEING = "What is shown"
+SEEING = "View"
 
 
 def _option(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=SEEING, show_default=False, **more)
+    return typer.Option(*names, help=text, rich_help_panel=SEEING, **more)
 
 
-Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file that --out x.seen wrote.")
-]
-Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="What the model is to read.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --out x.seen.")]
+Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Source sentence.")]
 Target = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="A translation to look at, not the model's own.")
+    str | None,
+    typer.Option(metavar="TEXT", help="Show the attention for this translation instead of the model's own."),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view), or .seen (data)."),
+    typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."),
 ]
 LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
 View = Annotated[
-    str, _option(f"{LISTED}; matrix unless given. long draws long sequences, of files that hold some.")
+    str,
+    _option(f"One of {LISTED}; or long, for .seen files with long sequences."),
 ]
-Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
-Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
+Place = Annotated[
+    str | None, _option("Names of attention sites, * as wildcard. Default: those that attend to the source.")
+]
+Head = Annotated[int | None, _option("Number of a head, from 0. Default: the mean of all heads.", min=0)]
 Word = Annotated[
     str | None,
-    _option("For word, shaded and steps: one word, as text (the second of several: word:2) or its number."),
+    _option(
+        "One word, as text (word:2 for its second occurrence) or by number: a source word for --view word, a "
+        "target word for shaded and steps."
+    ),
 ]
 Subwords = Annotated[
     bool | None,
@@ -77,8 +82,8 @@ Subwords = Annotated[
         "--subwords/--words",
     ),
 ]
-Specials = Annotated[str, _option(f"What is no word, such as `</s>`: {', '.join(SPECIALS)}.")]
-ByValues = Annotated[bool, _option("Weights times the norms of what was read.", "--by-values")]
+Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.")]
+ByValues = Annotated[bool, _option("Multiply weights by the norms of the values.", "--by-values")]
 
 
 def view(
@@ -101,14 +106,14 @@ def view(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Translate one sentence and show what each word looked at: in the terminal, or as a file.
+    """Translate one sentence and show its attention, in the terminal or in a file.
 
-    A file that ends in .html is one page with every view; .seen keeps the numbers, so that they can be
-    viewed again later without the model. PNG, PDF and GIF need `pip install regard[view]`.
+    An .html file is one page with every view; a .seen file keeps the numbers, which can be viewed later
+    without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    Under a picture stands what it costs the words said, in nats of log-probability, if the source word that
-    each looked at most is hidden from it, and what other words cost: docs/faithfulness.md says how. With
-    --site and --head, it is what was looked at there.
+    The line under a picture says how many nats of log-probability the target words lose if the source word
+    that each attends to most is hidden, and how many if a random word is hidden; docs/faithfulness.md
+    explains it. With --site and --head, this is measured for them.
 
     Examples:
 
@@ -134,9 +139,7 @@ def view(
         seen = _kept(run, sentence, target, view)
     else:
         if not (sentence or "").strip():
-            raise ArgumentError(
-                message("regard view", "there is no sentence to read", hint='regard view RUN "..."')
-            )
+            raise ArgumentError(message("regard view", "no sentence is given", hint='regard view RUN "..."'))
         unit = "word" if subwords is False else "auto"
         translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
         sentence = translator.prepare(sentence or "")
@@ -193,7 +196,7 @@ def _check(view: str, specials: str, out: Path | None) -> None:
         problem = f"{shown(out.name)} does not say what to write"
         raise ArgumentError(message("--out", problem, expected=f"a name ending in {', '.join(known)}"))
     if not out.resolve().parent.is_dir():
-        raise DataError(message(shown(out), "there is no such folder", hint="make it first"))
+        raise DataError(message(shown(out), "there is no such folder", hint="create it first"))
 
 
 def _kept(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
@@ -242,12 +245,12 @@ def _write(seen: Seen, path: Path) -> None:
     """Everything that was seen, as a page or as data."""
     if path.suffix.lower() == KEPT:
         seen.save(path)
-        say(f"{shown(path)} is there to be viewed: regard view {shown(path)}")
+        say(f"Wrote {shown(path)}; to view it: regard view {shown(path)}")
         return
     from regard.viewing import explore
 
     explore(seen, path)
-    say(f"{shown(path)} is there to be opened")
+    say(f"Wrote {shown(path)}")
 
 
 def _show(drawn: Picture, out: Path | None) -> None:
@@ -259,5 +262,4 @@ def _show(drawn: Picture, out: Path | None) -> None:
         hints = drawn.save(out)
     for hint in hints:
         say(hint)
-    what = f"{len(drawn.papers)} files beside {shown(out)} are" if several else f"{shown(out)} is"
-    say(f"{what} there to be opened")
+    say(f"Wrote {len(drawn.papers)} files beside {shown(out)}" if several else f"Wrote {shown(out)}")

@@ -29,14 +29,14 @@ are labels, and only sources are kept disjoint."""
 class HeldOut:
     """Pairs to train on and pairs held out: `train, valid = hold_out(...)`.
 
-    duplicates: pairs left out because the same pair came before. shared: pairs left out of train because
-    their target is held out. dropped: pairs that the choices of the pairs had dropped before; pairs.inspect()
-    lists them. disjoint: "both" where train and valid share no source and no target, "source" where they
+    duplicates: pairs dropped because the same pair came before. shared: pairs dropped from train because
+    their target is held out. dropped: pairs that the data check had dropped before; pairs.inspect() lists
+    them. disjoint: "both" where train and valid share no source and no target, "source" where they
     share targets. why: the reason for "source"; "" otherwise. str() is the report in one line.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> print(hold_out(pairs_from_lists(["a", "b", "c", "c"], ["1", "2", "3", "3"]), count=1))
-    2 pairs to train on, 1 held out; left out: 1 the same as one before, 0 whose target is held out, 0 dropped
+    2 training pairs, 1 held out; dropped: 1 duplicate, 0 whose target is held out, 0 by the data check
     """
 
     train: Pairs
@@ -53,8 +53,9 @@ class HeldOut:
     def __str__(self) -> str:
         shared = f"{self.shared:,} whose target is held out, " if self.disjoint == "both" else ""
         report = (
-            f"{len(self.train):,} pairs to train on, {len(self.valid):,} held out; left out: "
-            f"{self.duplicates:,} the same as one before, {shared}{self.dropped:,} dropped"
+            f"{len(self.train):,} training pairs, {len(self.valid):,} held out; dropped: "
+            f"{self.duplicates:,} duplicate{'' if self.duplicates == 1 else 's'}, {shared}"
+            f"{self.dropped:,} by the data check"
         )
         return f"{report}; held out by source only: {self.why}" if self.disjoint == "source" else report
 

@@ -28,7 +28,7 @@ __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 
 EXAMPLES = 3
 REFUSED = "refused"
-COLUMNS, NUMBERS = ("what", "pairs", "dropped", "done", "first"), ("pairs", "dropped")
+COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
 """The columns of a report, and those of them that hold numbers."""
 
 DONE = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
@@ -113,7 +113,7 @@ class Report:
                 rows.append((each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first))
         if self.refused is not None and not any(row[3] == REFUSED for row in rows):
             rows.append((str(self.refused), "", "", REFUSED, ""))
-        return rows or [("nothing odd", "0", "0", "", "")]
+        return rows or [("none", "0", "0", "", "")]
 
     def __rich__(self) -> Table:
         table = Table(title=self._title, title_justify="left", title_style="bold")
@@ -289,7 +289,7 @@ class _Tally:
             again = numpy.sort(order[1:][keys[order][1:] == keys[order][:-1]])[:EXAMPLES]
             positions = numpy.delete(numpy.arange(len(keys) + len(lost)), lost)[again]
             examples = [Example(int(p) + 1, self._place(int(p)), "") for p in positions]
-        return Finding("duplicate", "the same pair again", count, "kept here", 0, tuple(examples))
+        return Finding("duplicate", "duplicate pair", count, "kept; a split drops it", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
         """Lines that fit the line before or after their own better: each file lacks a line, at two places."""

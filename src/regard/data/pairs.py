@@ -25,7 +25,7 @@ from regard.data.examining import Block, Examiner
 from regard.data.inspection import Report, inspect_pairs, refusal
 from regard.data.origins import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.reading import checked_path, shown
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, install_command, message
 
 __all__ = ["Pair", "Pairs", "pairs_from_dataset", "pairs_from_lists", "read_pairs"]
 
@@ -227,7 +227,7 @@ def pairs_from_dataset(
     """
     if isinstance(dataset, str):
         hint = (
-            f'datasets.load_dataset({dataset!r}, split="train") loads one (pip install regard[huggingface])'
+            f'datasets.load_dataset({dataset!r}, split="train") loads one ({install_command("huggingface")})'
         )
         raise ArgumentError(
             message("pairs_from_dataset()", "a name, not a dataset", expected="rows with fields", hint=hint)

@@ -19,8 +19,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.choices import KINDS
-from regard.errors import DataError, message
-from regard.untrusted import printable
+from regard.errors import DataError, message, printable
 
 __all__ = ["Marks", "Raw", "checked_path", "printable", "read_blocks", "read_lines", "shown"]
 

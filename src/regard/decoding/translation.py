@@ -30,7 +30,12 @@ DRAWN = 100
 """Of how many words of each side an alignment is drawn: of 10,000 it would be a gigabyte to look at."""
 
 NAMED = 5
-"""How many words that the model has never seen a note names."""
+"""Number of words outside the vocabulary that a note lists."""
+
+END = "</s>"
+"""How EOS is written among pieces."""
+
+WITHOUT_END = "the weight on </s> is not drawn, and rows are not renormalised"
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
@@ -62,8 +67,8 @@ class Scored:
     text: the target. passages: one, or several where the source was too long to be read at once; the other
     fields join them. notes: what had to be done to the line, in words. aligned_at: the sites, the
     head and the step whose attention the alignment is made from. units: what is aligned of the source and of
-    the target, "word" or "character". unknown, unknown_target: the words or characters that the model has
-    never seen and reads as "<unk>".
+    the target, "word" or "character". unknown, unknown_target: the words or characters that the vocabulary
+    of the model does not cover: they are read as "<unk>", or by a subword tokenizer as bytes.
 
     >>> import torch
     >>> from regard.decoding.translation import Passage, Scored
@@ -154,6 +159,7 @@ class Scored:
             notes=self._all_notes,
             reference=reference,
             texts=None if self.units == ("word", "word") else (clean(self.source), clean(self.text)),
+            caption=WITHOUT_END if END in self.source_pieces else "",
         )
 
     @property
@@ -168,7 +174,7 @@ class Scored:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes, and what the model has never seen."""
+        """The notes, and the words that the vocabulary does not cover."""
         sides = (("source", self.unknown), ("target", self.unknown_target))
         return (*self.notes, *(_never_seen(side, unknown) for side, unknown in sides if unknown))
 
@@ -285,10 +291,10 @@ def _corner(alignment: Alignment) -> Tensor:
 
 
 def _never_seen(side: str, unknown: tuple[str, ...]) -> str:
-    """A note on words that the model does not know; the first of them where there are many."""
+    """A note on words that the vocabulary does not cover; only the first of them if there are many."""
     first = list(dict.fromkeys(unknown))
     more = f" and {len(first) - NAMED} more" if len(first) > NAMED else ""
-    return f"never seen in training ({side}): {', '.join(map(repr, first[:NAMED]))}{more}"
+    return f"not in the vocabulary of the model ({side}): {', '.join(map(repr, first[:NAMED]))}{more}"
 
 
 def _units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:

@@ -16,15 +16,12 @@ from regard.decoding.observing import CROSS, check_look, observe, pieces_of
 from regard.decoding.rules import whole
 from regard.decoding.search import Search, search
 from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
-from regard.decoding.translation import Passage, Scored, Translation
+from regard.decoding.translation import END, Passage, Scored, Translation
 from regard.decoding.units import Units, units_of
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models.base import Model
 
 __all__ = ["Translator"]
-
-END = "</s>"
-"""How EOS is written among pieces."""
 
 AT_ONCE = 4096
 """How many lines stream() reads before it translates them: sorted by length they fill batches better."""
@@ -387,8 +384,11 @@ def _checked(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
 
 
 def _unknown(tokenizer: Tokenizer, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
-    """The words or characters of a line that became UNK, where the tokenizer can say which."""
-    return tokenizer.unknown(line) if UNK in tokens and hasattr(tokenizer, "unknown") else ()
+    """The words or characters of a line that the vocabulary does not cover, if the tokenizer reports them."""
+    uncovered = getattr(tokenizer, "uncovered", frozenset({UNK}))
+    return (
+        () if uncovered.isdisjoint(tokens) or not hasattr(tokenizer, "unknown") else tokenizer.unknown(line)
+    )
 
 
 def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, install_command, message
 from regard.evaluation.bleu import References, Score, checked_sentences
 
 __all__ = ["moses_bleu", "moses_words"]
@@ -62,7 +62,7 @@ def moses_words(language: str = "en") -> Callable[[str], str]:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
         from sacremoses.corpus import NonbreakingPrefixes
     except ImportError:
-        problem, hint = "sacremoses is not installed", "pip install regard[moses]"
+        problem, hint = "sacremoses is not installed", install_command("moses")
         raise ArgumentError(message("moses_bleu()", problem, hint=hint)) from None
     # Moses takes English abbreviations for a language it does not know; Japanese and Korean need none.
     known = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}

@@ -226,12 +226,20 @@ class MultiHead(nn.Module):
     def _turned(self, vectors: Tensor, start: int) -> Tensor:
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
+    in_proj_bias, _qkv_same_embed_dim = None, False
+    """nn.TransformerEncoderLayer reads these in eval mode; with these values it calls this module instead of
+    its own fused attention."""
+
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
         """Make a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
 
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
         give the same outputs.
+
+        The copy can replace `self_attn` or `multihead_attn` of nn.TransformerEncoderLayer and
+        nn.TransformerDecoderLayer where they are called without masks. With src_mask, src_key_padding_mask or
+        is_causal=True it raises: masks of torch are not supported.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()

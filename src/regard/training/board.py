@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, install_command, message
 
 __all__ = ["Board"]
 
@@ -31,7 +31,7 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ArgumentError(
-                message("Log(board=...)", "TensorBoard is not installed", hint="pip install regard[board]")
+                message("Log(board=...)", "TensorBoard is not installed", hint=install_command("board"))
             ) from error
         self._open: Callable[..., Any] | None = SummaryWriter
         self._writer: Any = None

@@ -22,7 +22,8 @@ __all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "perplexity"
 ROWS = 5
 """How many evaluations the table shows: the last ones, and the best."""
 
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "ter": "TER"}
+SPEED = "target tokens/s"
 FORMATS = {"bleu": ".1f", "chrf": ".1f", "exact": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
 
 # What a terminal would obey, or what would turn a line around; half a character cannot be written at all.
@@ -31,12 +32,14 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud8
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a training run is: means over the last while, its pace, and what is left.
+    """The state of a training run: means over recent steps, the speed, and the remaining time.
 
-    speed: tokens a second. left: seconds. memory: in words. parts: further losses by name.
+    speed: target tokens per second. left: seconds. memory: as text. parts: further losses by name.
 
-    >>> print(Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB").line())
-    step 1,200/10,000  loss 2.314  perplexity 10.11  rate 3.0e-04  14,200 tokens/s  00:12:31 left  812 MiB
+    >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
+    >>> print(standing.line().replace("  learning", "\\nlearning"))
+    step 1,200/10,000  loss 2.314  perplexity 10.11
+    learning rate 3.0e-04  14,200 target tokens/s  00:12:31 left  812 MiB
     """
 
     step: int
@@ -60,9 +63,9 @@ class Standing:
         cells |= {name: in_words(name, value) for name, value in self.parts.items()}
         if self.norm is not None:
             cells["norm"] = in_words("norm", self.norm)
-        cells["rate"] = f"{self.rate:.1e}"
+        cells["learning rate"] = f"{self.rate:.1e}"
         if self.speed is not None:
-            cells["tokens/s"] = f"{self.speed:,.0f}"
+            cells[SPEED] = f"{self.speed:,.0f}"
         if self.left is not None:
             cells["left"] = in_time(self.left)
         if self.memory:
@@ -71,7 +74,7 @@ class Standing:
 
     def line(self) -> str:
         """All of it in one line, where there is no terminal."""
-        after = {"tokens/s": "{} tokens/s", "left": "{} left", "memory": "{}"}
+        after = {SPEED: f"{{}} {SPEED}", "left": "{} left", "memory": "{}"}
         cells = {name: text for name, text in self.cells().items() if name != "norm"}
         said = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
         return "  ".join((f"step {self.of()}", *said))
@@ -81,18 +84,19 @@ class Standing:
 class Evaluated:
     """How good the model was at a step: scores by name, and whether it was the best so far.
 
-    >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line())
-    evaluation at step 500  loss 2.100  BLEU 31.2  best so far
+    >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line(best_by="bleu"))
+    evaluation at step 500  loss 2.100  BLEU 31.2  best BLEU so far
     """
 
     step: int
     scores: Mapping[str, float]
     best: bool = False
 
-    def line(self) -> str:
-        """All of it in one line."""
+    def line(self, best_by: str = "") -> str:
+        """All of it in one line. best_by: the name of the score that selects the best checkpoint."""
         said = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
-        return "  ".join((f"evaluation at step {self.step:,}", *said, *["best so far"] * self.best))
+        best = [f"{best_title(best_by)} so far"] * self.best
+        return "  ".join((f"evaluation at step {self.step:,}", *said, *best))
 
 
 class Shown:
@@ -130,7 +134,7 @@ class Display:
     >>> Display(Console(file=page)).say("one line", Standing(7, None, 2.0, 1e-3).line())
     >>> print(page.getvalue(), end="")
     one line
-    step 7  loss 2.000  perplexity 7.39  rate 1.0e-03
+    step 7  loss 2.000  perplexity 7.39  learning rate 1.0e-03
     """
 
     def __init__(self, console: Console):
@@ -138,6 +142,7 @@ class Display:
         self.total: int | None = None
         self.standing: Standing | None = None
         self.evaluations: list[Evaluated] = []
+        self.best_by = ""
         self._live: Live | None = None
         self._gone = False
 
@@ -246,9 +251,18 @@ class Display:
         star = "*" if self.console.options.ascii_only else "★"
         for each in rows:
             cells = [in_words(name, each.scores[name]) if name in each.scores else "" for name in names]
-            mark = Text(star, style="yellow") if each is best else Text("")
+            mark = Text(f"{star} {best_title(self.best_by)}" if each is best else "", style="yellow")
             table.add_row(Text(f"{each.step:,}"), *map(Text, cells), mark)
         return table
+
+
+def best_title(name: str) -> str:
+    """A label for the best evaluation, with the score that it is the best by.
+
+    >>> best_title("exact"), best_title("loss"), best_title("")
+    ('best exact match', 'lowest loss', 'best')
+    """
+    return "lowest loss" if name == "loss" else f"best {TITLES.get(name, name)}".strip()
 
 
 def perplexity(loss: float) -> float:

@@ -57,6 +57,7 @@ class Log:
         if not every >= 0:
             raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
         self.total = total
+        self.time_left: Callable[[], float] | None = None
         self.every, self.record, self.clock = every, record, clock
         self._display = Display(Console(highlight=False) if console is None else console)
         self._journal = Journal(path, self._complain)
@@ -123,7 +124,7 @@ class Log:
         if self._display.live and not shown:
             self._display.refresh()
         else:
-            self._display.say(found.line(), *shown)
+            self._display.say(found.line(self.best_by), *shown)
         self._journal.write(
             {"kind": "evaluation", "step": step, **found.scores, "best": best, "time": time.time()}
         )
@@ -213,10 +214,23 @@ class Log:
             self._due = now + self.every
         self._mark = self.clock()
 
+    @property
+    def best_by(self) -> str:
+        """The name of the score that selects the best checkpoint; "" if it is not known."""
+        return self._display.best_by
+
+    @best_by.setter
+    def best_by(self, name: str) -> None:
+        self._display.best_by = name
+
     def _standing(self, means: Means, now: float) -> Standing:
-        """Where the run is. What is left is judged by all time since the first step, evaluations included."""
+        """The state of the run. The remaining time is `time_left()` for a wall-clock budget; otherwise it is
+        estimated from the time since the first step, evaluations included.
+        """
         own, left = means.own(), None
-        if self._first is None:
+        if self.time_left is not None:
+            left = self.time_left()
+        elif self._first is None:
             self._first = self._step, now
         elif self.total is not None and self._step > self._first[0]:
             each = (now - self._first[1]) / (self._step - self._first[0])

@@ -73,6 +73,7 @@ class Trainer:
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
+        self.log.best_by = settings.best
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(self.model, beta=settings.beta, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
@@ -136,6 +137,8 @@ class Trainer:
         at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total
+        if self.settings.minutes is not None:
+            self.log.time_left = lambda: max(self._budget.budget - self._seconds(), 0.0)
         if self._uncaptured:
             self._event("capture", self._uncaptured)
         self._budget.replan_due(self._seconds())  # the parts of the budget that an earlier process used
@@ -163,11 +166,11 @@ class Trainer:
     def _over(self) -> bool:
         at, settings = self.progress, self.settings
         if at.total is not None and at.step >= at.total:
-            at.ended = "all steps are taken"
+            at.ended = "completed all steps"
         elif settings.patience is not None and at.stale >= settings.patience:
-            at.ended = f"no better {settings.best} in {at.stale} evaluations"
+            at.ended = f"{settings.best} has not improved in {at.stale} evaluations"
         elif self._out_of_time:
-            at.ended = f"{settings.minutes:g} minutes are over"
+            at.ended = f"reached the limit of {settings.minutes:g} minutes"
         return bool(at.ended)
 
     def _old(self) -> bool:

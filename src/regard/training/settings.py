@@ -248,7 +248,17 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
 def _unknown(kind: type[BaseModel], keys: list[str], place: str) -> UnknownName:
     inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
     known = _section(kind, keys[:-1]).model_fields
-    return UnknownName(f"setting{inside} of {place}:", keys[-1], known)
+    guess = "" if inside else _inside_a_section(kind, keys[-1])
+    return UnknownName(f"setting{inside} of {place}:", keys[-1], known, guess=guess)
+
+
+def _inside_a_section(kind: type[BaseModel], name: str) -> str:
+    """The full name of a setting that was given without its section: "training.rate"; "" if there is none."""
+    for key in kind.model_fields:
+        section = _section(kind, [key])
+        if isinstance(section, type) and issubclass(section, BaseModel) and name in section.model_fields:
+            return f"{key}.{name}"
+    return ""
 
 
 def _listed(value: Any) -> str:

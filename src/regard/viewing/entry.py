@@ -33,7 +33,7 @@ class Entry(Shown):
     source, target: words. weights: (T, S), an array, a tensor or lists; None where there are none; of the
     first words alone where T or S is less than there are. score: the log-probability. notes: what is to be
     said of it. reference: the correct translation. texts: source and target as text, where words are not
-    what stands between spaces: characters, say.
+    what stands between spaces: characters, say. caption: what to print below the drawing of the weights.
 
     >>> from regard.viewing import Entry
     >>> print(Entry(["나는", "고양이"], ["a", "cat"], [[0.7, 0.3], [0.0, 1.0]], score=-0.75))
@@ -55,6 +55,7 @@ class Entry(Shown):
     notes: Sequence[str] = ()
     reference: str | None = None
     texts: tuple[str, str] | None = None
+    caption: str = ""
 
     def __post_init__(self) -> None:
         for name in ("source", "target", "notes"):
@@ -95,6 +96,8 @@ class Entry(Shown):
             rows, columns = weights.shape
             yield Text()
             yield draw(weights, self.target[:rows], self.source[:columns])
+            if self.caption:
+                yield Text(clean(self.caption), "dim")
             if rows < len(self.target) or columns < len(self.source):
                 yield Text(self.drawn(rows, columns), "dim")
         if below:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.inputs import Drawable, drawable
-from regard.viewing.pictures.choosing import Chosen, Word, chosen, matching
+from regard.viewing.pictures.choosing import Chosen, Word, chosen, matching, place_of
 from regard.viewing.pictures.heads import heads
 from regard.viewing.pictures.ink import label
 from regard.viewing.pictures.lines import lines
@@ -100,11 +100,19 @@ def _lines(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 
 
 def _word(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    return over_time(*_drawn("word", seen, site, head, None, "" if word is not None else title), word=word)
+    found = chosen(seen, site, head)
+    if isinstance(word, str):
+        side = "target" if found.kind == "decoder" else "source"
+        word = place_of(word, found.columns, "picture()", side, found.rows)
+    return over_time(*_values(found, "" if word is not None else title), word=word)
 
 
 def _shaded(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    return shaded(*_drawn("shaded", seen, site, head, None, title), word=word)
+    found = chosen(seen, site, head)
+    if isinstance(word, str):
+        side = "source" if found.kind == "encoder" else "target"
+        word = place_of(word, found.rows, "picture()", side, found.columns)
+    return shaded(*_values(found, title), word=word)
 
 
 def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:

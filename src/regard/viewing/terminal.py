@@ -173,7 +173,8 @@ def draw(
 
     weights: (T, S), an array, a tensor or lists. rows: T words. columns: S words. title: its first line is
     bold. numbers: whether to write each weight in its cell. legend: whether to show the scale below. most:
-    the weight that is drawn lightest, the largest one unless given.
+    the weight at the top of the scale. Default: 1, or the largest weight if that is more; so the same shade
+    means the same weight in every drawing. Give most=weights.max() to see small differences.
 
     >>> from regard.viewing import draw
     >>> print(draw([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
@@ -186,7 +187,8 @@ def draw(
     check_words("draw()", "rows", rows, array, axis=0)
     check_words("draw()", "columns", columns, array, axis=1)
     beside, above = _words(rows, LONGEST_SIDE), _words(columns, LONGEST)
-    return Matrix(array, beside, above, _cleaned_title(title), numbers, legend, brightest)
+    top = brightest if most else max(brightest, 1.0)
+    return Matrix(array, beside, above, _cleaned_title(title), numbers, legend, top)
 
 
 def bars(
@@ -243,7 +245,7 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
 
 
 def _legend(shades: Shades, side: int, most: float) -> Text:
-    """From 0 to the largest weight, in the shades used."""
+    """The scale, from 0 to `most`, in the shades used."""
     line = Text(" " * side).append("0 ", "dim")
     if shades.colour:
         for step in range(12):

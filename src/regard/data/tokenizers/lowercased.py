@@ -27,6 +27,7 @@ class Lowercased(Tokenizer):
     def __init__(self, inner: Tokenizer):
         self.inner, self.size, self.unit = inner, inner.size, inner.unit
         self.fingerprint = f"lowercased {inner.fingerprint}"
+        self.uncovered = inner.uncovered
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         return self.inner.encode(line.lower(), sample=sample, generator=generator)

@@ -69,6 +69,8 @@ class Subwords(Tokenizer):
         self._letters = 0
         self.size = int(self._processor.vocab_size())
         self.fingerprint = hashlib.sha256(model).hexdigest()
+        named = (self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        self.uncovered = frozenset({UNK, *(token for token in named if self._processor.is_byte(token))})
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
@@ -137,6 +139,15 @@ class Subwords(Tokenizer):
         said = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
         # Bytes that a model makes up may be control characters, which must not reach a terminal.
         return clean(self._processor.decode(said))
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        tokens, words = self.encode(line), clean(line).split()
+        spelled = {
+            word
+            for token, word in zip(tokens, self.words(tokens), strict=True)
+            if token in self.uncovered and word >= 0
+        }
+        return tuple(words[word] for word in sorted(spelled))
 
     def serialized(self) -> bytes:
         return self._model

@@ -40,6 +40,8 @@ class Tokenizer(ABC):
     size: int
     fingerprint: str
     unit: str = "word"
+    uncovered: frozenset[int] = frozenset({UNK})
+    """The tokens that stand for what the vocabulary does not cover: UNK, and the bytes of subwords."""
 
     @abstractmethod
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
@@ -100,9 +102,9 @@ class Tokenizer(ABC):
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
-        """The words or characters of a line that are not in the vocabulary, in their order.
+        """The words or characters of a line that the vocabulary does not cover, in their order.
 
-        Empty for subwords, which spell everything in bytes.
+        For subwords: the words with a character that is no piece and is spelled in bytes.
         """
         return ()
 

@@ -39,13 +39,12 @@ TOKENIZERS = ("source.tokenizer", "target.tokenizer")
 """The files of a run folder that hold them; one file serves both sides where the vocabulary is joint."""
 
 HELD_OUT = 1000
-"""How many pairs are kept apart to judge by, of twenty times as many or more; fewer of fewer."""
+"""Number of validation pairs held out; at most a twentieth of all pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The pairs to train on and those to judge by; said: what was found and done, in sentences
-    and reports.
+    """The training and validation pairs. said: what was found in the data and done with it, for the log.
 
     links: the alignment of each training pair, if there are any.
     """
@@ -81,8 +80,11 @@ class Corpus:
     def said(self) -> tuple[str, ...]:
         """What became of pairs that were too long, in sentences."""
         skipped, cut = self.train.skipped, self.valid.truncated
-        found = [f"{skipped:,} pairs are left out: a side has too many tokens"] if skipped else []
-        return (*found, *([f"{cut:,} pairs to judge by are cut: a side has too many tokens"] if cut else []))
+        found = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
+        return (
+            *found,
+            *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
+        )
 
     @classmethod
     def made(
@@ -217,7 +219,7 @@ def _built_in(data: Data) -> Split:
     return Split(
         pairs_from_lists([each.source for each in examples], [each.target for each in examples]),
         pairs_from_lists([each.source for each in valid], [each.target for each in valid]),
-        (f"{len(examples):,} pairs of the built-in corpus to train on, {len(valid):,} to judge by",),
+        (f"built-in corpus: {len(examples):,} training pairs, {len(valid):,} validation pairs",),
         [Links(each.sure, each.possible) for each in examples],
     )
 

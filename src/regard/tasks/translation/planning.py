@@ -88,14 +88,16 @@ SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
 class Workload:
     """What a run trains on, and where.
 
-    pairs: number of training pairs. tokens: number of tokens of one epoch, on the side that has more. device:
-    cpu, cuda or mps. processes: number of processes, each with batches of its own.
+    pairs: number of training pairs. tokens: number of tokens of one epoch, on the side that has more.
+    device: cpu, cuda or mps. processes: number of processes, each with batches of its own. target_tokens:
+    number of target tokens of one epoch, for the text of the plan; None if that side has more.
     """
 
     pairs: int
     tokens: int
     device: str = "cpu"
     processes: int = 1
+    target_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,9 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
     filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
     settings = merged(given, filled, given)
-    return Plan(settings, _sentence(settings, total, epochs, measured), total, measured)
+    share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
+    text = _sentence(settings, share * total, epochs, None if measured is None else share * measured)
+    return Plan(settings, text, total, measured)
 
 
 class _Timing:
@@ -319,7 +323,7 @@ def _rate(family: Family, width: int, batch: int, steps: float) -> float:
 
 
 def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
-    """The choice in words."""
+    """The plan as a sentence; total and speed count target tokens, as the log of the run does."""
     model, training = settings["model"], settings["training"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
     parts = [
@@ -328,8 +332,8 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         f"batches of {training['tokens']:,} tokens",
         f"learning rate {training['rate']:g}",
     ]
-    amount = f"about {total:,.0f} tokens ({epochs:.2g} epochs)"
+    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
     if speed is not None:
         minutes = training["minutes"]
-        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} tokens/s"
+        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
     return f"{', '.join(parts)}: for {amount}"

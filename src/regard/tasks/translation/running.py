@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from regard.data import load_tokenizer
 from regard.errors import ArgumentError, DataError, message
@@ -105,13 +107,31 @@ def train_translation(
         with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
             if processes.first and is_run(folder) != begun:
                 raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
+            say = _progress_lines(console, processes)
+            if not begun:
+                say(f"{len(run.split.train):,} training pairs, {len(run.split.valid):,} validation pairs")
+                say("preparing tokenizers and batches ...")
             corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
             set_threads(machine, folder, device, processes)
             settings, text = run.settings, ""
             if run.incomplete is not None:
+                if run.settings.training.minutes is not None:
+                    say("measuring the speed of this machine ...")
                 plan = plan_run(run.incomplete, corpus, device, processes)
                 settings, text = build(TranslationSettings, plan.settings, "the settings"), plan.text
             return _trained(settings, corpus, folder, device, processes, console, text, lock)
+
+
+def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
+    """A function that prints a line of progress before the first step, in the first process."""
+    shown = Console(highlight=False) if console is None else console
+
+    def say(text: str) -> None:
+        if processes.first:
+            with contextlib.suppress(OSError, ValueError):  # a closed console does not end a run
+                shown.print(Text(text))
+
+    return say
 
 
 def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:

@@ -72,7 +72,8 @@ def plan_run(
     shared: dict[str, Any] = {}
     if processes.first:
         trial = Trial(given, corpus, device)
-        work = Workload(len(corpus.train), epoch_tokens(corpus), torch.device(device).type, processes.world)
+        kind, targets = torch.device(device).type, target_tokens(corpus)
+        work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
         with status("measuring the speed of this machine"):
             plan = make_plan(given, work, trial.speed)
             if timed and plan.tokens_per_second is None:

@@ -68,12 +68,14 @@ def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chos
     return Chosen(weights, first.rows, first.columns, _about(sites, head), first.kind)
 
 
-def place_of(word: Word, words: Sequence[str], call: str = "picture()") -> int:
+def place_of(
+    word: Word, words: Sequence[str], call: str = "picture()", side: str = "", others: Sequence[str] = ()
+) -> int:
     """The index of a word, given as text or as its number from 0 on (from the end below 0).
 
     Text is a word or a subword piece, with or without the mark of its space; the first of several unless
     `word:2` asks for the second. Punctuation around words need not be given. Text that is no word here and is
-    a number is taken as one.
+    a number is taken as one. side: "source" or "target", for the error; others: the words of the other side.
 
     >>> words = ["▁a", "▁cat", "▁a"]
     >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
@@ -86,10 +88,11 @@ def place_of(word: Word, words: Sequence[str], call: str = "picture()") -> int:
     try:
         number = int(word)
     except ValueError:
-        raise _unknown(str(word), words) from None
+        raise _unknown(str(word), words, side, others) from None
     if not -len(words) <= number < len(words):
         expected = f"0 to {len(words) - 1}, or a word: {', '.join(clean(_plain(each)) for each in words)}"
-        raise ArgumentError(message(call, f"there is no word {number}", expected=expected))
+        problem = f"there is no {side} word {number}".replace("  ", " ")
+        raise ArgumentError(message(call, problem, expected=expected))
     return number % len(words)
 
 
@@ -107,7 +110,7 @@ def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int
         if found is not None:
             return rows[found]
     if not _INTEGER.fullmatch(word):
-        raise _unknown(word, words)
+        raise _unknown(word, words, "source" if site.kind == "encoder" else "target", site.columns)
     return [place_of(word, site.rows, call)]
 
 
@@ -142,8 +145,14 @@ def _bare(word: str) -> str:
     return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
 
 
-def _unknown(word: str, words: Sequence[str]) -> UnknownName:
-    return UnknownName("word", clean(word), {clean(_plain(each)) for each in words})
+def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
+    """The error for a word that is not among `words`; a hint if it is one of the other side."""
+    hint = ""
+    if side and _found(word, list(map(_bare, map(_plain, others))), "") is not None:
+        other = "target" if side == "source" else "source"
+        hint = f"{clean(word)!r} is a {other} word; here a {side} word is expected"
+    kind = f"{side} word" if side else "word"
+    return UnknownName(kind, clean(word), {clean(_plain(each)) for each in words}, hint=hint)
 
 
 def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, install_command, message
 
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
@@ -81,7 +81,7 @@ class Written(NamedTuple):
 
 def needs(name: str) -> ArgumentError:
     """What is said where matplotlib or Pillow is missing."""
-    hint = "pip install regard[view]; SVG needs neither"
+    hint = f"{install_command('view')}; SVG needs neither"
     return ArgumentError(
         message("save()", f"PNG, PDF and GIF are drawn by {name}, not installed here", hint=hint)
     )

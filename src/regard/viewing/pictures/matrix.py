@@ -58,7 +58,7 @@ def matrix(
     paper.about = (
         f"{array.shape[0]} queries down, {array.shape[1]} keys across; darker cells are larger weights"
     )
-    return Picture([paper], draw(array, rows, columns, title or None, numbers=numbers, most=darkest))
+    return Picture([paper], draw(array, rows, columns, title or None, numbers=numbers, most=most))
 
 
 def grid(
