@@ -48,6 +48,17 @@ class _Commands(TyperGroup):
         super().__init__(**options)
         self.commands = {name: LazyCommand(name) for name in COMMANDS}
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; KeyboardInterrupt leaves as _Interrupted, which the parser passes on."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+
+class _Interrupted(Exception):
+    """Ctrl-C inside a command."""
+
 
 app = typer.Typer(
     name="regard",
@@ -109,8 +120,8 @@ def _status(arguments: list[str] | None) -> int:
     try:
         found = app(arguments, prog_name="regard", standalone_mode=False)
         return found if isinstance(found, int) else 0
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
+    except (KeyboardInterrupt, typer.Abort, _Interrupted):
+        return _say("interrupted", 130)
     except RegardError as error:
         return _say(str(error), 2)
     except BrokenPipeError:  # whoever was reading has left, as head does

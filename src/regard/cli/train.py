@@ -137,6 +137,7 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
+    from regard.tasks.run_folder import is_run
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
     from regard.training.settings import merged, override, without_length
@@ -158,7 +159,15 @@ def train(
         return 0
     console = Console(stderr=True, highlight=False)
     machine = Machine(device, threads)
-    outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
+    try:
+        outcome = train_translation(
+            given, out, resume=resume, change=change, machine=machine, console=console
+        )
+    except KeyboardInterrupt:
+        if is_run(out):
+            raise
+        console.print(Text("stopped before the first step; nothing is saved"))
+        return 130
     if outcome.interrupted:
         console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
