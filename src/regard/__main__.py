@@ -1,4 +1,4 @@
-"""The entry point of `regard` and of `python -m regard`: it handles Ctrl-C before anything slow is imported."""
+"""The entry point of `regard` and `python -m regard`: it handles Ctrl-C before anything slow is imported."""
 
 from __future__ import annotations
 

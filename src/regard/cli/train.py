@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,7 +138,6 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
-    from regard.tasks.run_folder import is_run
     from regard.tasks.translation.estimating import estimate
     from regard.tasks.translation.running import Machine, train_translation
     from regard.training.settings import merged, override, without_length
@@ -154,20 +154,13 @@ def train(
     given = merged({} if recipe is None else without_length(_read(recipe), said), said)
     if init_from is not None:
         given["init_from"] = str(init_from)
+    how: dict[str, Any] = {"resume": resume, "change": change, "machine": Machine(device, threads)}
     if dry_run:
-        _print_estimate(estimate(given, out, resume=resume, change=change, machine=Machine(device, threads)))
+        _print_estimate(estimate(given, out, **how))
         return 0
     console = Console(stderr=True, highlight=False)
-    machine = Machine(device, threads)
-    try:
-        outcome = train_translation(
-            given, out, resume=resume, change=change, machine=machine, console=console
-        )
-    except KeyboardInterrupt:
-        if is_run(out):
-            raise
-        console.print(Text("stopped before the first step; nothing is saved"))
-        return 130
+    with _stopped_early(out):
+        outcome = train_translation(given, out, **how, console=console)
     if outcome.interrupted:
         console.print(Text(f"saved; to go on: regard train --out {out} --resume"))
         return 143 if outcome.interrupted == "SIGTERM" else 130
@@ -175,6 +168,20 @@ def train(
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
     console.print(Text(f'{out} is trained; try: regard translate {out} --text "..."'))
     return 0
+
+
+@contextmanager
+def _stopped_early(out: Path) -> Iterator[None]:
+    """Exit with status 130 after Ctrl-C before the first step: until then there is no run in the folder."""
+    from regard.tasks.run_folder import is_run
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_run(out):
+            raise
+        typer.echo("stopped before the first step; nothing is saved", err=True)
+        raise typer.Exit(130) from None
 
 
 def _read(recipe: Path) -> dict[str, Any]:
