@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli import bounds
 from regard.cli.choosing import choose_and_keep
 from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, given_sides, read_pairs, say, tell, writing
@@ -67,7 +68,9 @@ Site = Annotated[
 ]
 Head = Annotated[
     int | None,
-    typer.Option(help="One head of each, from 0 on; all unless given.", min=0, rich_help_panel=WHERE),
+    typer.Option(
+        help="One head of each, from 0 on; all unless given.", min=0, max=bounds.HEADS, rich_help_panel=WHERE
+    ),
 ]
 Shifted = Annotated[
     bool | None,
@@ -103,7 +106,12 @@ Probabilities = Annotated[
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option(help="All links of at least this weight, not the first of each target word.", min=0, max=1),
+    typer.Option(
+        help="All links of at least this weight, not the first of each target word.",
+        min=0,
+        max=1,
+        callback=bounds.finite,
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.cli.searching import RunFolder
 from regard.data.reading import shown
@@ -24,7 +25,9 @@ __all__ = ["average", "average_run"]
 LEFT = ("log.jsonl", *POINTERS)
 """Files of a run that are about its training, and not about what came of it."""
 
-Last = Annotated[int | None, typer.Option(help="The last so many checkpoints that are there.", min=1)]
+Last = Annotated[
+    int | None, typer.Option(help="The last so many checkpoints that are there.", min=1, max=bounds.COUNT)
+]
 Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="The checkpoints of these steps.")]
 Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="The folder of the new run.")]
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.judging import Judging, built_in, judge_run
 from regard.cli.pages import Page
 from regard.decoding import Greedy
@@ -51,11 +52,14 @@ SENTENCES = (
 )
 """The sentences that are translated at the end: the examples of the articles that Regard grew out of."""
 
-Minutes = Annotated[float, typer.Option(help="Train for this many minutes.", min=0.01)]
+Minutes = Annotated[
+    float,
+    typer.Option(help="Train for this many minutes.", min=0.01, max=bounds.MINUTES, callback=bounds.finite),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Train for seconds: the model learns next to nothing.")]
 Guided = Annotated[bool, typer.Option("--guided", help="Add the guided-alignment loss, with the gold links.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder. [default: runs/demo]", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
 
 
 def demo(

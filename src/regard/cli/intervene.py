@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.searching import (
     Device,
     Greedily,
@@ -53,14 +54,18 @@ Forces = Annotated[
     typer.Option("--force", metavar="S-T", help="Word T looks at word S alone; S-T:0.5 half as much."),
 ]
 Erased = Annotated[
-    list[int] | None, typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0)
+    list[int] | None,
+    typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0, max=bounds.LINES),
 ]
 Evens = Annotated[
     list[str] | None, typer.Option("--uniform", metavar="SITE[:HEAD]", help="Look evenly there.")
 ]
 Drops = Annotated[list[str] | None, typer.Option("--drop", metavar="SITE[:HEAD]", help="Read nothing there.")]
 Place = Annotated[str, typer.Option(help="Where links are cut and forced, * as wildcard.")]
-Head = Annotated[int | None, typer.Option(help="In one head there, from 0 on; in all unless given.", min=0)]
+Head = Annotated[
+    int | None,
+    typer.Option(help="In one head there, from 0 on; in all unless given.", min=0, max=bounds.HEADS),
+]
 Data = Annotated[
     Path | None, typer.Option(metavar="FILE.json", help="Interventions as data, by numbers of tokens.")
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.decoding import LENGTHS, OVERLONG, Beam, Greedy, Rules, Sample, Search
-from regard.decoding.penalties import GNMT, Length
+from regard.decoding.beam import MOST_BEAMS
+from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
+from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["chosen_search", "described", "opened"]
@@ -40,28 +44,41 @@ Unit = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run: regard train --out.")]
-Size = Annotated[int | None, _option(f"How many beginnings are kept; {BEAM} unless given.", min=1)]
+Size = Annotated[
+    int | None, _option(f"How many beginnings are kept; {BEAM} unless given.", min=1, max=MOST_BEAMS)
+]
 Penalty = Annotated[
     str | None, _option("Higher favours longer sentences; 0.6 unless given, average:1 by the mean.")
 ]
-Best = Annotated[int, _option("So many translations of each line, the best first.", min=1)]
+Best = Annotated[int, _option("So many translations of each line, the best first.", min=1, max=MOST_BEAMS)]
 Greedily = Annotated[
     bool, typer.Option("--greedy", help="The best token each time.", rich_help_panel=SEARCHING)
 ]
 Drawn = Annotated[
     bool, typer.Option("--sample", help="Draw tokens by their probability.", rich_help_panel=SEARCHING)
 ]
-Temperature = Annotated[float | None, _option("Of --sample: below 1 the probable becomes more so.")]
-TopK = Annotated[int | None, _option("Of --sample: draw among so many.", min=0)]
-TopP = Annotated[float | None, _option("Of --sample: draw among the first with so much probability.")]
-Seed = Annotated[int | None, _option("Of --sample: another seed draws others.", min=0)]
-MaxLength = Annotated[int | None, _option("The most tokens that a translation may have.", min=1)]
-Longest = Annotated[int, _option("How many tokens are read at once; 512 unless given.", min=2)]
+Temperature = Annotated[
+    float | None, _option("Of --sample: below 1 the probable becomes more so.", callback=bounds.finite)
+]
+TopK = Annotated[int | None, _option("Of --sample: draw among so many.", min=0, max=bounds.LINES)]
+TopP = Annotated[
+    float | None,
+    _option("Of --sample: draw among the first with so much probability.", callback=bounds.finite),
+]
+Seed = Annotated[int | None, _option("Of --sample: another seed draws others.", min=0, max=bounds.SEED)]
+MaxLength = Annotated[
+    int | None, _option("The most tokens that a translation may have.", min=1, max=MOST_TOKENS)
+]
+Longest = Annotated[
+    int, _option("How many tokens are read at once; 512 unless given.", min=2, max=MOST_TOKENS)
+]
 Overlong = Annotated[str, _option(f"What is done with longer lines: {' or '.join(OVERLONG)}.")]
-BatchTokens = Annotated[int, _option("Tokens that are worked on at once; 4096 unless given.", MACHINE, min=1)]
+BatchTokens = Annotated[
+    int, _option("Tokens that are worked on at once; 4096 unless given.", MACHINE, min=1, max=bounds.TOKENS)
+]
 Which = Annotated[str, _option("best, latest, or the number of a step; best unless given.", MACHINE)]
 Device = Annotated[str, _option("cpu, cuda, mps, or auto for the best there is.", MACHINE)]
-Threads = Annotated[int | None, _option("How many cores torch may use.", MACHINE, min=1)]
+Threads = Annotated[int | None, _option("How many cores torch may use.", MACHINE, min=1, max=bounds.THREADS)]
 
 
 def opened(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
@@ -140,6 +157,8 @@ def _length(given: str | None) -> Length:
     try:
         alpha = float(number)
     except ValueError:
-        expected = "a number, or a name and a number: average:1"
-        raise ArgumentError(message("--length-penalty", f"{given!r}", expected=expected)) from None
+        alpha = math.nan
+    if not abs(alpha) <= MOST_ALPHA:
+        expected = f"a number from -{MOST_ALPHA} to {MOST_ALPHA}, or a name and a number: average:1"
+        raise ArgumentError(message("--length-penalty", f"{given[:60]!r}", expected=expected))
     return LENGTHS[name or "gnmt"](alpha)

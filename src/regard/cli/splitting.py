@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.columns import two_names
 from regard.cli.pair_options import (
     Chosen,
@@ -36,9 +37,12 @@ PARTS = ("train", "test")
 """What the names of the files begin with."""
 
 HeldOutPairs = Annotated[
-    int, typer.Option("--held-out", metavar="N", help="How many pairs to test by, at most.", min=1)
+    int,
+    typer.Option(
+        "--held-out", metavar="N", help="How many pairs to test by, at most.", min=1, max=bounds.PAIRS
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Another seed holds out others.")]
+Seed = Annotated[int, typer.Option(help="Another seed holds out others.", min=0, max=bounds.SEED)]
 Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to put the files in.")]
 Names = Annotated[
     str, typer.Option(help="What the names of the files end in: en,de makes train.en, train.de.")

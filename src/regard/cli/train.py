@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.columns import two_columns, two_names
 from regard.errors import ArgumentError, message
 
@@ -23,8 +24,8 @@ __all__ = ["train"]
 DATA, TRAINING, RUN = "Data", "Training", "Run"
 
 
-def _several(text: str, panel: str = DATA) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel, show_default=False)
+def _several(text: str, panel: str = DATA, **limits: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel, show_default=False, **limits)
 
 
 Files = Annotated[list[str] | None, _several("File of source sentences; may be repeated.")]
@@ -50,7 +51,10 @@ Links = Annotated[list[str] | None, _several("Word alignments of the pairs, in P
 Pieces = Annotated[
     str | None, _several("unigram, bpe, word or character. Default: chosen from the data.", DATA)
 ]
-Guided = Annotated[float | None, _several("Weight of the guided-alignment loss (0 disables it).", TRAINING)]
+Guided = Annotated[
+    float | None,
+    _several("Weight of the guided-alignment loss (0 disables it).", TRAINING, callback=bounds.finite),
+]
 Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
 Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
 Recipe = Annotated[Path | None, _several("TOML file of settings; options override it.", RUN)]
@@ -59,10 +63,14 @@ Set = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    _several("Train for this many minutes; the learning rate decays to zero by then.", TRAINING),
+    _several(
+        "Train for this many minutes; the learning rate decays to zero by then.",
+        TRAINING,
+        callback=bounds.finite,
+    ),
 ]
 Steps = Annotated[int | None, _several("Train for this many steps.", TRAINING)]
-Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING)]
+Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING, callback=bounds.finite)]
 Precision = Annotated[
     str | None,
     _several("float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).", TRAINING),
@@ -72,7 +80,11 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_p
 Threads = Annotated[
     int | None,
     typer.Option(
-        help="Number of CPU threads. Default: the fastest.", rich_help_panel=RUN, min=1, show_default=False
+        help="Number of CPU threads. Default: the fastest.",
+        rich_help_panel=RUN,
+        min=1,
+        max=bounds.THREADS,
+        show_default=False,
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=RUN)]

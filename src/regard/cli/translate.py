@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from regard.cli import bounds
 from regard.cli.lines import Notes, given_lines, tell, writing
 from regard.cli.pages import Page
 from regard.cli.searching import (
@@ -59,7 +60,9 @@ Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write alignm
 Weighted = Annotated[
     bool, typer.Option("--probabilities", help="Of --alignments: weights too, 0-0:0.830 2-1:0.512.")
 ]
-AtOnce = Annotated[int | None, typer.Option(help="Lines read before any is translated.", min=1)]
+AtOnce = Annotated[
+    int | None, typer.Option(help="Lines read before any is translated.", min=1, max=bounds.LINES)
+]
 
 
 def translate(

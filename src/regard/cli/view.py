@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.cli.searching import (
     Device,
@@ -65,7 +66,9 @@ View = Annotated[
     str, _option(f"{LISTED}; matrix unless given. long draws long sequences, of files that hold some.")
 ]
 Place = Annotated[str | None, _option("The places of attention, * as wildcard; those that read the source.")]
-Head = Annotated[int | None, _option("One head, from 0 on; their mean unless given.", min=0)]
+Head = Annotated[
+    int | None, _option("One head, from 0 on; their mean unless given.", min=0, max=bounds.HEADS)
+]
 Word = Annotated[
     str | None,
     _option("For word, shaded and steps: one word, as text (the second of several: word:2) or its number."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from regard.errors import ArgumentError, message
-from regard.models import build_model
+from regard.models import Model, build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
 from regard.tasks.translation.planning import fill_data, fit_to_text, with_grammar
@@ -63,11 +64,24 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     given = fill_data(with_grammar(given, other))
     settings = build(TranslationSettings, given, "the settings")
     with torch.device("meta"):  # wrong options are found before anything is read
-        build_model(settings.model.name, 8, 8, **settings.model.options)
+        _check_memory(build_model(settings.model.name, 8, 8, **settings.model.options))
     split = read_split(settings.data)
     given, why = fit_to_text(given, split.train)
     split = replace(split, said=(*split.said, why)) if why else split
     return Settled(build(TranslationSettings, given, "the settings"), split, given)
+
+
+def _check_memory(model: Model) -> None:
+    """Refuse a model whose weights alone, in float32, are larger than the memory of this machine."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return
+    needed = 4 * sum(each.numel() for each in model.parameters())
+    if needed > memory:
+        problem = f"the model needs {needed / 1e9:,.0f} GB for its weights"
+        expected = f"less than the {memory / 1e9:,.0f} GB of memory that this machine has"
+        raise ArgumentError(message("the settings", problem, expected=expected, hint="make it smaller"))
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
