@@ -5,8 +5,12 @@ What is not an error must be harmless: memory grows with what is generated, not 
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import math
+import os
+import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +24,7 @@ from pydantic import BaseModel
 import regard
 from regard.batch import Batch
 from regard.cli import app, main
-from regard.data import Choices
+from regard.data import Choices, inspection, origins, pairs_from_lists, read_pairs
 from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, Translator, beam, greedy
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
@@ -30,6 +34,7 @@ from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build, override
 from tests.decoding.toys import Spaced, Table
+from tests.reading import PACKAGE
 
 EXTREMES = ("1000000000", f"{10**30}", "-1", "nan", "inf")
 
@@ -245,3 +250,59 @@ def test_many_hypotheses_are_searched_in_smaller_batches():
         for each in (Greedy(), Beam(5), Beam(16), Beam(160), Sample(count=1000))
     ]
     assert rooms == [4096, 4096, 4096, 409, 65]
+
+
+def test_duplicates_of_very_many_pairs_are_estimated_from_a_sample(monkeypatch):
+    different, repeated = 4000, 3000
+    lines = [f"line {number}" for number in range(different)]
+    lines += lines[:repeated] + ["line 7"] * 5000
+    exact = pairs_from_lists(lines, lines).inspect()["duplicate"]
+    assert exact.count == repeated + 5000 and exact.examples[0].number == different + 1
+    monkeypatch.setattr(inspection, "MOST_KEYS", 1000)
+    found = pairs_from_lists(lines, lines).inspect()["duplicate"]
+    assert "estimated" in found.says and "estimated" not in exact.says
+    assert abs(found.count - exact.count) < 0.15 * exact.count
+    monkeypatch.setattr(inspection, "MOST_KEYS", 8100)  # repeated pairs need no room
+    compacted = pairs_from_lists(lines, lines).inspect()["duplicate"]
+    assert compacted.count == exact.count and compacted.examples == exact.examples
+
+
+def test_files_of_very_many_lines_are_not_searched_for_the_missing_one(tmp_path: Path, monkeypatch):
+    source, target = tmp_path / "a.ko", tmp_path / "a.en"
+    source.write_text("".join(f"{number}\n" for number in range(30_000)))
+    target.write_text("".join(f"{number}\n" for number in range(20_000)))
+    for module in (inspection, origins):
+        monkeypatch.setattr(module, "MOST_FEATURES", 10)
+    monkeypatch.setattr("regard.data.reading.BLOCK", 4096)
+    report = read_pairs(source, target).inspect()
+    assert report.refused is not None and "30,000 lines against 20,000" in str(report.refused)
+
+
+def test_a_line_that_unpacks_to_gigabytes_is_refused_with_its_number(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr("regard.data.reading.LONGEST_LINE", 1 << 20)
+    bomb, other = tmp_path / "a.gz", tmp_path / "b"
+    bomb.write_bytes(gzip.compress(b"one\ntwo\n" + bytes(1 << 24)))
+    other.write_text("one\ntwo\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["data", "check", "--source", str(bomb), "--target", str(other)])
+    assert ended.value.code == 2 and f"{bomb}, line 3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_checking_tens_of_millions_of_lines_takes_bounded_memory(tmp_path: Path):
+    for name in ("a.gz", "b.gz"):
+        with gzip.open(tmp_path / name, "wb", 1) as file:
+            for first in range(0, 40_000_000, 1_000_000):
+                file.write(
+                    b"".join(b"%d\n" % (number % 25_000_000) for number in range(first, first + 10**6))
+                )
+    code = (
+        "import resource, sys; from regard.data import read_pairs;"
+        "report = read_pairs(sys.argv[1], sys.argv[2]).inspect();"
+        "print(report.read, report['duplicate'].count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.gz"), str(tmp_path / "b.gz")]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    read, duplicates, kibibytes = map(int, ran.stdout.split())
+    assert read == 40_000_000 and abs(duplicates - 15_000_000) < 300_000 and kibibytes < 1.6e6

@@ -6,6 +6,7 @@ and Ctrl-C while torch is imported ends as quietly as later.
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import sys
@@ -39,6 +40,10 @@ COMMANDS = (
     "data",
 )
 """The commands in the order of the help. To add one: its file, with a function of its name, and one line."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write to a full or broken disk."""
 
 
 class _Commands(TyperGroup):
@@ -153,8 +158,9 @@ def _status(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _say(f"{_printable(error.filename)}: {error.strerror or error}", 2)
-        if isinstance(error, OSError) and (status := _flushed(0)):
-            return status
+        if isinstance(error, OSError) and error.errno in FULL:  # files are named: this is what was printed
+            _drop_output()
+            return _say(f"standard output: cannot be written: {error.strerror}", 1)
         shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _say(f"{shown}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
 

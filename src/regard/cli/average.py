@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from torch import Tensor
 
 from regard.cli import bounds
 from regard.cli.lines import say
@@ -18,7 +21,7 @@ from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.tasks.run_folder import CONFIG, config_of, made_folder
 from regard.training.averaging import mean_weights
 from regard.training.checkpoint import POINTERS, Checkpoint, Checkpoints
-from regard.training.durable import failed, flush_folder, leftover
+from regard.training.durable import failed, flush_folder, leftover, remove
 
 __all__ = ["average", "average_run"]
 
@@ -65,8 +68,29 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
     kept = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
     state = {**kept, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
+    new = not out.exists()
     made_folder(out)
-    made = Checkpoints(out).save(chosen[-1].step, {"weights": weights}, state)
+    with _removed_after_errors(out, new):
+        return _write_run(run, out, chosen[-1].step, weights, state)
+
+
+@contextmanager
+def _removed_after_errors(out: Path, new: bool) -> Iterator[None]:
+    """Empty the new folder after an error or Ctrl-C, so that the same command can be given again."""
+    try:
+        yield
+    except BaseException:
+        for path in out.iterdir() if out.is_dir() else ():
+            with suppress(OSError):
+                remove(path)
+        if new:
+            with suppress(OSError):
+                out.rmdir()
+        raise
+
+
+def _write_run(run: Path, out: Path, step: int, weights: dict[str, Tensor], state: Any) -> Checkpoint:
+    made = Checkpoints(out).save(step, {"weights": weights}, state)
     files = [path for path in sorted(run.iterdir()) if path.is_file() and path.name not in LEFT]
     # The settings come last: with them, the folder is a run, and it is whole.
     files.sort(key=lambda path: path.name == CONFIG)

@@ -95,14 +95,13 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
     for start, (kind, hint) in FOREIGN.items():
         if _begins(file, start):
             raise DataError(message(name, f"this is {kind}", expected="UTF-8 text", hint=hint))
-    first = True
+    number = 0
     while line := file.readline(LONGEST_LINE + 1):
+        number += 1
         if len(line) > LONGEST_LINE:
-            raise DataError(
-                message(name, f"a line of over {LONGEST_LINE >> 20} MiB: this is no text of lines")
-            )
-        line = line.removeprefix(b"\xef\xbb\xbf") if first else line
-        first = False
+            problem = f"longer than {LONGEST_LINE >> 20} MiB"
+            raise DataError(message(f"{name}, line {number}", problem))
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
