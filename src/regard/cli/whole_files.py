@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from regard.data.reading import shown
 from regard.errors import DataError, message
-from regard.viewing.writing import naming_file
+from regard.viewing.writing import naming_file, write_all
 
 __all__ = ["check_free", "written_together"]
 
@@ -58,7 +58,8 @@ class _Part(io.FileIO):
 
     def write(self, content: Any) -> int:
         with naming_file(self.path):
-            return super().write(content)
+            write_all(self.fileno(), content)
+        return len(content)
 
 
 def _text(raw: _Part) -> io.TextIOWrapper:
