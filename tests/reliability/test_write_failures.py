@@ -7,7 +7,10 @@ import errno
 import io
 import os
 import random
+import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 
 from regard.errors import RegardError
 from tests.cli.conftest import Said, command, trained  # noqa: F401
+from tests.reading import PACKAGE
 from tests.training.toys import Toy, bits, trainer
 
 CODES = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
@@ -211,3 +215,42 @@ def test_a_training_whose_writes_fail_anywhere_is_resumed_with_the_same_bits(tmp
         folder.mkdir()
         assert survives(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at
         shutil.rmtree(folder)
+
+
+def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) -> tuple[int, str]:
+    """A command in a process whose files may have this many bytes: its status and its standard error."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    with open(out, "wb") as output:
+        ran = subprocess.run(
+            [sys.executable, "-m", "regard", *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+    return ran.returncode, ran.stderr
+
+
+def test_a_limit_of_the_system_on_files_is_reported_with_the_file(tmp_path: Path):
+    status, errors = limited(tmp_path, 4096, "data", "korean", "--pairs", "500", "--out", "new")
+    assert status == 2 and "new/train." in errors and os.strerror(errno.EFBIG) in errors
+    assert content(tmp_path) == {}
+
+
+def test_a_full_disk_behind_standard_output_is_reported(tmp_path: Path):
+    status, errors = limited(tmp_path, 1 << 20, "data", "sample", out="/dev/full")
+    assert status == 1 and "standard output" in errors and os.strerror(errno.ENOSPC) in errors
+    assert "Traceback" not in errors and "Exception ignored" not in errors
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch, command):  # noqa: F811
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
+    options = ["--built-in", "korean", "--set", "data.pairs=100", "--steps", "1"]
+    said = command("train", *options, "--out", tmp_path / "run")
+    assert said.status == 2 and str(tmp_path / "file") in said.err and os.strerror(errno.ENOTDIR) in said.err
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    again = command("train", *options, "--set", "model.width=8", "--out", tmp_path / "run")
+    assert again.status == 0, again.err

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from regard.data.reading import shown
 from regard.errors import ArgumentError, message
 from regard.models import Model, build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
@@ -47,6 +48,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     begun: the folder of a run that is resumed; change: whether its settings may differ from before.
     """
     given = _absolute(given)
+    _check_text(given)
     if begun is not None:
         before = config_of(begun)
         _same_way(begun, before, given)
@@ -69,6 +71,22 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     given, why = fit_to_text(given, split.train)
     split = replace(split, said=(*split.said, why)) if why else split
     return Settled(build(TranslationSettings, given, "the settings"), split, given)
+
+
+def _check_text(value: Any, name: str = "") -> None:
+    """Refuse text that is not UTF-8, as the name of a file may be: config.toml could not hold it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_text(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            _check_text(inner, name)
+    elif isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            hint = "rename the file or folder, or give a symbolic link to it"
+            raise ArgumentError(message(name, f"{shown(value)} is not valid UTF-8", hint=hint)) from None
 
 
 def _check_memory(model: Model) -> None:
