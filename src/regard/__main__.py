@@ -1,5 +1,54 @@
-"""python -m regard: the command line."""
+"""The entry point of `regard` and `python -m regard`: it handles Ctrl-C before anything slow is imported."""
 
-from regard.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+from types import FrameType
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 + SIGINT."""
+
+RETRY = 0.05
+"""Seconds until an interrupt is delivered again that arrived during an import."""
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C exits with status 130 and one line at any moment."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and & may ignore it
+        signal.signal(signal.SIGINT, _interrupt)
+    from regard.cli import main as command_line
+
+    command_line()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Exit at once outside a command; inside one, raise KeyboardInterrupt, but never during an import.
+
+    Before a command runs and after it has returned there is nothing to clean up. An exception in the middle
+    of an import may be replaced or swallowed by the code that is imported, so it waits for the end of it.
+    """
+    in_command = importing = False
+    while frame is not None:
+        module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        importing = importing or frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+        command = module.startswith("regard.cli.") and module != "regard.cli.lazy_commands"
+        in_command = in_command or (command and function != "<module>")
+        frame = frame.f_back
+    if not in_command:
+        os.write(2, b"regard: interrupted\n")
+        os._exit(INTERRUPTED)
+    if not importing:
+        raise KeyboardInterrupt
+    import _thread
+    import threading
+
+    again = threading.Timer(RETRY, _thread.interrupt_main)
+    again.daemon = True
+    again.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -89,7 +89,7 @@ def test_choices_are_made_on_the_command_line(run, files):
         ("invalid=keep", "unknown choice for invalid 'keep'"),
         ("invlaid=skip", "did you mean 'invalid'?"),
         ("longest=many", "expected: a number, or none"),
-        ("longest=0", "expected: at least 1"),
+        ("longest=0", "longest is 0"),
     ):
         status, _, complaints = run(*both, "--choose", chosen)
         assert status == 2 and told in complaints

@@ -154,7 +154,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--sample", "--beam", "3"), "--beam: this is no option of --sample"),
         (("--text", "a", "--seed", "3"), "--seed: this is no option of beam search"),
         (("--text", "a", "--sample", "--temperature", "0"), "expected: a number above 0"),
-        (("--text", "a", "--length-penalty", "long"), "expected: a number, or a name and a number"),
+        (("--text", "a", "--length-penalty", "long"), "--length-penalty"),
         (("--text", "a", "--length-penalty", "avg:1"), "unknown length penalty 'avg'"),
         (("--text", "a", "--overlong", "drop"), "known: split, truncate"),
         (("--text", "a", "--checkpoint", "5"), "unknown step .5."),

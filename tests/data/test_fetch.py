@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -294,3 +295,46 @@ def test_the_known_sets_are_told_whole(name):
     used = {how[key] for how in known.parts.values() for key in ("source", "target", "tsv") if key in how}
     assert used == names
     assert replace(known, editions=not known.editions) != known
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Sends one byte at a time, without end: of the headers, or of the body."""
+
+    def do_GET(self) -> None:
+        if self.path == "/elsewhere":
+            self.send_response(302)
+            self.send_header("Location", "/body")
+        elif self.path == "/body":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+        if self.path == "/headers":
+            self.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
+        else:
+            self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b".")
+                self.wfile.flush()
+                time.sleep(0.05)
+        except OSError:
+            pass  # the client has left
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("path", ["body", "headers", "elsewhere"])
+def test_a_slow_server_does_not_hold_a_download_for_ever(tmp_path, monkeypatch, path):
+    monkeypatch.setattr(downloading, "LIMIT", 0.6)
+    monkeypatch.setattr(downloading, "PAUSE", 0.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as http:
+        http.daemon_threads = True
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        url, began = f"http://127.0.0.1:{http.server_port}/{path}", time.monotonic()
+        with pytest.raises(DataError) as error:
+            download(url, tmp_path / "file", 10**7, len_of_nothing)
+        assert url in str(error.value) and "seconds" in str(error.value)
+        assert time.monotonic() - began < 5
+        http.shutdown()
+    assert not (tmp_path / "file").exists()

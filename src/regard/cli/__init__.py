@@ -6,6 +6,7 @@ and Ctrl-C while torch is imported ends as quietly as later.
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import sys
@@ -41,12 +42,27 @@ COMMANDS = (
 """The commands in the order of the help. To add one: its file, with a function of its name, and one line."""
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write to a full or broken disk."""
+
+
 class _Commands(TyperGroup):
     """The group of all commands, none of them imported yet."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {name: LazyCommand(name) for name in COMMANDS}
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; KeyboardInterrupt leaves as _Interrupted, which the parser passes on."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+
+class _Interrupted(Exception):
+    """Ctrl-C inside a command."""
 
 
 app = typer.Typer(
@@ -106,19 +122,37 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Korean shows ? rather than an error
-    sys.exit(_status(arguments))
+    sys.exit(_flushed(_status(arguments)))
+
+
+def _flushed(status: int) -> int:
+    """The status, unless what was printed cannot be written: Python would find out only after the end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        return status or _say(f"standard output: cannot be written: {error.strerror or error}", 1)
+    return status
+
+
+def _drop_output() -> None:
+    """Send what is left of standard output nowhere, so that no error is raised for it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _status(arguments: list[str] | None) -> int:
     try:
         found = app(arguments, prog_name="regard", standalone_mode=False)
         return found if isinstance(found, int) else 0
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
+    except (KeyboardInterrupt, typer.Abort, _Interrupted):
+        return _say("interrupted", 130)
     except RegardError as error:
         return _say(str(error), 2)
     except BrokenPipeError:  # whoever was reading has left, as head does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own: a wrong option, say
@@ -126,8 +160,19 @@ def _status(arguments: list[str] | None) -> int:
             return int(error.exit_code)
         if os.environ.get("REGARD_TRACEBACK"):
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            return _say(f"{_printable(error.filename)}: {error.strerror or error}", 2)
+        if isinstance(error, OSError) and error.errno in FULL:  # files are named: this is what was printed
+            _drop_output()
+            return _say(f"standard output: cannot be written: {error.strerror}", 1)
         shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _say(f"{shown}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
+
+
+def _printable(path: Any) -> str:
+    """A path as text without control characters."""
+    text = os.fsencode(path).decode("utf-8", "replace") if isinstance(path, str | bytes) else str(path)
+    return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _say(text: str, status: int) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli import bounds
 from regard.cli.choosing import choose_and_keep
 from regard.cli.drawn_links import judged
 from regard.cli.lines import Lines, Notes, given_sides, read_pairs, say, tell, writing
@@ -68,7 +69,10 @@ Site = Annotated[
 Head = Annotated[
     int | None,
     typer.Option(
-        help="Number of a head, from 0. Default: the mean of all heads.", min=0, rich_help_panel=WHERE
+        help="Number of a head, from 0. Default: the mean of all heads.",
+        min=0,
+        max=bounds.HEADS,
+        rich_help_panel=WHERE,
     ),
 ]
 Shifted = Annotated[
@@ -111,6 +115,7 @@ Threshold = Annotated[
         help="Write all links of at least this weight, not only the largest of each target word.",
         min=0,
         max=1,
+        callback=bounds.finite,
     ),
 ]
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.cli.searching import RunFolder
 from regard.data.reading import shown
@@ -32,7 +33,7 @@ __all__ = ["average", "average_run"]
 LEFT = ("log.jsonl", LOCK, *POINTERS)
 """Files of a run that are about its training, and not about what came of it."""
 
-Last = Annotated[int | None, typer.Option(help="Average the last N checkpoints.", min=1)]
+Last = Annotated[int | None, typer.Option(help="Average the last N checkpoints.", min=1, max=bounds.COUNT)]
 Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="Average the checkpoints of these steps.")]
 Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="Folder of the new run.")]
 

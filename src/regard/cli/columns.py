@@ -6,6 +6,9 @@ from regard.errors import ArgumentError, message
 
 __all__ = ["two_columns", "two_names"]
 
+DIGITS = 9
+"""The most digits that the number of a column has."""
+
 
 def two_names(option: str, given: str) -> tuple[str, str]:
     """Two names with a comma between.
@@ -27,4 +30,8 @@ def two_columns(given: str) -> tuple[int, int] | tuple[str, str]:
     """
     first, second = two_names("--columns", given)
     numbers = first.isdecimal() and second.isdecimal()
+    if numbers and max(len(first), len(second)) > DIGITS:
+        raise ArgumentError(
+            message("--columns", f"{given[:40]!r}", expected="two numbers from 1, or two names")
+        )
     return (int(first), int(second)) if numbers else (first, second)

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.pair_options import (
     Chosen,
     Columns,
@@ -145,11 +146,11 @@ def fetch(
 
 @data.command()
 def korean(
-    pairs: Annotated[int, typer.Option(help="Number of pairs.", min=1)] = 10000,
+    pairs: Annotated[int, typer.Option(help="Number of pairs.", min=1, max=bounds.CORPUS)] = 10000,
     split: Annotated[
         str, typer.Option(help=f"One of {', '.join(SPLITS)}; no sentence is in two of them.")
     ] = "train",
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
     out: Annotated[
         Path,
@@ -193,9 +194,11 @@ def korean(
 
 @data.command()
 def sample(
-    count: Annotated[int, typer.Option("--count", "-n", help="Number of sentences.", min=1)] = 3,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Number of sentences.", min=1, max=bounds.COUNT)
+    ] = 3,
     split: Annotated[str, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = "train",
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
 ) -> None:
     """Show sentences of the built-in Korean-English corpus with their word alignments.

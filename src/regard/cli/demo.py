@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.errors import ArgumentError, message
 
 __all__ = ["SETTINGS", "demo"]
@@ -48,7 +49,10 @@ SENTENCES = (
 )
 """The sentences that are translated at the end: examples from the articles that Regard is based on."""
 
-Minutes = Annotated[float, typer.Option(help="Train for this many minutes.", min=0.01)]
+Minutes = Annotated[
+    float,
+    typer.Option(help="Train for this many minutes.", min=0.01, max=bounds.MINUTES, callback=bounds.finite),
+]
 Quick = Annotated[
     bool, typer.Option("--quick", help="Train for seconds only; the model learns almost nothing.")
 ]
@@ -56,7 +60,7 @@ Guided = Annotated[
     bool, typer.Option("--guided", help="Add the guided-alignment loss, with the gold alignments.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Run folder. [default: runs/demo]", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
 
 
 def demo(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from regard.cli import bounds
 from regard.cli.judging import Given, Judging, built_in, judge_file, judge_run, read_given
 from regard.cli.pages import Page
 from regard.cli.searching import (
@@ -46,7 +47,7 @@ Translations = Annotated[
 Split = Annotated[
     str | None, typer.Option(help="Split of the built-in corpus, instead of files: test, long or valid.")
 ]
-Sentences = Annotated[int, typer.Option(help="With --split: number of sentences.", min=1)]
+Sentences = Annotated[int, typer.Option(help="With --split: number of sentences.", min=1, max=bounds.CORPUS)]
 COMPARED, COUNTED = "Gold alignments", "Scores"
 
 Gold = Annotated[

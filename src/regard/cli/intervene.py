@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.searching import (
     Device,
     Greedily,
@@ -57,7 +58,8 @@ Forces = Annotated[
     ),
 ]
 Erased = Annotated[
-    list[int] | None, typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0)
+    list[int] | None,
+    typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0, max=bounds.LINES),
 ]
 Evens = Annotated[
     list[str] | None,
@@ -68,7 +70,9 @@ Drops = Annotated[
     typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
 ]
 Place = Annotated[str, typer.Option(help="Sites where links are cut and forced, * as wildcard.")]
-Head = Annotated[int | None, typer.Option(help="Number of a head, from 0. Default: all heads.", min=0)]
+Head = Annotated[
+    int | None, typer.Option(help="Number of a head, from 0. Default: all heads.", min=0, max=bounds.HEADS)
+]
 Data = Annotated[
     Path | None, typer.Option(metavar="FILE.json", help="JSON file of interventions, by token numbers.")
 ]

@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from regard.data.reading import FOREIGN, LONGEST_LINE, checked_path, printable, shown
 from regard.errors import ArgumentError, DataError, message
+from regard.viewing.writing import naming_file, write_all
 
 __all__ = ["Lines", "Notes", "given_lines", "given_sides", "read_pairs", "say", "tell", "writing"]
 
@@ -94,14 +95,13 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
     for start, (kind, hint) in FOREIGN.items():
         if _begins(file, start):
             raise DataError(message(name, f"this is {kind}", expected="UTF-8 text", hint=hint))
-    first = True
+    number = 0
     while line := file.readline(LONGEST_LINE + 1):
+        number += 1
         if len(line) > LONGEST_LINE:
-            raise DataError(
-                message(name, f"a line of over {LONGEST_LINE >> 20} MiB: this is no text of lines")
-            )
-        line = line.removeprefix(b"\xef\xbb\xbf") if first else line
-        first = False
+            problem = f"longer than {LONGEST_LINE >> 20} MiB"
+            raise DataError(message(f"{name}, line {number}", problem))
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -140,54 +140,46 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
-        yield lambda line: _put(sys.stdout.buffer, line)
+        yield _print
         return
-    path = output.resolve()
+    with naming_file(output):
+        path = output.resolve()
     through = path.exists() and not path.is_file()  # a pipe or a device: its name is not ours to take
     place = path if through else path.with_name(f"{path.name}.part")
     try:
         with ExitStack() as stack:
-            with _said_of(output):
-                file = stack.enter_context(open(place, "wb"))
+            with naming_file(output):
+                # Unbuffered: closing a buffer that could not be written would fail once more.
+                file = stack.enter_context(open(place, "wb", buffering=0))
 
             def put(line: str) -> None:
-                with _said_of(output):
-                    _put(file, line)
+                with naming_file(output):
+                    write_all(file.fileno(), line.encode("utf-8", "replace") + b"\n")
 
             yield put
+            if not through:
+                with naming_file(output):
+                    os.fsync(file.fileno())
+                    os.replace(place, path)
     except BaseException:
         if not through:
             _leave(place)
         raise
-    if not through:
-        with _said_of(output):
-            os.replace(place, path)
 
 
-def _put(file: BinaryIO, line: str) -> None:
-    file.write(line.encode("utf-8", "replace") + b"\n")
-    file.flush()
+def _print(line: str) -> None:
+    with naming_file("standard output"):
+        sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def _leave(part: Path) -> None:
     """Keep what there is of a file that will not be whole, and say where; nothing is no loss."""
-    if part.is_file() and part.stat().st_size:
-        say(f"what was written until then is in {shown(part.name)}")
-    else:
-        part.unlink(missing_ok=True)
-
-
-@contextmanager
-def _said_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        folder = path.resolve().parent
-        hint = "" if folder.is_dir() else f"make the folder first: {shown(folder)}"
-        raise DataError(message(shown(path), problem, hint=hint)) from None
+    with suppress(OSError):
+        if part.is_file() and part.stat().st_size:
+            say(f"what was written until then is in {shown(part.name)}")
+        else:
+            part.unlink(missing_ok=True)
 
 
 def say(text: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.decoding import LENGTHS, OVERLONG, Beam, Greedy, Rules, Sample, Search
-from regard.decoding.penalties import GNMT, Length
+from regard.decoding.beam import MOST_BEAMS
+from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
+from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["chosen_search", "described", "opened"]
@@ -43,7 +47,7 @@ Unit = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
-Size = Annotated[int | None, _option("Beam size.", default=str(BEAM), min=1)]
+Size = Annotated[int | None, _option("Beam size.", default=str(BEAM), min=1, max=MOST_BEAMS)]
 Penalty = Annotated[
     str | None,
     _option(
@@ -52,26 +56,37 @@ Penalty = Annotated[
         default="0.6",
     ),
 ]
-Best = Annotated[int, _option("Number of translations to return per line, best first (n-best).", min=1)]
+Best = Annotated[
+    int, _option("Number of translations to return per line, best first (n-best).", min=1, max=MOST_BEAMS)
+]
 Greedily = Annotated[bool, typer.Option("--greedy", help="Greedy search.", rich_help_panel=SEARCHING)]
 Drawn = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model.", rich_help_panel=SEARCHING)
 ]
 Temperature = Annotated[
-    float | None, _option("With --sample: temperature; below 1 is less random.", default="1")
+    float | None,
+    _option("With --sample: temperature; below 1 is less random.", default="1", callback=bounds.finite),
 ]
-TopK = Annotated[int | None, _option("With --sample: sample from the k most probable tokens.", min=0)]
+TopK = Annotated[
+    int | None, _option("With --sample: sample from the k most probable tokens.", min=0, max=bounds.LINES)
+]
 TopP = Annotated[
-    float | None, _option("With --sample: sample from the most probable tokens that sum to this probability.")
+    float | None,
+    _option(
+        "With --sample: sample from the most probable tokens that sum to this probability.",
+        callback=bounds.finite,
+    ),
 ]
-Seed = Annotated[int | None, _option("With --sample: random seed.", min=0)]
-MaxLength = Annotated[int | None, _option("Maximum number of tokens of a translation.", min=1)]
-Longest = Annotated[int, _option("Maximum number of source tokens; see --overlong.", min=2)]
+Seed = Annotated[int | None, _option("With --sample: random seed.", min=0, max=bounds.SEED)]
+MaxLength = Annotated[
+    int | None, _option("Maximum number of tokens of a translation.", min=1, max=MOST_TOKENS)
+]
+Longest = Annotated[int, _option("Maximum number of source tokens; see --overlong.", min=2, max=MOST_TOKENS)]
 Overlong = Annotated[str, _option(f"What to do with longer lines: {' or '.join(OVERLONG)}.")]
-BatchTokens = Annotated[int, _option("Batch size in tokens.", MACHINE, min=1)]
+BatchTokens = Annotated[int, _option("Batch size in tokens.", MACHINE, min=1, max=bounds.TOKENS)]
 Which = Annotated[str, _option("Checkpoint: best, latest, or the number of a step.", MACHINE)]
 Device = Annotated[str, _option("cpu, cuda, mps, or auto (the fastest available).", MACHINE)]
-Threads = Annotated[int | None, _option("Number of CPU threads.", MACHINE, min=1)]
+Threads = Annotated[int | None, _option("Number of CPU threads.", MACHINE, min=1, max=bounds.THREADS)]
 
 
 def opened(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
@@ -150,6 +165,8 @@ def _length(given: str | None) -> Length:
     try:
         alpha = float(number)
     except ValueError:
-        expected = "a number, or a name and a number: average:1"
-        raise ArgumentError(message("--length-penalty", f"{given!r}", expected=expected)) from None
+        alpha = math.nan
+    if not abs(alpha) <= MOST_ALPHA:
+        expected = f"a number from -{MOST_ALPHA} to {MOST_ALPHA}, or a name and a number: average:1"
+        raise ArgumentError(message("--length-penalty", f"{given[:60]!r}", expected=expected))
     return LENGTHS[name or "gnmt"](alpha)

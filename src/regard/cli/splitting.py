@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.columns import two_names
 from regard.cli.pair_options import (
     Chosen,
@@ -36,9 +37,12 @@ PARTS = ("train", "test")
 """What the names of the files begin with."""
 
 HeldOutPairs = Annotated[
-    int, typer.Option("--held-out", metavar="N", help="Maximum number of pairs to hold out.", min=1)
+    int,
+    typer.Option(
+        "--held-out", metavar="N", help="Maximum number of pairs to hold out.", min=1, max=bounds.PAIRS
+    ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
 Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
 Names = Annotated[str, typer.Option(help="Suffixes of the file names: en,de writes train.en and train.de.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]

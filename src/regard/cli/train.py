@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli import bounds
 from regard.cli.columns import two_columns, two_names
 from regard.errors import ArgumentError, message, printable
 
@@ -24,8 +25,8 @@ __all__ = ["train"]
 DATA, TRAINING, RUN = "Data", "Training", "Run"
 
 
-def _several(text: str, panel: str = DATA) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel, show_default=False)
+def _several(text: str, panel: str = DATA, **limits: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel, show_default=False, **limits)
 
 
 Files = Annotated[list[str] | None, _several("File of source sentences; may be repeated.")]
@@ -51,7 +52,10 @@ Links = Annotated[list[str] | None, _several("Word alignments of the pairs, in P
 Pieces = Annotated[
     str | None, _several("unigram, bpe, word or character. Default: chosen from the data.", DATA)
 ]
-Guided = Annotated[float | None, _several("Weight of the guided-alignment loss (0 disables it).", TRAINING)]
+Guided = Annotated[
+    float | None,
+    _several("Weight of the guided-alignment loss (0 disables it).", TRAINING, callback=bounds.finite),
+]
 Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
 Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
 Recipe = Annotated[Path | None, _several("TOML file of settings (a recipe); options override it.", RUN)]
@@ -65,10 +69,14 @@ Set = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    _several("Train for this many minutes; the learning rate decays to zero by then.", TRAINING),
+    _several(
+        "Train for this many minutes; the learning rate decays to zero by then.",
+        TRAINING,
+        callback=bounds.finite,
+    ),
 ]
 Steps = Annotated[int | None, _several("Train for this many steps.", TRAINING)]
-Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING)]
+Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING, callback=bounds.finite)]
 Precision = Annotated[
     str | None,
     _several("float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).", TRAINING),
@@ -78,7 +86,11 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_p
 Threads = Annotated[
     int | None,
     typer.Option(
-        help="Number of CPU threads. Default: the fastest.", rich_help_panel=RUN, min=1, show_default=False
+        help="Number of CPU threads. Default: the fastest.",
+        rich_help_panel=RUN,
+        min=1,
+        max=bounds.THREADS,
+        show_default=False,
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out.", rich_help_panel=RUN)]
@@ -162,11 +174,13 @@ def train(
     given = merged({} if recipe is None else without_length(_read(recipe), said), said)
     if init_from is not None:
         given["init_from"] = str(init_from)
+    how: dict[str, Any] = {"resume": resume, "change": change, "machine": Machine(device, threads)}
     if dry_run:
-        _print_estimate(estimate(given, out, resume=resume, change=change, machine=Machine(device, threads)))
+        _print_estimate(estimate(given, out, **how))
         return 0
-    console, machine = Console(stderr=True, highlight=False), Machine(device, threads)
-    outcome = train_translation(given, out, resume=resume, change=change, machine=machine, console=console)
+    console = Console(stderr=True, highlight=False)
+    with _stopped_early(out):
+        outcome = train_translation(given, out, **how, console=console)
     if outcome.interrupted:
         text = f"Saved a checkpoint. To continue: regard train --out {out} --resume"
         with suppress(OSError):  # after SIGHUP there may be no terminal
@@ -211,6 +225,20 @@ def _size(path: str) -> str:
     except (OSError, ValueError):
         return "not found"
     return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
+
+
+@contextmanager
+def _stopped_early(out: Path) -> Iterator[None]:
+    """Exit with status 130 after Ctrl-C before the first step: until then there is no run in the folder."""
+    from regard.tasks.run_folder import is_run
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_run(out):
+            raise
+        typer.echo("stopped before the first step; nothing is saved", err=True)
+        raise typer.Exit(130) from None
 
 
 def _read(recipe: Path) -> dict[str, Any]:

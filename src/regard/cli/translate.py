@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from regard.cli import bounds
 from regard.cli.lines import Notes, given_lines, tell, writing
 from regard.cli.pages import Page
 from regard.cli.searching import (
@@ -63,7 +64,8 @@ Weighted = Annotated[
     bool, typer.Option("--probabilities", help="With --alignments: write the weights too, as in 0-0:0.830.")
 ]
 AtOnce = Annotated[
-    int | None, typer.Option(help="Number of lines to read before they are translated.", min=1)
+    int | None,
+    typer.Option(help="Number of lines to read before they are translated.", min=1, max=bounds.LINES),
 ]
 
 

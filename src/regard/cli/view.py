@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from regard.cli import bounds
 from regard.cli.lines import say
 from regard.cli.searching import (
     Device,
@@ -67,7 +68,9 @@ View = Annotated[
 Place = Annotated[
     str | None, _option("Names of attention sites, * as wildcard. Default: those that attend to the source.")
 ]
-Head = Annotated[int | None, _option("Number of a head, from 0. Default: the mean of all heads.", min=0)]
+Head = Annotated[
+    int | None, _option("Number of a head, from 0. Default: the mean of all heads.", min=0, max=bounds.HEADS)
+]
 Word = Annotated[
     str | None,
     _option(

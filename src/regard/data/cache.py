@@ -23,6 +23,7 @@ import numpy
 
 from regard.data.encoded import EncodedPairs
 from regard.data.progress import advancing
+from regard.data.reading import shown
 from regard.data.storage import EncodedChunk, flush_folder, open_stored, store
 from regard.data.tokenizers import Tokenizer
 from regard.data.tokenizers.text import sides
@@ -100,7 +101,8 @@ def encode_pairs(
         return open_stored(place, key)
     except OSError as error:
         hint = "give a folder that can be written to, with room for 2 bytes a token and 24 a pair"
-        raise DataError(message(str(folder), f"cannot be used: {error.strerror}", hint=hint)) from None
+        named = shown(error.filename or folder)
+        raise DataError(message(named, f"cannot be used: {error.strerror or error}", hint=hint)) from None
 
 
 def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:

@@ -35,6 +35,9 @@ default first."""
 SHORT = 10
 """Sides of fewer characters count as this long when lengths are compared: "No." may become a sentence."""
 
+MOST = 2**31 - 1
+"""The largest bound for lengths in characters, and for their ratio."""
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -65,12 +68,13 @@ class Choices:
         for name, kind in KINDS.items():
             if self.done_with(name) not in kind.may:
                 raise UnknownName(f"choice for {name}", self.done_with(name), kind.may)
-        for name, least in (("longest", 1), ("ratio", 1.0)):
+        for name, type_ in (("longest", int), ("ratio", int | float)):
             given = getattr(self, name)
-            if given is not None and (isinstance(given, bool) or not given >= least):
-                raise ArgumentError(
-                    message("Choices()", f"{name} is {given!r}", expected=f"at least {least}, or None")
-                )
+            if given is not None and (
+                isinstance(given, bool) or not isinstance(given, type_) or not 1 <= given <= MOST
+            ):
+                expected = f"{'a whole number' if type_ is int else 'a number'}, 1 to {MOST:,}, or None"
+                raise ArgumentError(message("Choices()", f"{name} is {given!r}", expected=expected))
 
     def __repr__(self) -> str:
         given = (f for f in fields(self) if getattr(self, f.name) != f.default)

@@ -132,8 +132,10 @@ def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[n
 def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
     """The lines with nothing to see in them; only those that begin with something like it are read."""
     starts = _starts(ends)
-    suspects = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]])
-    return [i for i in suspects.tolist() if not _visible(data[starts[i] : ends[i]])]
+    nothing = starts == ends
+    suspects = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]] & ~nothing)
+    blank = [i for i in suspects.tolist() if not _visible(data[starts[i] : ends[i]])]
+    return [*numpy.flatnonzero(nothing).tolist(), *blank]
 
 
 def _starts(ends: NDArray[numpy.intp]) -> NDArray[numpy.intp]:

@@ -19,6 +19,7 @@ from regard.data.reading import shown
 from regard.data.sets import SETS, Piece, PublicSet
 from regard.data.unpacking import digest, unpack
 from regard.errors import DataError, UnknownName, message
+from regard.viewing.writing import write_whole
 
 __all__ = ["Fetched", "fetch"]
 
@@ -91,7 +92,7 @@ def fetch(
     into = Path(folder) / known.folder
     try:
         into.mkdir(parents=True, exist_ok=True)
-        (into / f"{name}.licence.txt").write_text(f"{said}\n", encoding="utf-8")
+        write_whole(into / f"{name}.licence.txt", f"{said}\n".encode())
         with advancing(f"fetching {name}", sum(piece.size for piece in known.pieces)) as reached:
             done = 0
             for piece in known.pieces:

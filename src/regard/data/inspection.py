@@ -16,7 +16,7 @@ from rich.text import Text
 
 from regard.data.choices import KINDS, Choices
 from regard.data.examining import Block, Examiner
-from regard.data.line_features import Features, features_of
+from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.misaligned_pairs import counts_differ, shifted_lines
 from regard.data.origins import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress import advancing
@@ -27,6 +27,11 @@ from regard.viewing.document import safe
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 
 EXAMPLES = 3
+
+MOST_KEYS = 16_000_000
+"""Pairs whose keys are kept, 16 bytes each. If more than half of them are different, duplicates are estimated
+from a sample."""
+
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
 """The columns of a report, and those of them that hold numbers."""
@@ -210,6 +215,53 @@ def _first_wrong(line: bytes) -> str:
     return "an escape like \\ud800, which is half of a character"
 
 
+class _Keys:
+    """The different keys of pairs, to count those that come again.
+
+    Of more than MOST_KEYS different ones, a sample is kept: those of one in `every`, by their last bits. The
+    number of different pairs is then estimated from it; that of all pairs is exact.
+    """
+
+    def __init__(self) -> None:
+        self.every, self.total, self.pending = 1, 0, 0
+        self.first: list[int] = []
+        self.parts: list[tuple[NDArray[numpy.int64], NDArray[numpy.int64]]] = []
+
+    def add(
+        self, keys: NDArray[numpy.int64], positions: NDArray[numpy.int64], kept: NDArray[numpy.bool_]
+    ) -> None:
+        self.total += int(kept.sum())
+        kept = kept & self._sampled(keys)
+        self.parts.append((keys[kept], positions[kept]))
+        self.pending += len(self.parts[-1][0])
+        if self.pending > MOST_KEYS:
+            self._distinct()
+
+    def again(self) -> tuple[int, list[int]]:
+        """How many pairs are the same as one before, and the positions of the first of them."""
+        return max(self.total - self.every * self._distinct(), 0), self.first
+
+    def _distinct(self) -> int:
+        """Keep each key once, in a smaller sample where there are too many; how many there are."""
+        nothing = numpy.zeros(0, numpy.int64)
+        keys, positions = map(numpy.concatenate, zip((nothing, nothing), *self.parts, strict=True))
+        order = numpy.argsort(keys, kind="stable")
+        keys, positions = keys[order], positions[order]
+        new = numpy.ones(len(keys), bool)
+        new[1:] = keys[1:] != keys[:-1]
+        self.first = sorted([*self.first, *numpy.sort(positions[~new])[:EXAMPLES].tolist()])[:EXAMPLES]
+        keys, positions = keys[new], positions[new]
+        while len(keys) > MOST_KEYS // 2:
+            self.every *= 2
+            new = self._sampled(keys)
+            keys, positions = keys[new], positions[new]
+        self.parts, self.pending = [(keys, positions)], 0
+        return len(keys)
+
+    def _sampled(self, keys: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
+        return (keys & (self.every - 1)) == 0
+
+
 class _Tally:
     """What is counted while chunks go by; parallel: whether each side has files of its own."""
 
@@ -218,8 +270,8 @@ class _Tally:
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
-        self.keys: list[NDArray[numpy.int64]] = []
-        self.lost: list[NDArray[numpy.intp]] = []
+        self.keys = _Keys()
+        self.lost = 0
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
         self.seen: tuple[list[Features], list[Features]] = ([], [])
         self.last: list[tuple[Block, Features] | None] = [None, None]
@@ -228,11 +280,14 @@ class _Tally:
         (source, of_source), (target, of_target) = chunk.sides
         marks = chunk.marks(self.choices)
         self.histogram += numpy.bincount(marks, minlength=256)
-        if self.parallel:
+        if self.parallel and chunk.position < MOST_FEATURES:
             for side, (block, lines) in enumerate(chunk.sides):
                 self.seen[side].append(self._features(side, block).part(lines.start, lines.stop))
         assert source.keys is not None and target.keys is not None
-        self.keys.append(_joined_keys(source.keys[of_source], target.keys[of_target]))
+        lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
+        self.lost += int(lost.sum())
+        keys = _joined_keys(source.keys[of_source], target.keys[of_target])
+        self.keys.add(keys, numpy.arange(chunk.position, chunk.position + chunk.pairs), ~lost)
         for places, (block, lines) in zip(self.places, chunk.sides, strict=True):
             places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first + lines.start))
         if not marks.any():
@@ -241,8 +296,6 @@ class _Tally:
             if len(known) < EXAMPLES:
                 found = numpy.flatnonzero(marks & KINDS[kind].bit)[: EXAMPLES - len(known)]
                 known.extend(_example(chunk, index, KINDS[kind].bit) for index in found.tolist())
-        lost = marks & (self.choices.bits("skip") | self.choices.bits("error"))
-        self.lost.append(numpy.flatnonzero(lost) + chunk.position)
         if self.refused is None and (wrong := numpy.flatnonzero(marks & self.choices.bits("error"))).size:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
@@ -272,24 +325,18 @@ class _Tally:
             findings.append(
                 Finding(kind, self.choices.says(kind), count, done, dropped, tuple(self.examples[kind]))
             )
-        lost = numpy.concatenate((numpy.zeros(0, numpy.intp), *self.lost))
-        findings.append(self._duplicates(lost))
+        findings.append(self._duplicates())
         if self.parallel and refused is None:
             findings.append(self._misaligned())
-        return Report(read, read - len(lost), tuple(findings), refused or self.refused, fingerprint)
+        return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
 
-    def _duplicates(self, lost: NDArray[numpy.intp]) -> Finding:
+    def _duplicates(self) -> Finding:
         """Kept pairs that are the same as one before; wrong by a chance of 10^-6 at 6 million pairs."""
-        keys = numpy.delete(numpy.concatenate((numpy.zeros(0, numpy.int64), *self.keys)), lost)
-        ordered = numpy.sort(keys)
-        count = int((ordered[1:] == ordered[:-1]).sum())
-        examples: list[Example] = []
-        if count:
-            order = numpy.argsort(keys, kind="stable")
-            again = numpy.sort(order[1:][keys[order][1:] == keys[order][:-1]])[:EXAMPLES]
-            positions = numpy.delete(numpy.arange(len(keys) + len(lost)), lost)[again]
-            examples = [Example(int(p) + 1, self._place(int(p)), "") for p in positions]
-        return Finding("duplicate", "duplicate pair", count, "kept; a split drops it", 0, tuple(examples))
+        count, first = self.keys.again()
+        examples = [Example(p + 1, self._place(p), "") for p in first] if count else []
+        says, every = "duplicate pair", self.keys.every
+        says += f" (estimated from 1 pair in {every:,})" if every > 1 else ""
+        return Finding("duplicate", says, count, "kept; a split drops it", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
         """Lines that fit the line before or after their own better: each file lacks a line, at two places."""

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from regard.data.choices import SHORT
 from regard.data.examining import Block
 
-__all__ = ["Features", "features_of", "likeness"]
+__all__ = ["MOST_FEATURES", "Features", "features_of", "likeness"]
+
+MOST_FEATURES = 4_000_000
+"""Lines whose features are kept; in longer files, no line is looked for that has no counterpart."""
 
 BYTE, DIGITS = 256, 32
 """How many values a byte has, and how many of them are used for digits."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from regard.data.line_features import Features, Scores, likeness
+from regard.data.line_features import MOST_FEATURES, Features, Scores, likeness
 from regard.data.origins import CountsDiffer
 from regard.data.reading import UTF_16, printable, read_blocks, shown
 from regard.errors import DataError, message
@@ -150,18 +150,21 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     source, target: the features of the lines that were read before the shorter file ended.
     """
     counts, shared = difference.counts, min(difference.counts)
-    sides = [features.part(len(features) - shared) for features in (source, target)]
+    sides = [features.part(max(len(features) - shared, 0)) for features in (source, target)]
     longer = int(counts[1] > counts[0])
     sides[longer] = Features.joined((sides[longer], difference.rest))
+    complete = (len(sides[0]), len(sides[1])) == counts
     names = [shown(path) for path in difference.paths]
     lines = [f"{counts[0]:,} lines against {counts[1]:,}, so they are not parallel"]
-    missing = lines_without_counterpart(sides[0], sides[1])
+    missing = lines_without_counterpart(sides[0], sides[1]) if complete else []
     if 0 < abs(counts[1] - counts[0]) <= FEW:
         short, long = difference.paths[1 - longer], difference.paths[longer]
         found = [_by_words(short, long, each, number) for number, each in enumerate(missing)]
     else:
         found = [each.line for each in missing]
-    if not missing:
+    if not complete:
+        hint = f"the line is looked for in files of up to {MOST_FEATURES:,} lines: check parts of these files"
+    elif not missing:
         hint = f"each pair looks right as far as {names[1 - longer]} goes: is its end missing?"
     else:
         for line in found[:NAMED]:

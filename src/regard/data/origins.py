@@ -15,7 +15,7 @@ import numpy
 
 from regard.data.choices import KINDS, SHORT, Choices
 from regard.data.examining import Block, Examiner
-from regard.data.line_features import Features, features_of
+from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.reading import Marks, Raw, checked_path, read_blocks, shown
 from regard.data.rows import json_rows, list_rows, tabbed_rows
 
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Two files that should be parallel are not: one has lines left when the other has ended.
 
-    paths, counts: of both. rest: the features of the lines left.
+    paths, counts: of both. rest: the features of the lines left, not of all where they are very many.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -200,11 +200,21 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
         if j == len(right):
             right, j = next(target, None), 0
     if left is not None:
-        rest = Features.joined((features_of(left).part(i), *map(features_of, source)))
-        raise CountsDiffer(paths, (shared + len(rest), shared), rest)
+        rest, more = _rest(features_of(left).part(i), source)
+        raise CountsDiffer(paths, (shared + more, shared), rest)
     if right is not None:
-        rest = Features.joined((features_of(right).part(j), *map(features_of, target)))
-        raise CountsDiffer(paths, (shared, shared + len(rest)), rest)
+        rest, more = _rest(features_of(right).part(j), target)
+        raise CountsDiffer(paths, (shared, shared + more), rest)
+
+
+def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
+    """The features of the lines that are left, of MOST_FEATURES or a few more at most; and how many lines."""
+    parts, count = [first], len(first)
+    for block in blocks:
+        if count < MOST_FEATURES:
+            parts.append(features_of(block))
+        count += len(block)
+    return Features.joined(parts), count
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:

@@ -135,20 +135,21 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-    began, ended, rest = False, False, b""
+    began, ended, rest, lines = False, False, b"", 0
     while data := stream.read(BLOCK):
         if not began:
             data, began = _begun(path, data), True
         end = data.rfind(b"\n") + 1
         if end:
             ended = True
+            lines += data.count(b"\n")
             yield _whole(path, rest + data[:end], file.tell())
             rest = data[end:]
         else:
             rest += data
         if len(rest) > LONGEST_LINE:
-            problem = f"a line of over {LONGEST_LINE >> 20} MiB: this is no text of lines"
-            raise DataError(message(shown(path), problem, hint=RETURNS if b"\r" in rest else ""))
+            place, problem = f"{shown(path)}, line {lines + 1}", f"longer than {LONGEST_LINE >> 20} MiB"
+            raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
     if not ended and b"\r" in rest.rstrip(b"\r"):
         problem = "one line without \\n, and with \\r inside"
         raise DataError(message(shown(path), problem, expected="lines that end in \\n", hint=RETURNS))

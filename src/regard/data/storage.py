@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from regard.data.encoded import EncodedPairs, Reader, Side
 from regard.errors import DataError, message
 from regard.untrusted import open_regular, parse_json, read_limited
+from regard.viewing.writing import naming_file, write_all
 
 __all__ = ["EncodedChunk", "open_stored", "store"]
 
@@ -44,20 +45,22 @@ class Written:
     """A file that keeps the checksum of what is put into it, and is on the disk when it is closed."""
 
     def __init__(self, path: Path):
-        self.file = path.open("xb")
+        self.path = path
+        with naming_file(path):
+            self.file = path.open("xb", buffering=0)
         self.checksum = 0
 
     def put(self, content: bytes) -> None:
         """Write on."""
-        self.file.write(content)
+        with naming_file(self.path):
+            write_all(self.file.fileno(), content)
         self.checksum = zlib.crc32(content, self.checksum)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.file:
-            self.file.flush()
+        with self.file, naming_file(self.path):
             os.fsync(self.file.fileno())
 
 

@@ -14,6 +14,7 @@ from typing import IO, cast
 
 from regard.data.reading import printable, shown
 from regard.errors import DataError, message
+from regard.viewing.writing import naming_file, write_all
 
 __all__ = ["digest", "unpack"]
 
@@ -27,7 +28,9 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
     most: unpacking stops when there are more bytes than this.
     """
     hashed, size = hashlib.sha256(), 0
-    with _opened(packed, member) as file, open(path, "wb") as out:
+    with naming_file(path):
+        out = path.open("wb", buffering=0)
+    with out, _opened(packed, member) as file:
         while data := file.read(BLOCK):
             size += len(data)
             if size > most:
@@ -35,9 +38,10 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
                     message(shown(packed), f"unpacks to over {most:,} bytes, more than it should")
                 )
             hashed.update(data)
-            out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
+            with naming_file(path):
+                write_all(out.fileno(), data)
+        with naming_file(path):
+            os.fsync(out.fileno())
     return hashed.hexdigest()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.batch import EOS, Batch
-from regard.decoding.hypothesis import Found
+from regard.decoding.hypothesis import ROOM, Found
 from regard.decoding.live import Live, begin, rows_of
 from regard.decoding.penalties import GNMT, Length, coverage
 from regard.decoding.rules import Rules, whole
@@ -26,7 +26,10 @@ from regard.look import Look
 from regard.models.base import Model
 from regard.sites import Record, scope
 
-__all__ = ["Beam", "beam_search", "best_of"]
+__all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
+
+MOST_BEAMS = 5000
+"""The largest beam size, and the largest number of sentences to return (n-best)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Beam:
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
-        whole("Beam()", size=(self.size, 1), best=(self.best, 1))
+        whole("Beam()", size=(self.size, 1, MOST_BEAMS), best=(self.best, 1, MOST_BEAMS))
         if not isinstance(self.length, Length):
             expected = "GNMT(alpha) or Average(alpha)"
             raise ArgumentError(message("Beam()", f"length is {self.length!r}", expected=expected))
@@ -129,7 +132,7 @@ def beam_search(
     """The best sentences that beams find; without stop_early every sentence goes on to its limit."""
     live, state, last_R1 = begin(model, batch, how.rules, prefixes, how.size)
     longest = int(live.limits.max()) if len(live) else 0
-    found = Found.empty(len(live), how.best, longest, last_R1.device)
+    found = Found.empty(len(live), how.best, min(longest, ROOM), last_R1.device)
     divisors = how.length.table(longest + 1, last_R1.device)
     beams = Beams.at_start(live, how)
     for step in range(longest):
@@ -147,6 +150,7 @@ def beam_search(
         rows_R = source_RK.flatten()
         if done_B.any():
             ended_b, kept_b = done_B.nonzero()[:, 0], (~done_B).nonzero()[:, 0]
+            found = found.roomy(step + 1, longest)
             found.put(live.number[ended_b], beams.keep(ended_b).result(divisors[step + 1]))
             if not len(kept_b):
                 break

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.batch import EOS, PAD, Batch
-from regard.decoding.hypothesis import Found
+from regard.decoding.hypothesis import ROOM, Found
 from regard.decoding.live import begin, rows_of
 from regard.decoding.rules import Rules
 from regard.models.base import Model
@@ -54,7 +54,7 @@ def walk(
     """Say one token after another, each chosen from the log-probabilities that the rules left."""
     live, state, last_R1 = begin(model, batch, rules, prefixes, each)
     longest = int(live.limits.max()) if len(live) else 0
-    found = Found.empty(len(live), each, longest, last_R1.device)
+    found = Found.empty(len(live), each, min(longest, ROOM), last_R1.device)
     said_RT = last_R1[:, :0]
     ended_R = torch.zeros(len(said_RT), dtype=torch.bool, device=last_R1.device)
     for step in range(longest):
@@ -63,6 +63,7 @@ def walk(
         left_RV = rules.permitted(scores_RV, said_RT, live.must_say(step, each))
         token_R = torch.where(ended_R, PAD, choose(left_RV, live.number, step))
         score_R = torch.where(ended_R, 0.0, scores_RV.gather(1, token_R[:, None])[:, 0])
+        found = found.roomy(step + 1, longest)
         found.tokens[live.number, :, step] = token_R.view(-1, each)
         found.token_scores[live.number, :, step] = score_R.view(-1, each)
 

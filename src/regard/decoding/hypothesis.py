@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.batch import EOS, PAD
 
-__all__ = ["Found", "Hypothesis"]
+__all__ = ["Found", "Hypothesis", "ROOM"]
+
+ROOM = 4096
+"""Tokens of a sentence that there is room for from the start; for longer ones the tensors grow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +83,14 @@ class Found:
     def map(self, change: Callable[[Tensor], Tensor]) -> Found:
         """The same with every tensor changed."""
         return Found(change(self.tokens), change(self.token_scores), change(self.ranking))
+
+    def roomy(self, length: int, longest: int) -> Found:
+        """The same with room for at least `length` tokens of each; doubled, up to the longest."""
+        room = self.tokens.shape[-1]
+        if length <= room:
+            return self
+        more = (0, min(max(length, 2 * room), longest) - room)
+        return Found(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
     def put(self, rows: Tensor, other: Found) -> None:
         """Write what was found for some sentences, rows (b,), into its place here."""

@@ -8,7 +8,6 @@ only half of its source is marked down by what its attention left out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +17,9 @@ from regard.errors import ArgumentError, message
 
 __all__ = ["GNMT", "LENGTHS", "Average", "Length", "coverage"]
 
+MOST_ALPHA = 20
+"""The largest exponent."""
+
 
 @dataclass(frozen=True)
 class Length:
@@ -26,10 +28,10 @@ class Length:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.alpha, int | float) or not math.isfinite(self.alpha):
-            hint = "0 divides by nothing; larger favours longer sentences"
-            call = f"{type(self).__name__}()"
-            raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected="a number", hint=hint))
+        if not isinstance(self.alpha, int | float) or not abs(self.alpha) <= MOST_ALPHA:
+            hint = "0 disables the penalty; larger favours longer sentences"
+            expected, call = f"a number, -{MOST_ALPHA} to {MOST_ALPHA}", f"{type(self).__name__}()"
+            raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected=expected, hint=hint))
 
     def base(self, length: int) -> float:
         """What is raised to the power of alpha, for so many tokens, EOS counted."""
@@ -38,7 +40,8 @@ class Length:
     def table(self, longest: int, device: torch.device) -> Tensor:
         """The divisor for each length from 0 to the longest, (longest + 1,). That of 0 is never used: 1."""
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
-        return torch.tensor([1.0, *powers], dtype=torch.float32, device=device)
+        largest = torch.finfo(torch.float32).max  # longer sentences all have this divisor
+        return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ from regard.batch import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["Rules", "forced", "whole"]
+__all__ = ["MOST_TOKENS", "Rules", "forced", "whole"]
+
+MOST_TOKENS = 100_000
+"""The largest number of tokens that a sentence may be allowed."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Rules:
     forbidden: tuple[int, ...] = (UNK,)
 
     def __post_init__(self) -> None:
-        whole("Rules()", minimum=(self.minimum, 1), repeat=(self.repeat, 0))
+        whole("Rules()", minimum=(self.minimum, 1, MOST_TOKENS), repeat=(self.repeat, 0, MOST_TOKENS))
         if self.maximum is not None:
-            whole("Rules()", maximum=(self.maximum, 1))
+            whole("Rules()", maximum=(self.maximum, 1, MOST_TOKENS))
             if self.maximum < self.minimum:
                 problem = f"the minimum, {self.minimum}, is more than the maximum, {self.maximum}"
                 raise ArgumentError(message("Rules()", problem))
@@ -119,11 +122,15 @@ def forced(prefixes: Sequence[Sequence[int]] | None, sentences: int, size: int) 
     return torch.tensor(padded, dtype=torch.long).reshape(sentences, longest), lengths
 
 
-def whole(call: str, **numbers: tuple[object, int]) -> None:
-    """Raise unless each is a whole number and at least the least given beside it."""
-    for name, (number, least) in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            expected = f"a whole number, {least} or more"
+def whole(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
+    """Raise unless each is a whole number within the bounds given beside it: the least, and the largest."""
+    for name, (number, least, *most) in numbers.items():
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or not least <= number <= max(most, default=number)
+        ):
+            expected = f"a whole number, {least} {f'to {most[0]:,}' if most else 'or more'}"
             raise ArgumentError(message(call, f"{name} is {number!r}", expected=expected))
 
 

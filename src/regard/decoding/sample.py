@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.batch import Batch
+from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.greedy import walk
 from regard.decoding.hypothesis import Found
-from regard.decoding.rules import Rules, forced, whole
+from regard.decoding.rules import Rules, whole
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
@@ -21,6 +22,11 @@ __all__ = ["Sample", "sample_search"]
 
 BELOW_ONE = 1.0 - 2.0**-24
 """The largest float32 below 1."""
+
+DRAWN = 64
+"""Steps whose random numbers are drawn at a time."""
+
+MOST, MOST_SEED = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,12 @@ class Sample:
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
-        whole("Sample()", top_k=(self.top_k, 0), count=(self.count, 1), seed=(self.seed, 0))
+        whole(
+            "Sample()",
+            top_k=(self.top_k, 0, MOST),
+            count=(self.count, 1, MOST_BEAMS),
+            seed=(self.seed, 0, MOST_SEED),
+        )
         problem, expected, hint = "", "", ""
         if not isinstance(self.temperature, int | float) or not 0 < self.temperature < math.inf:
             problem, expected = f"temperature is {self.temperature!r}", "a number above 0"
@@ -81,24 +92,27 @@ def sample_search(
     model: Model, batch: Batch, how: Sample, prefixes: Sequence[Sequence[int]] | None = None
 ) -> Found:
     """Sentences drawn token by token, in the order in which they were drawn."""
-    _, prefix_lengths = forced(prefixes, len(batch), model.target_size)
-    limits = how.rules.limits(model, batch.source_lengths, prefix_lengths.to(batch.source.device))
-    longest = int(limits.max()) if len(batch) else 0
-    chance_BLK = _chances(how, batch.index.tolist(), longest).to(batch.source.device)
+    chances = _chances(how, batch.index.tolist(), batch.source.device)
+    chance_BLK = next(chances)
 
     def choose(left_RV: Tensor, number_b: Tensor, step: int) -> Tensor:
-        return how.draw(left_RV, chance_BLK[number_b, step].flatten())
+        nonlocal chance_BLK
+        if step and step % DRAWN == 0:
+            chance_BLK = next(chances)
+        return how.draw(left_RV, chance_BLK[number_b, step % DRAWN].flatten())
 
     return walk(model, batch, how.rules, prefixes, how.count, choose)
 
 
-def _chances(how: Sample, index: Sequence[int], longest: int) -> Tensor:
-    """Numbers from 0 to 1, (B, L, K), from the seed and the number of each sentence in its data.
+def _chances(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
+    """Numbers from 0 to 1, (B, DRAWN, K), for the next DRAWN steps each time.
 
-    Each sentence has a stream of its own, so that what it draws does not hang on what shares its batch; K
-    comes last, so that it does not hang on how long others may be.
+    They depend on the seed and the number of each sentence in its data. Each sentence has a stream of its
+    own, so that what it draws does not depend on what shares its batch; K comes last, so that it does not
+    depend on how long others may be.
     """
     streams = [np.random.default_rng([how.seed, number]) for number in index]
-    drawn = [stream.random((longest, how.count)) for stream in streams]
-    flat = np.stack(drawn) if drawn else np.zeros((0, longest, how.count))
-    return torch.from_numpy(flat).to(torch.float32).clamp(max=BELOW_ONE)
+    while True:
+        drawn = [stream.random((DRAWN, how.count)) for stream in streams]
+        flat = np.stack(drawn) if drawn else np.zeros((0, DRAWN, how.count))
+        yield torch.from_numpy(flat).to(torch.float32).clamp(max=BELOW_ONE).to(device)

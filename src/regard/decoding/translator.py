@@ -26,6 +26,12 @@ __all__ = ["Translator"]
 AT_ONCE = 4096
 """How many lines stream() reads before it translates them: sorted by length they fill batches better."""
 
+MANY = 16
+"""Hypotheses of a sentence from which on fewer sentences are searched at once."""
+
+MOST = 10_000_000
+"""The largest number of tokens of a batch."""
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -84,7 +90,7 @@ class Translator:
         alignment: str | Choice = CROSS,
         unit: str = "auto",
     ):
-        whole("Translator()", tokens_per_batch=(tokens_per_batch, 1), longest=(longest, 2))
+        whole("Translator()", tokens_per_batch=(tokens_per_batch, 1, MOST), longest=(longest, 2, MOST))
         if overlong not in OVERLONG:
             raise UnknownName("way with a line that is too long", overlong, OVERLONG)
         sides = (
@@ -297,11 +303,17 @@ class Translator:
             return [part], note
         return [Part(tuple(tokens), tuple(words))], ""
 
+    @property
+    def _room(self) -> int:
+        """Tokens that are searched at once: fewer where a sentence has more than MANY hypotheses."""
+        each = getattr(self.search, "size", getattr(self.search, "count", 1))
+        return self.tokens_per_batch * MANY // max(MANY, each)
+
     def _searched(self, jobs: list[_Job], first: int) -> list[list[Hypothesis]]:
         """The hypotheses of each job, the jobs of like length searched together."""
         found: dict[int, list[Hypothesis]] = {}
         with advancing("translating", len(jobs)) as reached:
-            for rows in _batches([len(job.part.tokens) + 1 for job in jobs], self.tokens_per_batch):
+            for rows in _batches([len(job.part.tokens) + 1 for job in jobs], self._room):
                 some = [jobs[row] for row in rows]
                 # Samples are drawn by this number, so it depends on nothing but the place in the data.
                 index = [(job.place << 40) + first + job.line for job in some]

@@ -31,8 +31,9 @@ __all__ = [
 ]
 
 Part = Annotated[float, Field(ge=0, lt=1)]
-Whole = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 LENGTHS = ("steps", "epochs", "minutes")
 """The ways to say how long is trained."""
@@ -73,17 +74,17 @@ class Training(Section):
     steps: Whole | None = None
     epochs: Positive | None = None
     minutes: Positive | None = None
-    tokens: Whole = 4096
-    accumulate: Whole = 1
+    tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
+    accumulate: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     rate: Positive = 1e-3
     schedule: Literal["constant", "cosine", "inverse-root"] = "cosine"
-    warm_up: Annotated[int, Field(ge=0)] = 200
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    warm_up: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
+    weight_decay: Weight = 0.01
     beta: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    clip: Annotated[float, Field(ge=0)] = 1.0
+    clip: Annotated[float, Field(ge=0)] = 1.0  # inf is no clipping, as 0 is
     smoothing: Part = 0.1
     word_dropout: Part = 0.0
-    guided: Annotated[float, Field(ge=0)] = 0.0
+    guided: Weight = 0.0
     ema: Part = 0.0
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
@@ -91,7 +92,7 @@ class Training(Section):
     evaluate_every: Whole | None = None
     save_every: Whole | None = None
     log_every: Whole = 50
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=1_000_000)] = 2
     best: Literal["loss", "bleu", "chrf", "exact"] = "bleu"
     patience: Whole | None = None
     tensorboard: bool = False
@@ -165,7 +166,7 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # also for integers of thousands of digits
             value = text
         place = found
         for key in keys[:-1]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from regard.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.text import SPACE, Sample
 from regard.errors import ArgumentError, DataError, message
 from regard.untrusted import read_limited
+from regard.viewing.writing import write_whole
 
 __all__ = ["Tokenizer"]
 
@@ -110,18 +109,7 @@ class Tokenizer(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to one file, which is there whole or not at all."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with temporary.open("xb") as file:
-                file.write(self.serialized())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            raise DataError(message(str(path), f"cannot be written: {error.strerror}")) from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(Path(path), self.serialized())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

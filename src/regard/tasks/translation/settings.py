@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from regard.training.settings import Clash, Section, Training, Whole
+from regard.training.settings import Clash, Section, Training, Weight, Whole
 
 __all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "ModelSettings", "TranslationSettings", "ways_named"]
 
@@ -18,6 +18,12 @@ WAYS = {
     "built_in": ("built_in",),
 }
 """The ways to name the pairs of a run, and the settings of each."""
+
+Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
+
+LARGEST = {"layers": 1000, "heads": 10_000}
+LARGEST_OTHER = 1_000_000
+"""The largest values of the numeric options of a model: of those named, and of the others."""
 
 
 def ways_named(data: Mapping[str, Any]) -> list[str]:
@@ -48,7 +54,7 @@ class Data(Section):
     columns: list[int] | list[str] | None = None
     fields: list[str] | None = None
     built_in: Literal["korean"] | None = None
-    pairs: Whole | None = None
+    pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     grammar: Literal[1, 2] | None = None
     valid_source: list[str] | None = None
     valid_target: list[str] | None = None
@@ -59,10 +65,10 @@ class Data(Section):
     odd: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
     tokenizer: Literal["unigram", "bpe", "word", "character"] | None = None
-    source_size: Whole | None = None
-    target_size: Whole | None = None
+    source_size: Vocabulary | None = None
+    target_size: Vocabulary | None = None
     joint: bool = False
-    sampling: Annotated[float, Field(ge=0)] = 0.0
+    sampling: Weight = 0.0
     longest: Whole = 256
 
     @model_validator(mode="after")
@@ -88,12 +94,29 @@ class Data(Section):
         return self.grammar or 1
 
 
+def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numeric options of a model, those of nested tables too, by name."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif isinstance(value, int | float):
+            yield name, value
+
+
 class ModelSettings(Section):
     """Which model, by its name, and its options, as build_model() takes them."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str = "bahdanau"
+
+    @model_validator(mode="after")
+    def _bounded(self) -> ModelSettings:
+        for name, value in _numbers(self.options):
+            most = LARGEST.get(name, LARGEST_OTHER)
+            if not abs(value) <= most:
+                raise Clash(f"{name} is {value}", f"a number, at most {most:,}")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -109,8 +132,8 @@ class Evaluating(Section):
     """
 
     sentences: Whole = 500
-    samples: Annotated[int, Field(ge=0)] = 3
-    beam: Whole = 1
+    samples: Annotated[int, Field(ge=0, le=100_000)] = 3
+    beam: Annotated[int, Field(ge=1, le=5000)] = 1
     tokenize: str = "13a"
     lowercase: bool = False
 
@@ -139,7 +162,7 @@ class TranslationSettings(Section):
     """
 
     task: Literal["translation"] = "translation"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     init_from: str | None = None
     data: Data
     model: ModelSettings = Field(default_factory=ModelSettings)

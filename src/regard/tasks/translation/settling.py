@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import torch
 
+from regard.data.reading import shown
 from regard.decoding import Beam
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import bleu
 from regard.evaluation.bleu import TOKENIZERS
-from regard.models import build_model
+from regard.models import Model, build_model
 from regard.tasks.run_folder import check_settings, config_of, fingerprints_of
 from regard.tasks.translation.corpus import Split, read_split
 from regard.tasks.translation.loading import checked_settings
@@ -50,6 +52,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     begun: the folder of a run that is resumed; change: whether its settings may differ from before.
     """
     given = _absolute(given)
+    _check_text(given)
     if begun is not None:
         before = _checked_config(begun)
         checked_settings(begun, FIXED if change else None)
@@ -71,7 +74,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     settings = build(TranslationSettings, given, "the settings")
     check_evaluation(settings.evaluation)
     with torch.device("meta"):  # wrong options are found before anything is read
-        build_model(settings.model.name, 8, 8, **settings.model.options)
+        _check_memory(build_model(settings.model.name, 8, 8, **settings.model.options))
     split = read_split(settings.data)
     given, why = fit_to_text(given, split.train)
     split = replace(split, said=(*split.said, why)) if why else split
@@ -91,6 +94,35 @@ def _checked_config(folder: Path) -> dict[str, Any]:
     config = config_of(folder)
     build(TranslationSettings, config, str(folder / "config.toml"))
     return config
+
+
+def _check_text(value: Any, name: str = "") -> None:
+    """Refuse text that is not UTF-8, as the name of a file may be: config.toml could not hold it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_text(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            _check_text(inner, name)
+    elif isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            hint = "rename the file or folder, or give a symbolic link to it"
+            raise ArgumentError(message(name, f"{shown(value)} is not valid UTF-8", hint=hint)) from None
+
+
+def _check_memory(model: Model) -> None:
+    """Refuse a model whose weights alone, in float32, are larger than the memory of this machine."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return
+    needed = 4 * sum(each.numel() for each in model.parameters())
+    if needed > memory:
+        problem = f"the model needs {needed / 1e9:,.0f} GB for its weights"
+        expected = f"less than the {memory / 1e9:,.0f} GB of memory that this machine has"
+        raise ArgumentError(message("the settings", problem, expected=expected, hint="make it smaller"))
 
 
 def _same_way(begun: Path, before: Mapping[str, Any], given: Mapping[str, Any]) -> None:

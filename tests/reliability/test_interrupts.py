@@ -1,0 +1,89 @@
+"""Ctrl-C at any moment from the start: status 130, one line, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.reading import PACKAGE
+
+COMMANDS = {
+    "version": ["--version"],
+    "tour": ["tour"],
+    "train": ["train", "--built-in", "korean", "--out", "run", "--minutes", "1", "--threads", "1"],
+}
+
+
+def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int, str]:
+    """Start a command, send SIGINT after this time; its status and its standard error."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "REGARD_CACHE": str(folder / "cache")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, errors
+
+
+def quiet(name: str, status: int, errors: str) -> bool:
+    """Whether a command ended as it should: status 130, and one line that says so."""
+    if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__init__)|typer|torch", errors):
+        return True  # Python itself was still starting: nothing of ours has been imported
+    if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
+        return False
+    last = errors.strip().splitlines()[-1] if errors.strip() else ""
+    return status == 0 or "interrupted" in last or (name == "train" and "saved" in last)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("version", 0.1), ("tour", 0.3), ("tour", 0.8), ("train", 0.2), ("train", 1.2)]
+)
+def test_an_early_interrupt_exits_with_one_line(tmp_path: Path, name: str, seconds: float):
+    status, errors = interrupted(tmp_path, COMMANDS[name], seconds)
+    assert quiet(name, status, errors), (status, errors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: str):
+    chosen = random.Random(name)
+    for number in range(60):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        status, errors = interrupted(folder, COMMANDS[name], 0.02 + number / 30 + chosen.random() / 30)
+        assert quiet(name, status, errors), (number, status, errors)
+
+
+def test_a_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):
+    from regard.cli import main
+    from regard.tasks.translation import running
+
+    def strike(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "plan_run", strike)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "run"
+    options = ["--built-in", "korean", "--set", "data.pairs=200", "--out", str(out), "--steps", "2"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *options])
+    assert ended.value.code == 130
+    assert "stopped before the first step; nothing is saved" in capsys.readouterr().err
+    assert not (out / "config.toml").exists() and not list(out.glob("step-*"))
