@@ -127,6 +127,18 @@ def test_as_exact_as_plain_ones(name: str, request: pytest.FixtureRequest, monke
     assert_as_exact(one, tensors, doutputs(one), slice(None))
 
 
+def test_explain_names_the_approximation_and_the_exact_backends():
+    query, key, value, vector = Try().tensors()
+    options: dict[str, Any] = {"score": Given(vector), "backend": "fused"}
+    assert not regard.explain(query, key, value, **options).approximations
+    query.requires_grad_()
+    (found,) = regard.explain(query, key, value, **options).approximations
+    assert 'backend="blocked"' in found and found in str(regard.explain(query, key, value, **options))
+    assert not regard.explain(query, key, value, score=Given(vector), backend="blocked").approximations
+    wide = [each.float() for each in (query, key, value)]
+    assert not regard.explain(*wide, score=Given(vector.float()), backend="fused").approximations
+
+
 @pytest.mark.parametrize("sizes", [(1.0, 1e-10), (0.0, 1e-36)])
 def test_tiny_gradients_are_as_exact(sizes: tuple[float, float]):
     one = Try()
@@ -169,15 +181,26 @@ def test_saturated_channels_are_exact_within_rounding(name: str, request: pytest
         assert (relative(ours[at], exact[at], exact[at].ndim - 1)[[0, 3]] < 2.0**-6).all(), at
 
 
-def test_every_channel_is_as_exact_as_rounding():
+def eager(tensors: list[torch.Tensor], doutput: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradients by plain PyTorch, every step in bfloat16."""
+    query, key, value, vector = given = [each.clone().requires_grad_() for each in tensors]
+    scores = (query[..., :, None, :] + key[..., None, :, :]).tanh() @ vector[0]
+    return torch.autograd.grad(scores.softmax(-1) @ value, given, doutput)
+
+
+def test_every_channel_is_exact_within_rounding():
+    """Where q + k is near 0 in all pairs, g cancels in dq: there the error of eager PyTorch is 10 %."""
     one = Try()
     query, key, value, vector = one.tensors()
     scale = torch.tensor([0.1, 0.3, 1.0, 1.0, 1.5, 2.0]).bfloat16()
     tensors, doutput = [query * scale, key * scale, value, vector], doutputs(one)
     ours = one.gradients(tensors, doutput, "fused", torch.bfloat16)
     exact = one.gradients(tensors, doutput, "reference", torch.float64)
+    plain = eager(tensors, doutput)
     for at in (0, 1, 3):
-        assert (relative(ours[at], exact[at], exact[at].ndim - 1) < 2.0**-7).all(), at
+        error, usual = (relative(each[at], exact[at], exact[at].ndim - 1) for each in (ours, plain))
+        assert (error < 2.0**-7 + usual / 5).all(), at
+        assert (error[2:] < 2.0**-7).all(), at
 
 
 @pytest.mark.parametrize(("small", "chunks"), [(1e-12, False), (1e-20, True)])

@@ -29,8 +29,8 @@ Eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3; fr
 to 1 and gives zero gradients for query and key. g is scaled by a power of 2 for each query row (dq, dv) and
 for each key (dk), so rows with small output gradients keep their precision next to rows with large ones.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7); what is new in this
-version, the saturated channels and the scales of rows and keys, under the interpreter alone.
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7); saturated channels and
+the scales of rows and keys under the interpreter alone.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def additive_basis_kernel(
     term = tl.arange(0, BASIS)
     shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
     found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
-    decreasing = tl.minimum(tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-    increasing = tl.minimum(tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
     found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
     found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
     place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
@@ -202,6 +202,24 @@ def _last(sums):
 
 
 @triton.jit
+def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
+    """Whether q + k >= SATURATED, and whether q + k <= -SATURATED, for all keys of a row; and the sum of
+    g e^-2|q + k| where either holds."""
+    above = x - _maximum(ranges + padded, low, high, blocks, padded, CHANNELS)[None, :] >= SATURATED
+    below = x + _maximum(ranges, low, high, blocks, padded, CHANNELS)[None, :] <= -SATURATED
+    own = tl.exp2(tl.where(above, -x, x) * TWICE_LOG2E) * (1.0 / EXPONENTIAL)
+    return above, below, own * tl.where(above, _last(with_sine), _last(with_cosine))
+
+
+@triton.jit
+def _row_sums(tanhs, tail, above, below, rest):
+    """The sum of g tanh over the keys of a row within REACH; where saturated, from `tail` and `rest`, the sum
+    of g beyond REACH, since g adds up to 0 over a whole row."""
+    ends = rest[:, None] + 2.0 * tail
+    return tl.where(above, -ends, tl.where(below, ends, tanhs))
+
+
+@triton.jit
 def additive_series_kernel(
     gradients, own, basis, ranges, constants, vector, bounds, peaks, beyond, found, exact, dvector,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
@@ -212,13 +230,12 @@ def additive_series_kernel(
 ):  # fmt: skip
     """The gradient of a tile of rows of the query, or of keys, in some channels.
 
-    gradients: g, scaled, (B H, own, other), 0 where it is hidden or computed by the exact kernels.
-    own: the rows. basis, ranges: of the other side.
-    bounds, peaks: for scaling(), of each own row, and of each sequence and head.
-    beyond: the sum of g over the tiles of each row beyond REACH, (B H, own).
-    exact: the result of the exact kernels in float32, in parts, which is added; (B H, own, D) each, as found.
-    offset, before, after: the own row i sees others from i + offset - before to i + offset + after at most.
-    QUERY: whether the own side is the query; then dvector is computed too, one row a program, to be summed.
+    gradients: g, scaled, (B H, own, other), 0 where it is hidden or computed by the exact kernels. own: the
+    rows. basis, ranges: of the other side. bounds, peaks: for scaling(), of each own row, and of each
+    sequence and head. beyond: the sum of g over the tiles of each row beyond REACH, (B H, own). exact: the
+    result of the exact kernels in float32, in parts, which is added; (B H, own, D) each, as found. offset,
+    before, after: row i sees others from i + offset - before to i + offset + after at most. QUERY: whether
+    the own side is the query; then dvector is computed too, one row a program, to be summed.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)
@@ -251,9 +268,8 @@ def additive_series_kernel(
         sums = tl.zeros([ROWS, WIDE], tl.float32)
         for start in range(low, high, COLUMNS):
             others = start + tl.arange(0, COLUMNS)
-            g = tl.load(
-                gradient_at + others[None, :], mask=here[:, None] & (others < other_count)[None, :], other=0.0
-            )
+            known = here[:, None] & (others < other_count)[None, :]
+            g = tl.load(gradient_at + others[None, :], mask=known, other=0.0)
             basis_at = basis + (other * other_count + others)[:, None] * step + columns[None, :]
             some = tl.load(basis_at, mask=(others < other_count)[:, None], other=0.0)
             sums = product(g, some, sums, PRECISION)
@@ -264,26 +280,21 @@ def additive_series_kernel(
         with_sine, with_cosine = tl.split(tl.permute(by_term, (0, 1, 3, 2)))
         x = _within(tl.load(own_at, mask=inside, other=0.0).to(tl.float32))
         range_at = ranges + other * blocks * 2 * padded + tl.program_id(1) * CHANNELS
-        above = x - _maximum(range_at + padded, low, high, blocks, padded, CHANNELS)[None, :] >= SATURATED
-        below = x + _maximum(range_at, low, high, blocks, padded, CHANNELS)[None, :] <= -SATURATED
-        tail = tl.exp2(tl.where(above, -x, x) * TWICE_LOG2E) * (1.0 / EXPONENTIAL)
-        tail = tail * tl.where(above, _last(with_sine), _last(with_cosine))
+        saturation = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
+        above, below, tail = saturation
         term = tl.arange(0, BASIS // 2)
         frequency = tl.load(constants + term)
         sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
         slope = tl.load(constants + BASIS + term)[None, None, :]
         slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
-        slopes = tl.where(above | below, 4.0 * tail, slopes)
-        total += slopes * undone[:, None] * v[None, :]
+        total += tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
         if QUERY:
             size = tl.load(constants + 2 * BASIS + term)[None, None, :]
             tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
-            # g adds up to 0 over a row: over the tiles within REACH, to the opposite of what is beyond.
             rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
-            ends = rest[:, None] + 2.0 * tail * undone[:, None]
-            tanhs = tl.where(above, -ends, tl.where(below, ends, tanhs))
-            program = own_both * tl.num_programs(0) + tl.program_id(0)
-            tl.store(dvector + program * dvector_row + channels, tl.sum(tanhs, 0), mask=there)
+            of_vector = tl.sum(_row_sums(tanhs, tail * undone[:, None], above, below, rest), 0)
+            place = (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
+            tl.store(dvector + place, of_vector, mask=there)
     at = local.to(tl.int64)[:, None] * width + channels[None, :]
     for part in range(exact_parts):
         place = exact + part * exact_part + own_both * exact_head + at
