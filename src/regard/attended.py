@@ -31,7 +31,8 @@ class Attended(NamedTuple):
     """The result of every attention; a field that was not asked for, or that does not exist, is None.
 
     output: (B, H, T, E), what was read. lse: (B, H, T), the log-sum-exp of each row of scores, -inf for a row
-    that sees nothing; None for selections without one. weights, rows, top, alignment, entropy, mass: see
+    that sees nothing; None for selections without one. Both are the same, bit for bit, with and without
+    looking; they differ between backends by rounding. weights, rows, top, alignment, entropy, mass: see
     Look. chosen, log_probability: (B, H, T), the key that Hard or Best read, and the logarithm of the
     probability it had. All shapes lose the sizes that the query did not have.
 

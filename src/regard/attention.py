@@ -69,8 +69,8 @@ def attention(
     record() sees this call.
 
     A row that may see nothing gives output 0, lse -inf and gradient 0. A key that no query may see never
-    reaches the result, even NaN or inf. -inf in a bias tensor hides a key as a mask does. Output is the same,
-    bit for bit, with and without looking.
+    reaches the result, even NaN or inf. -inf in a bias tensor hides a key as a mask does. Output and lse are
+    the same, bit for bit, with and without looking.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), 9 * torch.eye(2), torch.tensor([[1.0], [2.0]])).output

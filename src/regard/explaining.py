@@ -22,7 +22,9 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The choice made for a call: `backend` and `looking` by name, and the reasons of those passed over.
+    """The choice made for a call: `backend` and `looking` by name, and the reasons against the others.
+
+    approximations: what the backend computes by an approximation, with the way to the exact result.
 
     >>> import regard, torch
     >>> found = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
@@ -33,6 +35,7 @@ class Explanation:
     backend: str
     looking: str | None
     refused: dict[str, list[str]]
+    approximations: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -47,6 +50,7 @@ class Explanation:
             lines.append(f"{mark} {name.ljust(width)}  {state}")
         if self.looking is not None:
             lines.append(f"looking: {self.looking} ({PASSES[self.looking].about})")
+        lines += [f"approximation: {each}" for each in self.approximations]
         return "\n".join(lines)
 
 
@@ -68,7 +72,8 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
     chosen = choose_backend(call, name)
     refused = {each: backend.reasons(call) or backend.unasked(call) for each, backend in BACKENDS.items()}
     looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.asked else None
-    return Explanation(chosen, looking, {each: why for each, why in refused.items() if why})
+    approximations = tuple(BACKENDS[chosen].approximations(call))
+    return Explanation(chosen, looking, {each: why for each, why in refused.items() if why}, approximations)
 
 
 def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: Any) -> Call:

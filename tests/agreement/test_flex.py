@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
 
 import regard
-from regard.backends import seen_blocks
+from regard.backends import flex, seen_blocks
 from regard.call import Call
 from regard.mask import as_mask
 
@@ -35,12 +36,57 @@ CASES = {
     "name", [pytest.param(n, marks=() if n == "question with alibi" else pytest.mark.slow) for n in CASES]
 )
 def test_agrees_with_the_oracle(name: str):
-    torch._dynamo.reset()
     query, key = torch.randn(2, 4, 20, 16), torch.randn(2, 2, 20, 16)
     ours = regard.attention(query, key, **CASES[name], backend="flex")
     exact = regard.attention(query, key, **CASES[name], backend="reference")
     torch.testing.assert_close(ours.output, exact.output)
     torch.testing.assert_close(ours.lse, exact.lse)
+
+
+def assert_agrees(queries: int, keys: int, temperature: float, **options: Any) -> None:
+    """Compare output and lse of flex, compiled, with the definition."""
+    query, key = torch.randn(2, 4, queries, 16), torch.randn(2, 2, keys, 16)
+    select = regard.Soft(temperature)
+    ours = regard.attention(query, key, select=select, **options, backend="flex")
+    exact = regard.attention(query, key, select=select, **options, backend="reference")
+    torch.testing.assert_close(ours.output, exact.output)
+    torch.testing.assert_close(ours.lse, exact.lse)
+
+
+@pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
+def test_different_calls_in_one_process_beyond_the_recompile_limit():
+    counters = torch._dynamo.utils.counters["stats"]
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
+        assert_agrees(20, 20, 1.0, bias=regard.ALiBi(4))
+        before = counters["unique_graphs"]
+        assert_agrees(20, 20, 0.7, bias=regard.ALiBi(4))
+        assert_agrees(20, 33, 0.3, bias=torch.randn(1, 4, 1, 33))
+        assert torch._dynamo.config.recompile_limit == 1
+    assert counters["unique_graphs"] > before  # compiled, not run eagerly
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
+def test_many_different_calls_in_one_process():
+    sizes, masks = [(20, 20), (31, 20), (33, 27), (1, 40)], [None, regard.window(3, 2), regard.window(5, 1)]
+    for at, (queries, keys) in enumerate(sizes * 3):
+        biases = [None, regard.ALiBi(4), torch.randn(1, 4, 1, keys), torch.randn(queries, keys)]
+        mask, start = masks[at % 3], at % 5
+        assert_agrees(queries, keys, 0.3 + 0.4 * at, bias=biases[(at + at // 4) % 4], mask=mask, start=start)
+
+
+def test_double_backward_raises_our_error(monkeypatch: pytest.MonkeyPatch):
+    def stand_in(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+        assert options["score_mod"] is not None
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=options["scale"])
+
+    monkeypatch.setattr(flex, "_run_compiled", stand_in)  # on CPU, FlexAttention has no backward pass
+    x, bias = torch.randn(1, 1, 5, 16, requires_grad=True), torch.zeros(1, 1, 5, 5, requires_grad=True)
+    call = Call(x, x, x, "inner", 1.0, None, as_mask(None), bias, regard.Soft(), 0, 0.0)
+    (slope,) = torch.autograd.grad(flex.run(call).output.square().sum(), x, create_graph=True)
+    with pytest.raises(regard.BackendError, match="reference"):
+        slope.square().sum().backward()
+    assert not x._backward_hooks
 
 
 @pytest.mark.parametrize("pairs", [1, 1 << 24])

@@ -69,6 +69,29 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
     assert_looks_agree(case, device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
+def test_looking_changes_no_bit_of_output_and_lse(backend: str, dtype: torch.dtype):
+    query, key = (3 * torch.randn(2, 64, 16)).to(dtype), torch.randn(2, 200, 16).to(dtype)
+    options: dict = {"mask": regard.padding(torch.tensor([200, 0])), "backend": backend}
+    plain = regard.attention(query, key, **options)
+    for look in (LOOK, regard.Look(gradient=True), regard.Look(entropy=True, gradient=True)):
+        seen = regard.attention(query.clone().requires_grad_(look.gradient), key, look=look, **options)
+        assert torch.equal(seen.output, plain.output) and torch.equal(seen.lse, plain.lse)
+        assert seen.lse.requires_grad == look.gradient
+
+
+def test_the_gradient_of_the_lse_is_exact():
+    query, key = torch.randn(2, 9, 16, dtype=torch.float64), torch.randn(2, 20, 16, dtype=torch.float64)
+    mask, look, found = regard.padding(torch.tensor([20, 0])), regard.Look(gradient=True), []
+    for backend in ("sdpa", "reference"):
+        given = query.clone().requires_grad_()
+        lse = regard.attention(given, key, mask=mask, look=look, backend=backend).lse
+        found.append(torch.autograd.grad(lse[0].square().sum() + lse[1].exp().sum(), given)[0])
+    torch.testing.assert_close(*found)
+    assert found[0][0].any() and not found[0][1].any()
+
+
 @pytest.mark.parametrize(
     "select", [regard.Sparse(), regard.Gate(), regard.Best(), regard.Hard()], ids=lambda s: type(s).__name__
 )

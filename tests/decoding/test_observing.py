@@ -9,8 +9,8 @@ import regard
 from regard.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, observe, search
 from regard.decoding import observing as observing_module
-from regard.decoding.live import in_eval_mode
 from regard.decoding.observing import pieces_of
+from regard.models.eval_mode import in_eval_mode
 from tests.decoding.toys import Looking
 from tests.models.variants import make
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from typing import Any
 
 import numpy
@@ -263,3 +264,58 @@ def test_agreement_of_a_model_with_itself_and_with_another():
     blank = ["", ""]
     with pytest.raises(regard.ArgumentError, match="no word"):
         agreement(made, made, blank, blank)
+
+
+class Paused(Pointer):
+    """A Pointer with dropout, whose forward pass runs a function of the thread first."""
+
+    def __init__(self, size: int):
+        super().__init__(size)
+        self.first: dict[int, Any] = {}
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.first.get(threading.get_ident(), lambda: None)()
+        return nn.functional.dropout(super().forward(batch), 0.5, self.training)
+
+
+def test_threads_that_erase_with_one_model_keep_it_in_eval_mode():
+    model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,), hidden=(1,))
+    expected = word_scores(model, [pair], [trial])
+    started, done, found = threading.Event(), threading.Event(), {}
+
+    def run(name: str, first: Any) -> None:
+        model.first[threading.get_ident()] = first
+        found[name] = word_scores(model, [pair], [trial])
+
+    def wait_for_second() -> None:
+        second.start()
+        assert started.wait(60)
+
+    def wait_for_first() -> None:
+        started.set()
+        assert done.wait(60)
+
+    second = threading.Thread(target=run, args=("second", wait_for_first))
+    first = threading.Thread(target=run, args=("first", wait_for_second))
+    first.start()
+    first.join(60)
+    done.set()
+    second.join(60)
+    assert found["first"] == expected and found["second"] == expected
+    assert all(module.training for module in model.modules())
+
+
+def test_gradients_of_one_thread_leave_the_embeddings_of_others_alone():
+    model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,))
+    (expected,) = saliencies(model, [pair], [trial])
+    other: list[Tensor] = []
+
+    def embed_in_another_thread() -> None:
+        thread = threading.Thread(target=lambda: other.append(model.source(torch.tensor([[1, 2]]))))
+        thread.start()
+        thread.join(60)
+
+    model.first[threading.get_ident()] = embed_in_another_thread
+    (found,) = saliencies(model, [pair], [trial])
+    assert numpy.array_equal(found, expected) and expected.any()
+    assert other[0].grad_fn is not None  # still a function of the table

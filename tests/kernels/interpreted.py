@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 import regard
@@ -27,6 +29,18 @@ def _patch_lang_tensor(tensor: type, scope: Any) -> None:
 
 
 interpreter._patch_lang_tensor = _patch_lang_tensor
+_converted = interpreter._convert_float
+
+
+def _convert_float(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
+    """The interpreter truncates float32 to bfloat16; devices round to nearest even, and so does this."""
+    if of != tl.float32 or to != tl.bfloat16:
+        return _converted(numbers, of, to, rounding)
+    rounded = torch.from_numpy(numpy.ascontiguousarray(numbers)).bfloat16()
+    return rounded.view(torch.int16).numpy().view(numpy.uint16)
+
+
+interpreter._convert_float = _convert_float
 
 
 @pytest.fixture(autouse=True)

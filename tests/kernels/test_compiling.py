@@ -13,7 +13,7 @@ KERNELS = {
         "additive_prepare_kernel", "additive_scores_kernel", "additive_read_kernel",
         "additive_combine_kernel", "additive_decode_kernel", "additive_decode_backward_kernel",
         "additive_weigh_kernel", "additive_balance_kernel", "additive_value_backward_kernel",
-        "additive_key_backward_kernel", "additive_query_backward_kernel", "additive_waves_kernel",
+        "additive_key_backward_kernel", "additive_query_backward_kernel", "additive_basis_kernel",
         "additive_series_kernel",
     },
     "compiled_cells": {

@@ -72,7 +72,7 @@ def assert_as_exact(
         assert error <= 2 * allowed + step * oracle.abs().max().item()
 
 
-def test_waves_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pytest.MonkeyPatch):
+def test_basis_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pytest.MonkeyPatch):
     """Chunks of which the last is shorter, channels in groups, and tiles that only exact kernels reach."""
     from regard.kernels import backward_pass
 
@@ -80,7 +80,7 @@ def test_waves_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pyte
     key[:, :, ::97] *= 6
     shape = Shape.of(query, key, value, back=True)
     assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
-    monkeypatch.setattr(backward_pass, "WAVES_ROOM", 64 * 8 * shape.chunk * 24)
+    monkeypatch.setattr(backward_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
     assert_as_exact([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
 
 

@@ -42,6 +42,7 @@ BACKENDS: dict[str, Backend] = {
         fused.run,
         about="additive scores by kernels in Triton: memory linear in length",
         device="cuda",
+        approximations=fused.approximations,
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block: memory linear in length"

@@ -7,7 +7,9 @@ precision, biases that learn. On CPU it computes the forward alone, for checking
 from __future__ import annotations
 
 import functools
+import inspect
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from regard.backends import blocked
 from regard.backends.seen_blocks import seen_blocks
-from regard.backends.transforms import reasons_of_transforms
+from regard.backends.transforms import once_differentiable, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
@@ -25,6 +27,12 @@ from regard.select import Soft
 __all__ = ["reasons", "run", "unasked"]
 
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+VARIANTS = 1 << 20
+"""So many kinds of calls may be compiled in one process; PyTorch would raise after 8, or 256 in all."""
+
+_HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
+_LIMIT_LOCK = threading.Lock()
 
 
 def reasons(call: Call) -> list[str]:
@@ -66,6 +74,11 @@ def run(call: Call) -> Forward:
     """Compile the mask and the bias into the kernel, and run it."""
     from torch.nn.attention.flex_attention import AuxRequest
 
+    if call.trains:
+        query, key, value = once_differentiable(call.query, call.key, call.value)
+        call = replace(call, query=query, key=key, value=value)
+        if isinstance(call.bias, Tensor):
+            call = replace(call, bias=once_differentiable(call.bias)[0])
     options = {
         "score_mod": _bias(call),
         "block_mask": seen_blocks(call) if call.mask.parts else None,
@@ -74,10 +87,10 @@ def run(call: Call) -> Forward:
     }
     if call.query.device.type == "cpu":  # where it does not give the lse
         key, value = call.key.clone(), call.value.clone()  # which may not be one tensor
-        output = _compiled()(call.query, key, value, **options)
+        output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
     else:
-        output, aux = _compiled()(
+        output, aux = _run_compiled(
             call.query, call.key, call.value, **options, return_aux=AuxRequest(lse=True)
         )
         lse = aux.lse
@@ -89,23 +102,59 @@ def run(call: Call) -> Forward:
 
 
 @functools.cache
-def _compiled() -> Callable[..., Any]:
+def _compiled(static: bool) -> Callable[..., Any]:
+    """static: whether to compile for each size by itself, or for sizes that vary once they do."""
     from torch.nn.attention.flex_attention import flex_attention
 
+    def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        # A function of our own: what else compiles flex_attention does not count towards our recompilations.
+        return flex_attention(query, key, value, **options)
+
     # fullgraph: at the limit of recompilations PyTorch must raise, not fall back to a materialising path.
-    return torch.compile(flex_attention, fullgraph=True)
+    options: dict[str, Any] = {"recompile_limit": VARIANTS} if _HAS_LIMIT else {}
+    return torch.compile(attend, fullgraph=True, dynamic=False if static else None, **options)
+
+
+def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
+    """FlexAttention, compiled; again for each new kind of call, however many there were before."""
+    static = query.device.type == "cpu"  # its code for sizes that vary does not always compile
+    if torch.compiler.is_compiling():
+        return _compiled(static)(query, *others, **options)
+    from torch._inductor.exc import InductorError
+
+    try:
+        return _beyond_limit(static, query, *others, **options)
+    except InductorError:
+        if static:
+            raise
+    return _beyond_limit(True, query, *others, **options)
+
+
+def _beyond_limit(static: bool, *tensors: Tensor, **options: Any) -> Any:
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    try:
+        return _compiled(static)(*tensors, **options)
+    except FailOnRecompileLimitHit:
+        limits = {"recompile_limit": VARIANTS, "accumulated_recompile_limit": VARIANTS}
+        with _LIMIT_LOCK, torch._dynamo.config.patch(limits):
+            return _compiled(static)(*tensors, **options)
 
 
 def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] | None:
-    bias, start, temperature = call.bias, call.start, call.temperature
+    bias, device = call.bias, call.query.device
     if bias is None:
         return None
+    # Tensors: a Python number that changes makes torch.compile compile again, and Inductor fails on it.
+    start = torch.full((), call.start, device=device)
+    temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):
         return lambda score, batch, head, row, j: score + bias.at(head, row + start, j) / temperature
-    batch_on, head_on, row_on, j_on = (int(size > 1) for size in bias.shape)
+    varies = tuple(size > 1 for size in bias.shape)
+    numbers = bias.squeeze()
 
     def dense(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
-        added = bias[batch * batch_on, head * head_on, row * row_on, j * j_on]
-        return score + added.to(score.dtype) / temperature
+        index = tuple(each for each, used in zip((batch, head, row, j), varies, strict=True) if used)
+        return score + numbers[index].to(score.dtype) / temperature
 
     return dense

@@ -17,11 +17,12 @@ from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
+from regard.kernels.launch import Shape
 from regard.mask import Mask
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["reasons", "run"]
+__all__ = ["approximations", "reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -55,6 +56,16 @@ def reasons(call: Call) -> list[str]:
     if batch * heads > MOST:
         found.append(f"runs at most {MOST:,} sequences and heads at once, and these are {batch * heads:,}")
     return found
+
+
+def approximations(call: Call) -> list[str]:
+    """What is computed by an approximation: see regard.kernels.additive_series."""
+    if not call.trains or not Shape.of(call.query, call.key, call.value).series:
+        return []
+    return [
+        "gradients of query, key and vector use the Fourier series of tanh, an approximation within bfloat16 "
+        'rounding; backend="blocked", or float32 inputs, give the exact ones'
+    ]
 
 
 def run(call: Call) -> Forward:

@@ -64,11 +64,14 @@ def _found(mask: Mask, tile: Tile) -> BlockMask:
         some, whole = some & any_asked, whole & all_asked
     sizes = len(tile.rows_T), len(tile.columns_S)
     return BlockMask.from_kv_blocks(
-        *_in_order(some & ~whole), *_in_order(whole), BLOCK, _may_see(mask, tile.start), seq_lengths=sizes
+        *_in_order(some & ~whole), *_in_order(whole), BLOCK, _may_see(mask, tile), seq_lengths=sizes
     )
 
 
-def _may_see(mask: Mask, start: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    # A tensor: a Python number that changes would make torch.compile compile the mask again.
+    start = torch.full((), tile.start, device=tile.rows_T.device)
+
     def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
         return mask.sees(batch, head, row + start, j, row)
 

@@ -53,5 +53,5 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        problem = "PyTorch's fused kernels cannot be differentiated twice"
+        problem = "PyTorch's fused kernels (sdpa, flex) cannot be differentiated twice"
         raise BackendError(message("attention()", problem, hint=_HINT))

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.batch import BOS, Batch
 from regard.decoding.rules import Rules, forced
 from regard.models.base import Encoded, Model, State
+from regard.models.eval_mode import in_eval_mode
 
-__all__ = ["Live", "begin", "device_of", "in_eval_mode", "quietly", "rows_of"]
-
-_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""The models in eval mode: how many calls use each, and the modes that its modules had before."""
-
-_lock = threading.Lock()
+__all__ = ["Live", "begin", "device_of", "quietly", "rows_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,28 +71,6 @@ def quietly(model: Model) -> Iterator[None]:
     """Run a model in eval mode and without gradients."""
     with in_eval_mode(model), torch.no_grad():
         yield
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode; then restore the mode of each module.
-
-    Where several threads share a model, the last one to finish restores the modes.
-    """
-    with _lock:
-        users, modes = _modes.get(model, (0, [(each, each.training) for each in model.modules()]))
-        _modes[model] = users + 1, modes
-        model.eval()
-    try:
-        yield
-    finally:
-        with _lock:
-            users, modes = _modes.pop(model)
-            if users > 1:
-                _modes[model] = users - 1, modes
-            else:
-                for module, training in modes:
-                    module.training = training
 
 
 def device_of(model: Model) -> torch.device:

@@ -7,6 +7,7 @@ start, and nothing of it is left.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from regard.call import Call
 from regard.errors import ArgumentError, message
 from regard.mask import Mask
 from regard.models.base import Model
+from regard.models.eval_mode import in_eval_mode
 from regard.sites import scope
 
 __all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
@@ -31,6 +33,8 @@ CROSS = "*cross"
 
 CELLS, LOGITS = 2**16, 2**22
 """How many pairs of a row and a key, and how many logits, a batch of trials may have."""
+
+_cudnn_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Trial:
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
     """The log-probability of the target word of each trial, (trials,)."""
     found = numpy.zeros(len(trials))
-    with _resting(model), torch.no_grad():
+    with in_eval_mode(model), torch.no_grad():
         for some in _batches(model, pairs, trials):
             batch, hidden_BTS = _collated(model, pairs, [trials[each] for each in some])
             with scope(edit=_Hiding(hidden_BTS), at=CROSS):
@@ -86,12 +90,11 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
     for some in _batches(model, pairs, trials):
         chosen = [trials[each] for each in some]
         batch, _ = _collated(model, pairs, chosen)
-        # cuDNN has no backward for recurrences that do not train.
         with (
-            _resting(model),
+            in_eval_mode(model),
             torch.enable_grad(),
             _leaf(table) as embedded,
-            torch.backends.cudnn.flags(enabled=False),
+            _without_cudnn(batch.source.device),
         ):
             scores_BT = _scores(model, batch)
             total = torch.where(_rows(chosen, scores_BT), scores_BT, 0.0).sum()
@@ -178,24 +181,26 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
 
 
 @contextmanager
-def _resting(model: Model) -> Iterator[None]:
-    """A model without dropout; each module is put back as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+def _without_cudnn(device: torch.device) -> Iterator[None]:
+    """Turn cuDNN off: it has no backward pass for recurrent layers in eval mode.
+
+    The setting belongs to the process, so one thread at a time changes it.
+    """
+    if device.type != "cuda":
         yield
-    finally:
-        for module, training in modes:
-            module.training = training
+        return
+    with _cudnn_lock, torch.backends.cudnn.flags(enabled=False):
+        yield
 
 
 @contextmanager
 def _leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make what the table gives first, the embedded source, a leaf to take gradients by."""
+    """Make the first output of the table in this thread, the embedded source, a leaf to take gradients by."""
     given: list[Tensor] = []
+    thread = threading.get_ident()
 
     def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        if given:
+        if given or threading.get_ident() != thread:
             return output
         given.append(output.detach().requires_grad_())
         return given[0]

@@ -1,22 +1,36 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The gradients of query, key and vector as matrix products, in bfloat16: tanh and its slope as few waves.
+"""Gradients of query, key and vector as matrix products, in bfloat16: the Fourier series of tanh.
 
     tanh(x) = sum_n c_n sin(w_n x)     tanh'(x) = sum_n d_n cos(w_n x)     for |x| <= REACH
     sin(w (q + k)) = sin wq cos wk + cos wq sin wk
 
-so that what depends on the query and what depends on the key come apart, and the sums over keys, or over
-queries, are matrix products of the gradient of the scores with waves: the sines and cosines of each channel.
-With A_n and B_n the products with sin and with cos of the other side,
+The series separates q from k, so the sums over keys (for dq) or over queries (for dk) are matrix products of
+the gradient of the scores, g, with the basis functions of the other side: its sines and cosines. With A_n and
+B_n the products with sin and with cos,
 
     dq = v sum_n d_n (cos(w_n q) B_n - sin(w_n q) A_n)
-    dv = the sum over rows of sum_n c_n (cos(w_n q) A_n + sin(w_n q) B_n)
+    dv = sum over rows of sum_n c_n (cos(w_n q) A_n + sin(w_n q) B_n)
 
-Few waves make tanh to 8e-5 and its slope to 1.6e-4, and in float16, as products take them, to 6e-4 and 4e-4,
-where half the last bit of a bfloat16 of about 1 is 2e-3. Where |q + k| is beyond 6 the slope is smaller than
-all that, and eager PyTorch in bfloat16 takes it for 0. Tiles that reach further than REACH are left to the
-exact kernels.
+Where a channel of a row is saturated for all keys, |q + k| >= SATURATED with one sign, the error of the
+series would be larger than the gradient. There the kernel uses the first term of the exponential series,
+which separates too:
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+    tanh'(x) = 4 e^-2x (1 - ...)     tanh(x) = 1 - 2 e^-2x (1 - ...)     for x >= SATURATED, odd for x < 0
+
+Range: tiles with |q + k| <= REACH; tiles beyond it are computed by the exact kernels of additive_backward.
+
+Error per channel c, before the result is rounded to bfloat16 (relative 2^-9):
+
+    not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|, likewise dk_c over the queries (series 2.3e-4,
+                    the rest is float16); |error of dv_c| <= 7e-4 sum_ij |g_ij| (series 1.0e-4)
+    saturated       relative to 4 |v_c| sum_j |g_j| e^-2|q+k|: at most 2^-8 (first term 2^-9, float16 2^-10)
+
+Eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3; from SATURATED on it rounds tanh
+to 1 and gives zero gradients for query and key. g is scaled by a power of 2 for each query row (dq, dv) and
+for each key (dk), so rows with small output gradients keep their precision next to rows with large ones.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7); saturated channels and
+the scales of rows and keys under the interpreter alone.
 """
 
 from __future__ import annotations
@@ -29,62 +43,94 @@ import triton
 import triton.language as tl
 
 from regard.kernels.product import product
+from regard.kernels.sight import end_of
+from regard.kernels.tanh import TWICE_LOG2E
 
-__all__ = ["REACH", "WAVES", "additive_series_kernel", "additive_waves_kernel", "scaled_by", "series"]
+__all__ = [
+    "BASIS",
+    "BASIS_ROWS",
+    "REACH",
+    "SATURATED",
+    "additive_basis_kernel",
+    "additive_series_kernel",
+    "scaling",
+    "series",
+]
 
 REACH = tl.constexpr(10.0)
-"""How far from 0 the sum of a query and a key may be."""
+"""The series holds for |q + k| up to this."""
 
-WAVES = tl.constexpr(32)
-"""Waves of a channel: 16 sines, then 16 cosines."""
+SATURATED = tl.constexpr(3.4657)
+"""atanh(1 - 2^-9): from here on, bfloat16 rounds tanh to 1."""
 
-FIRST = math.pi / 14.75
+BASIS = tl.constexpr(32)
+"""Basis functions of a channel: 15 sines and a decreasing exponential, 15 cosines and an increasing one."""
+
+BASIS_ROWS = tl.constexpr(16)
+"""Rows of a program of additive_basis_kernel; the range of each channel is stored once per so many rows."""
+
+FIRST = math.pi / 14.6
 """The lowest frequency; the others are its odd multiples."""
 
 SINES = (
-    1.24980188, 0.360720909, 0.165764155, 0.0826804863, 0.0420464314, 0.0214965604, 0.0110126359,
-    0.0056293362, 0.00288626925, 0.00148547398, 0.000747751403, 0.000393030368, 0.000199661915,
-    0.000134193343, 1.64549132e-06, -4.12567734e-06,
+    1.24932719, 0.359549779, 0.164409051, 0.0815131114, 0.0411802715, 0.0209106126, 0.0106468021,
+    0.00540587336, 0.00275267508, 0.00141960697, 0.000709355216, 0.000381053997, 0.000188791784,
+    0.00017958751, 4.36422403e-05, 0.0,
 )  # fmt: skip
-"""c_n: fitted by least squares, reweighted until the largest error was least."""
+"""c_n: a minimax fit (iteratively reweighted least squares); the last is in place of an exponential."""
 
 COSINES = (
-    0.266178739, 0.230519492, 0.176518359, 0.123248133, 0.0806339722, 0.0503551599, 0.0304588872,
-    0.0180312905, 0.0104434455, 0.00595752527, 0.00341887184, 0.0018998942, 0.00101180427,
-    0.000634185981, 0.000329173543, 0.000209174717,
+    0.268814698, 0.232124595, 0.176875886, 0.122758259, 0.0797723304, 0.0494817589, 0.0297450635,
+    0.0174675162, 0.0100430817, 0.00572534182, 0.00322881466, 0.00176869968, 0.0010029975,
+    0.000553199797, 0.000404571272, 0.0,
 )  # fmt: skip
 """d_n, likewise."""
 
 QUARTER = tl.constexpr(math.pi / 2)
-"""Of a turn: sin(x + QUARTER) = cos x."""
+"""sin(x + QUARTER) = cos x."""
 
-LARGEST = tl.constexpr(14.0)
-"""Gradients of scores are scaled so that none is larger than 2 to this power, as float16 holds them best."""
+LARGEST = tl.constexpr(14)
+"""g is scaled to at most 2 to this power, which float16 represents with room to spare."""
+
+EXPONENTIAL = tl.constexpr(64.0)
+"""Scale of the exponentials. In a saturated channel of a tile within REACH, q + k >= SATURATED and
+|q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and 64 times that is less than the largest
+float16."""
+
+HALF = tl.constexpr(65504.0)
+"""The largest float16."""
 
 
 @functools.cache
 def series(device: torch.device) -> torch.Tensor:
-    """Frequencies, and what the products with each wave are multiplied by for dq, and for dv: (3, WAVES), of
-    the sines and once more of the cosines. Kept by the first run, which a capture needs before it anyway."""
+    """Frequencies, d_n and c_n: (3, BASIS), the 16 numbers of each twice, for sines and cosines.
+
+    Cached: a CUDA graph capture cannot copy from the host, and the first run, before the capture, does."""
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
 
 @triton.jit
-def scaled_by(bound, scale):
-    """A power of 2 by which no gradient of a score, at most 2 bound scale, becomes larger than 2^LARGEST."""
-    most = 2.0 * tl.load(bound) * tl.abs(scale)
-    power = tl.floor(tl.log2(tl.where(most > 0.0, most, 1.0)) * -1.0 + LARGEST)
-    held = tl.maximum(power, -126.0, propagate_nan=tl.PropagateNan.ALL)
-    return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
+def _exponent(x):
+    """The biased exponent e of a float32 that is not negative: x < 2^(e - 126)."""
+    return x.to(tl.int32, bitcast=True) >> 23
+
+
+@triton.jit
+def scaling(bounds, peak, scale):
+    """The powers of 2 that scale g, at most 2 bounds peak scale, to at most 2^LARGEST, and their inverses.
+
+    Integer arithmetic on exponents: two kernels that call this get the same bits."""
+    power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
+    power = tl.maximum(tl.minimum(power, 126), -126)
+    up, down = (power + 127) << 23, (127 - power) << 23
+    return up.to(tl.float32, bitcast=True), down.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
-    """sin of each number at each frequency, a dimension more, shifted by some radians: by the unit that is
-    exact to 2^-14 that far where there is one. Of what is beyond REACH, which is in no tile that is near and
-    may be no number, that of 0."""
-    x = tl.where(tl.abs(x) <= REACH, x, 0.0)
+    """sin(x frequency + shift) for every number and frequency, one dimension more; on CUDA by the special
+    function unit, whose absolute error is 2^-14 here."""
     angle = x[:, :, None] * frequency[None, None, :] + shift
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
@@ -94,53 +140,109 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
-def additive_waves_kernel(
-    source, waves, constants, heads, count, first_channel, width, padded,
+def _within(x):
+    """x, and 0 for numbers beyond REACH and NaN: their tiles are computed by the exact kernels."""
+    return tl.where(tl.abs(x) <= REACH, x, 0.0)
+
+
+@triton.jit
+def additive_basis_kernel(
+    source, basis, ranges, constants, lengths, length_step, heads, count, first_channel, width, padded,
     batch_step, head_step, row_step,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The waves of `count` rows and `padded` channels from first_channel on: (B H, count, padded, WAVES),
-    float16."""
+    """The basis functions of `count` rows and `padded` channels from first_channel on.
+
+    basis: (B H, count, padded, BASIS), float16. ranges: the maxima of x and of -x over each BASIS_ROWS rows,
+    (B H, blocks, 2, padded), float32; rows beyond the length of their sequence and numbers beyond REACH do
+    not count.
+    """
     both = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) * BASIS_ROWS + tl.arange(0, BASIS_ROWS)
     local = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     channels = first_channel + local
     inside = (rows < count)[:, None] & (channels < width)[None, :]
     at = source + both // heads * batch_step + both % heads * head_step
     at += rows.to(tl.int64)[:, None] * row_step + channels[None, :]
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    wave = tl.arange(0, WAVES)
-    shift = tl.where(wave < WAVES // 2, 0.0, QUARTER)[None, None, :]
-    found = _sines(x, tl.load(constants + wave), shift, APPROXIMATE)
-    place = waves + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * WAVES
+    end = end_of(lengths, length_step, both // heads, count, LENGTHS)
+    counts = (tl.abs(x) <= REACH) & (rows < end)[:, None]
+    range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
+    tl.store(range_at, tl.max(tl.where(counts, x, float("-inf")), 0), mask=local < padded)
+    tl.store(range_at + padded, tl.max(tl.where(counts, -x, float("-inf")), 0), mask=local < padded)
+    x = _within(x)
+    term = tl.arange(0, BASIS)
+    shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
+    found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
+    decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
+    found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
+    place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
     there = (rows < count)[:, None] & (local < padded)[None, :]
-    tl.store(place + wave[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+    tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+
+
+@triton.jit
+def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
+    """The maximum of each channel over the blocks that hold the rows from low to high."""
+    found = tl.full([CHANNELS], float("-inf"), tl.float32)
+    for first in range(low // BASIS_ROWS, tl.cdiv(high, BASIS_ROWS), 16):
+        block = first + tl.arange(0, 16)
+        at = ranges + block[:, None] * (2 * padded) + tl.arange(0, CHANNELS)[None, :]
+        found = tl.maximum(found, tl.max(tl.load(at, mask=(block < blocks)[:, None], other=float("-inf")), 0))
+    return found
+
+
+@triton.jit
+def _last(sums):
+    """The last of the terms in the third dimension: the exponential."""
+    term = tl.arange(0, sums.shape[2])
+    return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
+
+
+@triton.jit
+def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
+    """Whether q + k >= SATURATED, and whether q + k <= -SATURATED, for all keys of a row; and the sum of
+    g e^-2|q + k| where either holds."""
+    above = x - _maximum(ranges + padded, low, high, blocks, padded, CHANNELS)[None, :] >= SATURATED
+    below = x + _maximum(ranges, low, high, blocks, padded, CHANNELS)[None, :] <= -SATURATED
+    own = tl.exp2(tl.where(above, -x, x) * TWICE_LOG2E) * (1.0 / EXPONENTIAL)
+    return above, below, own * tl.where(above, _last(with_sine), _last(with_cosine))
+
+
+@triton.jit
+def _row_sums(tanhs, tail, above, below, rest):
+    """The sum of g tanh over the keys of a row within REACH; where saturated, from `tail` and `rest`, the sum
+    of g beyond REACH, since g adds up to 0 over a whole row."""
+    ends = rest[:, None] + 2.0 * tail
+    return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
 
 @triton.jit
 def additive_series_kernel(
-    gradients, own, waves, constants, vector, bound, found, exact, dvector,
+    gradients, own, basis, ranges, constants, vector, bounds, peaks, beyond, found, exact, dvector,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
-    gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, found_head, exact_head,
-    exact_part, exact_parts, dvector_row, offset, before, after,
+    gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
+    found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some rows of the query, or of some keys, over some channels, from those rows, the waves
-    of the other side and the scaled gradient of the scores, (B H, own, other), which is 0 wherever it is not
-    wanted.
+    """The gradient of a tile of rows of the query, or of keys, in some channels.
 
-    own: the rows. bound: of the gradients of each sequence and head. exact: what the exact kernels found, in
-    float32, in some parts, which is added; (B H, own, D) each, as `found`. offset, before, after: the own row
-    i sees others from i + offset - before to i + offset + after at most. QUERY: whether the own side is that
-    of the query, which gives dvector too: one row a program, to be summed.
+    gradients: g, scaled, (B H, own, other), 0 where it is hidden or computed by the exact kernels. own: the
+    rows. basis, ranges: of the other side. bounds, peaks: for scaling(), of each own row, and of each
+    sequence and head. beyond: the sum of g over the tiles of each row beyond REACH, (B H, own). exact: the
+    result of the exact kernels in float32, in parts, which is added; (B H, own, D) each, as found. offset,
+    before, after: row i sees others from i + offset - before to i + offset + after at most. QUERY: whether
+    the own side is the query; then dvector is computed too, one row a program, to be summed.
     """
-    WIDE: tl.constexpr = CHANNELS * WAVES
+    WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     channels = first_channel + tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    step = tl.full([], 0, tl.int64) + padded * WAVES
+    step = tl.full([], 0, tl.int64) + padded * BASIS
     here, there = local < own_count, channels < width
     inside = here[:, None] & there[None, :]
     key_heads = heads // groups
@@ -156,6 +258,7 @@ def additive_series_kernel(
         high = tl.minimum(high, begin + ROWS + after)
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
+    blocks = tl.cdiv(other_count, BASIS_ROWS)
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     for walk in range(walks):
         head = first_head + walk
@@ -165,27 +268,33 @@ def additive_series_kernel(
         sums = tl.zeros([ROWS, WIDE], tl.float32)
         for start in range(low, high, COLUMNS):
             others = start + tl.arange(0, COLUMNS)
-            g = tl.load(
-                gradient_at + others[None, :], mask=here[:, None] & (others < other_count)[None, :], other=0.0
-            )
-            wave_at = waves + (other * other_count + others)[:, None] * step + columns[None, :]
-            some = tl.load(wave_at, mask=(others < other_count)[:, None], other=0.0)
+            known = here[:, None] & (others < other_count)[None, :]
+            g = tl.load(gradient_at + others[None, :], mask=known, other=0.0)
+            basis_at = basis + (other * other_count + others)[:, None] * step + columns[None, :]
+            some = tl.load(basis_at, mask=(others < other_count)[:, None], other=0.0)
             sums = product(g, some, sums, PRECISION)
-        undone = 1.0 / scaled_by(bound + both, scale)
+        bound = tl.load(bounds + both * bounds_head + local, mask=here, other=0.0)
+        _, undone = scaling(bound, tl.load(peaks + both), scale)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-        by_wave = tl.reshape(sums, [ROWS, CHANNELS, 2, WAVES // 2])
-        with_sine, with_cosine = tl.split(tl.permute(by_wave, (0, 1, 3, 2)))
-        x = tl.load(own_at, mask=inside, other=0.0).to(tl.float32)
-        wave = tl.arange(0, WAVES // 2)
-        frequency = tl.load(constants + wave)
+        by_term = tl.reshape(sums, [ROWS, CHANNELS, 2, BASIS // 2])
+        with_sine, with_cosine = tl.split(tl.permute(by_term, (0, 1, 3, 2)))
+        x = _within(tl.load(own_at, mask=inside, other=0.0).to(tl.float32))
+        range_at = ranges + other * blocks * 2 * padded + tl.program_id(1) * CHANNELS
+        saturation = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
+        above, below, tail = saturation
+        term = tl.arange(0, BASIS // 2)
+        frequency = tl.load(constants + term)
         sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
-        slope = tl.load(constants + WAVES + wave)[None, None, :]
-        total += tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2) * (v * undone)[None, :]
+        slope = tl.load(constants + BASIS + term)[None, None, :]
+        slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
+        total += tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
         if QUERY:
-            size = tl.load(constants + 2 * WAVES + wave)[None, None, :]
-            of_vector = tl.sum(tl.sum((cosine * with_sine + sine * with_cosine) * size, 2), 0) * undone
-            program = own_both * tl.num_programs(0) + tl.program_id(0)
-            tl.store(dvector + program * dvector_row + channels, of_vector, mask=there)
+            size = tl.load(constants + 2 * BASIS + term)[None, None, :]
+            tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
+            rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
+            of_vector = tl.sum(_row_sums(tanhs, tail * undone[:, None], above, below, rest), 0)
+            place = (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
+            tl.store(dvector + place, of_vector, mask=there)
     at = local.to(tl.int64)[:, None] * width + channels[None, :]
     for part in range(exact_parts):
         place = exact + part * exact_part + own_both * exact_head + at

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The way back, first half: from the gradient of the output to those of values and scores.
+"""The backward pass, first half: from the gradient of the output to those of values and scores.
 
-additive_weigh_kernel finds the gradient of the weights and, for each row, what its sum is made of;
-additive_balance_kernel turns that into the gradient of the scores, which is small beside B x T x S x D.
+additive_weigh_kernel computes the gradient of the weights and the terms of delta, the row sum of weights
+times that gradient; additive_balance_kernel subtracts delta, which gives the gradient of the scores.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.additive_series import REACH, scaled_by
+from regard.kernels.additive_series import REACH, scaling
 from regard.kernels.product import product
 from regard.kernels.sight import end_of, tile_is_seen, visible
 from regard.kernels.tanh import LOG2E, furthest
@@ -31,7 +31,8 @@ def _weights(scores, norm, place, size, there, seen):
 
 @triton.jit
 def additive_weigh_kernel(
-    scores, norm, value, doutput, dscores, deltas, largest, lengths, document_of_query, document_of_key,
+    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks,
+    lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
@@ -40,9 +41,14 @@ def additive_weigh_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EIGHTS: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights, dO . value, in whole tiles; for each row and tile what its weights make of
-    it, (B H, key tiles, rows), which additive_balance_kernel needs the sum of; and, for SERIES, its largest
-    number in each tile, (B H, tiles down, tiles across), of those that are finite."""
+    """The gradient of the weights, dO . value, in whole tiles; and its part of delta, the row sum of weights
+    times that gradient, (B H, key tiles, rows), which additive_balance_kernel adds up.
+
+    SERIES: also bounds of the gradient of the scores, of finite numbers alone. With m_i the largest magnitude
+    of row i of dO, (B, H, T), given: peaks, the largest |gradient of a weight| / m_i in each tile,
+    (B H, row tiles, key tiles); column_bounds, the largest weight times m_i of each key,
+    (B H, row tiles, keys).
+    """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
         value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
@@ -54,7 +60,8 @@ def additive_weigh_kernel(
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    most, made = tl.zeros([], tl.float32), tl.zeros([ROWS], tl.float32)
+    peak, made = tl.zeros([], tl.float32), tl.zeros([ROWS], tl.float32)
+    column_bound = tl.zeros([COLUMNS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         value_at = value + batch * value_batch + head // groups * value_head
         value_at += columns.to(tl.int64)[None, :] * value_row
@@ -85,18 +92,21 @@ def additive_weigh_kernel(
         tl.store(dscores + at, dweights)
         made = tl.sum(weights * dweights, 1)
         if SERIES:
-            large = tl.abs(dweights)
-            most = tl.max(tl.where(large < float("inf"), large, 0.0))
+            magnitude = tl.load(magnitudes + both * queries + rows, mask=rows < last, other=0.0)[:, None]
+            large, bound = tl.abs(dweights) / tl.where(magnitude > 0.0, magnitude, 1.0), weights * magnitude
+            peak = tl.max(tl.where(large < float("inf"), large, 0.0))
+            column_bound = tl.max(tl.where(bound < float("inf"), bound, 0.0), 0)
     tl.store(deltas + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, made)
     if SERIES:
-        tl.store(
-            largest + (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles + tl.program_id(1), most
-        )
+        tile = both * tl.num_programs(0) + tl.program_id(0)
+        tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
+        tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
 
 
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, half, half_turned, bound, reach_of_query, reach_of_key,
+    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond,
+    reach_of_query, reach_of_key,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
@@ -105,9 +115,12 @@ def additive_balance_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the scores before the temperature, in place of that of the weights: weight * (dweight -
-    the sum of weight * dweight over the row) * scale; and the same turned, (B H, keys, rows). SERIES: tiles
-    within REACH are written in float16 instead, scaled, and 0 stands there for all others."""
+    """The gradient of the scores before the temperature, in place of that of the weights:
+    weight * (dweight - delta) * scale; and its transpose, (B H, keys, rows).
+
+    SERIES: tiles within REACH are written in float16 instead, half with a scale for each row and half_turned
+    with a scale for each key, from row_bounds (B H, T), column_bounds (B H, keys) and peaks (B H); the others
+    are 0 there, and their row sums are written to beyond, (B H, key tiles, rows)."""
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -117,6 +130,7 @@ def additive_balance_kernel(
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
+    rest = tl.zeros([ROWS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta = tl.zeros([ROWS], tl.float32)
         rows_whole = tl.num_programs(0) * ROWS
@@ -136,9 +150,15 @@ def additive_balance_kernel(
             reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
             reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
             near = reach <= REACH
-            halved = tl.where(near, found * scaled_by(bound + both, scale), 0.0).to(tl.float16)
-            tl.store(half + at, halved)
+            peak = tl.load(peaks + both)
+            row_bound = tl.load(row_bounds + both * queries + rows, mask=rows < last, other=0.0)
+            by_row, _ = scaling(row_bound, peak, scale)
+            whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
+            by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
+            tl.store(half + at, tl.where(near, found * by_row[:, None], 0.0).to(tl.float16))
+            halved = tl.where(near, found * by_column[None, :], 0.0).to(tl.float16)
             tl.store(half_turned + turned_at, tl.trans(halved))
+            rest = tl.where(near, 0.0, tl.sum(found, 1))
             tl.store(dscores + at, found, mask=near == 0)
             tl.store(turned + turned_at, tl.trans(found), mask=near == 0)
         else:
@@ -148,8 +168,11 @@ def additive_balance_kernel(
     elif SERIES:
         tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
         tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
-    elif not TURNED:  # what is not turned is read whole
+    elif not TURNED:  # then all of dscores is read
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
+    if SERIES:
+        place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)
+        tl.store(beyond + place + local, rest)
 
 
 @triton.jit

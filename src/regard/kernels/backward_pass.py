@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
 from regard.kernels.additive_decode import additive_decode_backward_kernel
-from regard.kernels.additive_series import WAVES, additive_series_kernel, additive_waves_kernel, series
+from regard.kernels.additive_series import (
+    BASIS,
+    BASIS_ROWS,
+    additive_basis_kernel,
+    additive_series_kernel,
+    series,
+)
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
-from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
-from regard.kernels.launch import FEW, WAVES_ROOM, series_tiles, up
+from regard.kernels.forward_pass import Forward, Prepared, Sight, in_eights, in_rows, steps
+from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 
 __all__ = ["Backward"]
 
+NO_LENGTHS = Sight(None, None, None, 0, None, None)
+"""For the side of the query, which has no padding."""
+
 
 class Weighed(NamedTuple):
-    """The gradient of the scores of some rows, and the same turned, in whole tiles: as float32; and as scaled
-    float16, for the tiles that are near, by a bound of each sequence and head."""
+    """The gradient of the scores of some rows, and its transpose, in whole tiles: in float32; and in scaled
+    float16 for the tiles within REACH, with the bounds that give the scales of rows and keys, and the row
+    sums of the tiles beyond it."""
 
     dscores: Tensor
     turned: Tensor
     half: Tensor
     half_turned: Tensor
-    bound: Tensor
+    row_bounds: Tensor
+    column_bounds: Tensor
+    peaks: Tensor
+    beyond: Tensor
+
+
+class Basis(NamedTuple):
+    """The basis functions of some channels of query or key, (B H, rows, channels in whole programs, BASIS),
+    and the ranges of these channels, (B H, blocks of BASIS_ROWS rows, 2, channels)."""
+
+    functions: Tensor
+    ranges: Tensor
 
 
 class Backward:
@@ -39,7 +60,7 @@ class Backward:
     def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
-        self.key_waves: Tensor | None = None
+        self.key_basis: Basis | None = None
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
@@ -56,6 +77,11 @@ class Backward:
         self.tiles = series_tiles(forward.query.device)
         self.dkey = self.place(forward.key, several or shape.series)
         self.dvalue = self.place(forward.value, several)
+        if shape.series:
+            largest = torch.linalg.vector_norm(self.doutput, torch.inf, -1, dtype=torch.float32)
+            self.magnitudes, self.row_bounds = largest, (largest * self.norm[1]).flatten(0, 1)
+        else:
+            self.magnitudes = self.row_bounds = self.norm
         dvector: list[Tensor] = []
         for first in chunks:
             rows = min(shape.chunk, shape.queries - first)
@@ -115,7 +141,10 @@ class Backward:
             for each in (dscores, other)
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
-        largest = forward.new(self.sequences, *grid[:2]) if shape.series else deltas
+        peaks, column_bounds, beyond = deltas, deltas, deltas
+        if shape.series:
+            peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
+            column_bounds = forward.new(self.sequences, grid[0], whole[1])
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
@@ -124,21 +153,26 @@ class Backward:
             "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
         additive_weigh_kernel[grid](
-            scores, self.norm, forward.value, self.doutput, dscores, deltas, largest, **both,
-            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
+            scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
+            column_bounds, peaks, **both, depth=shape.depth,
+            **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
-        bound = largest.amax((1, 2)) if shape.series else largest
+        if shape.series:
+            peaks, column_bounds = peaks.amax((1, 2)), column_bounds.amax(1)
         if grid[1] > FEW:
             deltas = deltas.sum(1, keepdim=True)
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
-            scores, self.norm, dscores, other, deltas, half, half_turned, bound, *reach, **both,
-            scale=forward.scale, turned_row=other.stride(1), query_tiles=shape.tiles[0],
-            delta_parts=deltas.shape[1], spans=shape.spans, TURNED=turned, SERIES=shape.series,
+            scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
+            peaks, beyond, *reach, **both, scale=forward.scale, turned_row=other.stride(1),
+            query_tiles=shape.tiles[0], delta_parts=deltas.shape[1], spans=shape.spans, TURNED=turned,
+            SERIES=shape.series,
         )  # fmt: skip
-        return Weighed(dscores, other, half, half_turned, bound)
+        row_bounds = self.row_bounds[:, first : first + rows]
+        beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
+        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
         """The gradient of the values from some rows."""
@@ -199,50 +233,57 @@ class Backward:
         """The gradient of some rows of the query, parts of `exact` added, and what they add to that of the
         keys; what they send to the vector, (B, H, programs, D)."""
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The same for every chunk: waves of the keys are kept from one to the next.
-        a_channel = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * WAVES.value
-        some = max(1, WAVES_ROOM // a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
+        # The same for every chunk: the basis functions of the keys are kept from one to the next.
+        a_channel = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
+        some = max(1, BASIS_ROOM // a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
         query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
         for channel in range(0, shape.width, some):
-            if self.key_waves is None or some < shape.width:
-                self.key_waves = self.waves(forward.key, channel, some)
+            if self.key_basis is None or some < shape.width:
+                self.key_basis = self.basis(forward.key, channel, some, sight.by_length(forward.key))
             self.multiplied(
-                weighed.half, query, self.key_waves, weighed.bound, dquery, exact, dvector, channel,
-                offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
+                weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
+                channel, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
+                query_basis = self.basis(query, channel, some, NO_LENGTHS.by_length(query))
                 self.multiplied(
-                    weighed.half_turned, forward.key, self.waves(query, channel, some), weighed.bound,
+                    weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
                     self.dkey, self.dkey[None], dvector, channel,
                     offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
                 )  # fmt: skip
         return dvector
 
-    def waves(self, source: Tensor, channel: int, some: int) -> Tensor:
-        """Those of some channels: (B H, rows, channels in whole programs, WAVES)."""
+    def basis(self, source: Tensor, channel: int, some: int, lengths: dict[str, Any]) -> Basis:
+        """That of some channels from `channel` on."""
         (batch, heads, rows), width = source.shape[:3], self.shape.width
         padded = up(min(some, width - channel), self.tiles["CHANNELS"])
-        found = source.new_empty(batch * heads, rows, padded, WAVES.value, dtype=torch.float16)
-        additive_waves_kernel[(-(-rows // 16), -(-padded // 8), batch * heads)](
-            source, found, series(source.device), heads, rows, channel, width, padded, *source.stride()[:3],
-            ROWS=16, WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
+        blocks = -(-rows // BASIS_ROWS.value)
+        found = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
+        ranges = self.forward.new(batch * heads, blocks, 2, padded)
+        additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
+            source, found, ranges, series(source.device), **lengths, heads=heads, count=rows,
+            first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
+            head_step=source.stride(1), row_step=source.stride(2),
+            WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
         )  # fmt: skip
-        return found
+        return Basis(found, ranges)
 
     def multiplied(
-        self, gradients: Tensor, own: Tensor, waves: Tensor, bound: Tensor, found: Tensor, exact: Tensor,
-        dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None, QUERY: bool,
+        self, gradients: Tensor, own: Tensor, basis: Basis, bounds: Tensor, weighed: Weighed, found: Tensor,
+        exact: Tensor, dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None,
+        QUERY: bool,
     ) -> None:  # fmt: skip
         """Launch additive_series_kernel."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
-        grid = -(-rows // self.tiles["ROWS"]), waves.shape[2] // self.tiles["CHANNELS"]
+        count, padded = basis.functions.shape[1:3]
+        grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
         additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
-            gradients, own, waves, series(own.device), forward.vector, bound, found, exact, dvector,
-            shape.heads, shape.groups, rows, waves.shape[1], channel, shape.width, waves.shape[2],
+            gradients, own, *basis, series(own.device), forward.vector, bounds, weighed.peaks, weighed.beyond,
+            found, exact, dvector, shape.heads, shape.groups, rows, count, channel, shape.width, padded,
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
-            forward.sources["vector_head"], found.stride(1), exact.stride(2), exact.stride(0), len(exact),
-            shape.width, offset, before or 0, after or 0,
+            forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
+            exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
             BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
             APPROXIMATE=forward.approximate, **self.tiles,
         )  # fmt: skip

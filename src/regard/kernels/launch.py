@@ -20,17 +20,17 @@ MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
 """Into how many parts keys are cut at most: each has a result of its own until they are put together."""
 
 MANY = 128
-"""So many rows are worth sharing out among the warps of a program, and worth their waves."""
+"""From so many rows on, the warps of a program share them, and the Fourier series is faster."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
-"""Tiles of the gradients as matrix products with waves: own rows, other rows, channels of 32 waves. Chosen by
-timing on an H200."""
+"""Tiles of the gradients as matrix products with the basis functions of the Fourier series: own rows, other
+rows, channels of 32 basis functions. Chosen by timing on an H200."""
 
 STAGE = 32 << 10
-"""Bytes of gradients and waves for such a tile, of which up to three are loaded ahead."""
+"""Bytes of gradients and basis functions for such a tile, of which up to three are loaded ahead."""
 
-WAVES_ROOM = 512 << 20
-"""Bytes that the waves of either side may take: so many channels are computed at once."""
+BASIS_ROOM = 512 << 20
+"""Bytes that the basis functions of either side may take: so many channels are computed at once."""
 
 FEW = 8
 """So many numbers are added up by all who need their sum; more are added up once."""
@@ -164,7 +164,7 @@ class Shape(NamedTuple):
 
     @property
     def series(self) -> bool:
-        """Whether its gradients are matrix products with waves: worth their making where rows are many."""
+        """Whether its gradients are matrix products by the Fourier series, which is faster for many rows."""
         return self.dtype == torch.bfloat16 and min(self.queries, self.keys) >= MANY
 
     @property

@@ -1,4 +1,4 @@
-"""Looking: the second pass, after any forward. It changes nothing in the answer.
+"""Looking: the second pass, after any forward. It changes no bit of the output or the lse.
 
 `look_at` takes the first of PASSES that can: the whole matrix where it is small, blocks where it is not.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from regard.attended import Attended
 from regard.call import Call, Forward
@@ -61,7 +62,7 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
     with torch.set_grad_enabled(look.gradient and torch.is_grad_enabled()):
         seen = PASSES[choose_pass(call, look)].run(call, forward, look)
     return attended.but(
-        lse=seen.lse if look.gradient else attended.lse,
+        lse=_with_gradient(attended.lse, seen.lse) if look.gradient else attended.lse,
         weights=seen.weights,
         rows=seen.rows,
         top=seen.top,
@@ -69,3 +70,11 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
         entropy=attended.entropy if attended.entropy is not None else seen.entropy,
         mass=seen.mass,
     )
+
+
+def _with_gradient(lse: Tensor | None, again: Tensor | None) -> Tensor | None:
+    """The lse of the forward pass, bit for bit, with the gradient of the one from the looking pass."""
+    if lse is None or again is None:
+        return again
+    nothing = torch.where(again.isinf(), 0.0, again - again.detach())
+    return lse + nothing.to(lse.dtype)
