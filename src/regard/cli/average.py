@@ -90,7 +90,11 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
             if place.is_dir():
                 place.rmdir()  # it is empty
             os.rename(made, place)
-        flush_folder(place.parent)
+        try:
+            flush_folder(place.parent)
+        except OSError:
+            remove(place)  # so that the same command can be given again
+            raise
     except OSError as error:
         raise failed(str(out), "the new run could not be written", error) from None
     finally:
