@@ -15,6 +15,9 @@ import pytest
 
 from tests.reading import PACKAGE
 
+MOMENTS = 60
+"""Interrupts of each command in `make test-all`."""
+
 COMMANDS = {
     "version": ["--version"],
     "tour": ["tour"],
@@ -64,7 +67,7 @@ def test_an_early_interrupt_exits_with_one_line(tmp_path: Path, name: str, secon
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: str):
     chosen = random.Random(name)
-    for number in range(60):
+    for number in range(MOMENTS):
         folder = tmp_path / str(number)
         folder.mkdir()
         status, errors = interrupted(folder, COMMANDS[name], 0.02 + number / 30 + chosen.random() / 30)

@@ -41,6 +41,9 @@ COMMANDS: dict[str, list[str]] = {
 }
 """Every command that writes besides training; RUN is a trained run, and what it writes begins with new."""
 
+PER_COMMAND, TRAININGS = 70, 300
+"""Failed writes of each command, and of trainings, in `make test-all`."""
+
 
 class Faults:
     """Counts the writing calls to files below a folder, and lets one of them fail."""
@@ -167,7 +170,7 @@ def test_a_failed_write_names_its_file_and_loses_nothing(name: str, here: Path, 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_write_that_fails_at_any_moment_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
     bench, chosen = Bench(name, here / "work", trained, command), random.Random(name)
-    for number in range(70):
+    for number in range(PER_COMMAND):
         at = 1 + number % bench.calls
         assert bench.fail(at, chosen.choice(CODES), earlier=bool(number % 2)) == "", at
 
@@ -210,7 +213,7 @@ def test_a_training_whose_writes_fail_anywhere_is_resumed_with_the_same_bits(tmp
     with Faults(tmp_path).injected() as counted:
         trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
     chosen = random.Random(0)
-    for number in range(300):
+    for number in range(TRAININGS):
         folder, at = tmp_path / f"run-{number}", 1 + number % counted.count
         folder.mkdir()
         assert survives(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at

@@ -13,6 +13,10 @@ import pytest
 from tests.conftest import seed
 from tests.reading import ROOT
 
+PROCESSES = (1, 2)
+PARTS, KILLS = 5, 100
+"""In `make test-all`: tests that run in parallel for each number of processes, and kills in each of them."""
+
 
 def killed(folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0) -> None:
     """Kill runs so often, and see that all that were killed ended like the one that was not."""
@@ -27,7 +31,7 @@ def killed(folder: Path, kills: int, processes: int, device: str = "cpu", offset
     assert found["different"] == [] and found["compared"] > 0 and found["killed"] == kills
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", PROCESSES)
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
     killed(tmp_path, 5, processes)
 
@@ -38,7 +42,7 @@ def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(5))
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("processes", PROCESSES)
 def test_a_run_killed_a_thousand_times_does_too(tmp_path: Path, processes: int, part: int):
-    killed(tmp_path, 100, processes, offset=part)
+    killed(tmp_path, KILLS, processes, offset=part)

@@ -1,0 +1,30 @@
+"""The counts on the reliability page are those of the tests that it names."""
+
+from __future__ import annotations
+
+import re
+
+from tests.browser import test_hostile
+from tests.reading import ROOT
+from tests.reliability import test_generated_calls, test_interrupts, test_mutations, test_write_failures
+from tests.training import test_resume
+
+COUNTS = {
+    "tests/reliability/test_generated_calls.py": test_generated_calls.COUNT,
+    "tests/training/test_resume.py": len(test_resume.PROCESSES) * test_resume.PARTS * test_resume.KILLS,
+    "tests/reliability/test_write_failures.py": len(test_write_failures.COMMANDS)
+    * test_write_failures.PER_COMMAND
+    + test_write_failures.TRAININGS,
+    "tests/reliability/test_mutations.py": test_mutations.MANY + test_mutations.MANY_RESUMED,
+    "tests/browser/test_hostile.py": test_hostile.COUNT,
+    "tests/reliability/test_interrupts.py": len(test_interrupts.COMMANDS) * test_interrupts.MOMENTS,
+}
+
+
+def test_every_count_is_that_of_its_test():
+    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| ([\d,]+)[\w ]* \| .* \| `(\S+)` \|$", page, re.M)
+    counts = {path: int(count.replace(",", "")) for count, path in rows}
+    lines = re.search(r"^COUNT = ([\d_]+)$", (ROOT / "tests/cli/test_hostile_lines.py").read_text(), re.M)
+    assert lines is not None
+    assert counts == COUNTS | {"tests/cli/test_hostile_lines.py": int(lines[1].replace("_", ""))}
