@@ -47,8 +47,8 @@ def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int
 
 def quiet(name: str, status: int, errors: str) -> bool:
     """Whether a command ended as it should: status 130, and one line that says so."""
-    if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__init__)|typer|torch", errors):
-        return True  # Python itself was still starting: nothing of ours has been imported
+    if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__main__)|typer|torch", errors):
+        return True  # Python itself was still starting: our entry point has not been called
     if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
         return False
     last = errors.strip().splitlines()[-1] if errors.strip() else ""
