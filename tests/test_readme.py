@@ -79,7 +79,7 @@ def test_the_two_commands_are_there():
 
 def test_the_readme_says_how_the_command_gets_onto_the_path():
     assert "`. .venv/bin/activate`" in README and "`pip install .`" in README
-    assert settings()["project"]["scripts"] == {"regard": "regard.cli:main"}
+    assert settings()["project"]["scripts"] == {"regard": "regard.__main__:main"}
 
 
 def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path):

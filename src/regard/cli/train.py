@@ -182,13 +182,13 @@ def train(
     with _stopped_early(out):
         outcome = train_translation(given, out, **how, console=console)
     if outcome.interrupted:
-        text = f"Saved a checkpoint. To continue: regard train --out {out} --resume"
+        text = f"Saved a checkpoint. To continue: regard train --out {_name(out)} --resume"
         with suppress(OSError):  # after SIGHUP there may be no terminal
             console.print(Text(text), soft_wrap=True)
         return EXIT_STATUS[outcome.interrupted]
     if outcome.warning:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
-    text = f'Finished training {out}. Next: regard translate {out} --text "..." --draw'
+    text = f'Finished training {_name(out)}. Next: regard translate {_name(out)} --text "..." --draw'
     console.print(Text(text), soft_wrap=True)
     return 0
 
