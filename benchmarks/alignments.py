@@ -24,15 +24,15 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, environment
 from benchmarks.words import Words
-from regard.cli.drawn_links import check_drawn
 from regard.data import korean_english
 from regard.data.korean.corpus import VERSION, VERSIONS
-from regard.data.reading import read_lines
+from regard.data.read_text import read_lines
 from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
+from regard.evaluation.gold_alignment import check_drawn
 from regard.tasks.translation import TranslationRun, load_translator
-from regard.tasks.translation.aligning import choose_by_agreement, choose_by_links
-from regard.tasks.translation.corpus import read_split
+from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links
+from regard.tasks.translation.translation_data import read_split
 
 __all__ = ["Direction", "Pairs", "Row", "diagonal", "main", "measured", "table"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measure import Timing, environment, taken_for
-from regard.training.capture import uncollected
+from regard.training.cuda_graphs import uncollected
 
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.batch import EOS, PAD, Batch
+from regard.data.batch import EOS, PAD, Batch
 from regard.layers.recurrent import Hidden, Recurrent
 from regard.models.bahdanau import Bahdanau
 from regard.training.losses import cross_entropy

@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.loop import Progress, seconds, train
 from benchmarks.measure import RESULTS, environment
-from regard.batch import Batch
 from regard.data import Batches, EncodedPairs, Tokenizer, korean_english, train_tokenizers
+from regard.data.batch import Batch
 from regard.data.korean import Example
 from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.decoding import Greedy, Translator

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.nn import functional
 
-from regard.batch import PAD, Batch
+from regard.data.batch import PAD, Batch
 from regard.decoding import Greedy, search
 from regard.models import Model
 

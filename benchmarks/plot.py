@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.report import number
-from regard.viewing.pictures.ink import DARK, FAINT, LINK, QUIET, WHITE, width_of
-from regard.viewing.pictures.paper import Paper
-from regard.viewing.pictures.vector import svg_of
+from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, WHITE, width_of
+from regard.viewing.pictures.svg_writer import svg_of
 
 __all__ = ["Plot", "plot_of"]
 

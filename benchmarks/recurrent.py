@@ -38,8 +38,8 @@ from benchmarks.eager_loop import (
 )
 from benchmarks.measure import environment
 from regard.backends import choose_backend
-from regard.batch import Batch
 from regard.call import Call
+from regard.data.batch import Batch
 from regard.models.bahdanau import Bahdanau
 from regard.training.gradients import Gradients
 from regard.training.optimizer import build_optimizer

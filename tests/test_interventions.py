@@ -10,9 +10,9 @@ import torch
 
 import regard
 from regard import sites
-from regard.batch import Batch
+from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, search
-from regard.decoding.observing import observe
+from regard.decoding.forced_decoding import observe
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
 from tests.making import ON_CPU, randn
 from tests.models.variants import VARIANTS, make

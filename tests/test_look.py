@@ -53,8 +53,8 @@ def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "materialised":
         return EVERYTHING
     monkeypatch.setattr("regard.looking.SMALL", 0)
-    monkeypatch.setattr("regard.blocks.walk.ROWS", 2)
-    monkeypatch.setattr("regard.blocks.walk.AT_ONCE", 1)
+    monkeypatch.setattr("regard.blocks.tiling.ROWS", 2)
+    monkeypatch.setattr("regard.blocks.tiling.AT_ONCE", 1)
     return IN_BLOCKS
 
 

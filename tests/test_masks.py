@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard
-from regard.mask import Mask
-from regard.tiles import whole_tile
+from regard.masks.mask import Mask
+from regard.masks.tile import whole_tile
 
 Predicate = Callable[[int, int, int, int, int], bool]
 """(batch, head, query position, key, row) -> may see"""
@@ -185,7 +185,7 @@ def test_seen_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch):
     mask = regard.where(lambda batch, head, query, key: (query * 3 + key) % 7 == 0)
     tile = whole_tile(9, 5, 0, 1, 1)
     whole = mask.seen_keys(tile)
-    monkeypatch.setattr("regard.mask.PAIRS_AT_ONCE", 10)
+    monkeypatch.setattr("regard.masks.mask.PAIRS_AT_ONCE", 10)
     assert torch.equal(mask.seen_keys(tile), whole)
 
 

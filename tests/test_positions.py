@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import regard
+from regard.masks.tile import whole_tile
 from regard.positions import Bias
 from regard.positions.embedded import Embedded
-from regard.tiles import whole_tile
 from tests.conftest import SKIPS
 from tests.making import randn
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.multi30k import RECIPES, Measured, given, table
-from regard.data.sets import SETS
+from regard.data.public_datasets import SETS
 from regard.models import build_model
 from regard.tasks.translation import TranslationSettings
 from regard.training.settings import build, read_toml

@@ -25,13 +25,12 @@ if typing.TYPE_CHECKING:
         RegardWarning,
         UnknownName,
     )
-    from regard.explaining import Explanation, explain
+    from regard.explain import Explanation, explain
     from regard.interventions import intervene
     from regard.layers import AttentionLayer, MultiHead
-    from regard.loading import load
     from regard.look import Look
-    from regard.mask import Mask
-    from regard.masks import causal, dense, documents, padding, where, window
+    from regard.masks.constructors import causal, dense, documents, padding, where, window
+    from regard.masks.mask import Mask
     from regard.memory import Memory, prepare
     from regard.positions import (
         POSITIONS,
@@ -60,6 +59,7 @@ if typing.TYPE_CHECKING:
     )
     from regard.select import Best, Gate, Hard, LocalP, Select, Selection, Soft, Sparse, StraightThrough
     from regard.sites import Record, name_sites, record
+    from regard.tasks.loaders import load
     from regard.viewing import draw, explore, picture
 
 __all__ = [
@@ -140,13 +140,13 @@ _MODULES = {
         "RegardWarning",
         "UnknownName",
     ),
-    "regard.explaining": ("Explanation", "explain"),
+    "regard.explain": ("Explanation", "explain"),
     "regard.interventions": ("intervene",),
     "regard.layers": ("AttentionLayer", "MultiHead"),
-    "regard.loading": ("load",),
+    "regard.tasks.loaders": ("load",),
     "regard.look": ("Look",),
-    "regard.mask": ("Mask",),
-    "regard.masks": ("causal", "dense", "documents", "padding", "where", "window"),
+    "regard.masks.mask": ("Mask",),
+    "regard.masks.constructors": ("causal", "dense", "documents", "padding", "where", "window"),
     "regard.memory": ("Memory", "prepare"),
     "regard.positions": (
         "ALiBi",

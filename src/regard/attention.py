@@ -21,15 +21,15 @@ from regard.attended import Attended
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
+from regard.dimensions import autocast_on, lower
 from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
 from regard.looking import look_at
-from regard.mask import Mask
+from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.positions import Bias
 from regard.scores import Dot, ScaledDot, Score
 from regard.select import Given, Select, Soft
-from regard.shapes import autocast_on, lower
 
 __all__ = ["attention", "read"]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from regard.look import Look
-from regard.mask import Mask
+from regard.masks.mask import Mask
+from regard.masks.tile import Tile, whole_tile
 from regard.positions import Bias
 from regard.select import Select, Soft
-from regard.tiles import Tile, whole_tile
 
 __all__ = ["Call", "Forward"]
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.call import Call
+from regard.dimensions import autocast_on, lift, lifted_mask
 from regard.errors import ArgumentError, message
 from regard.look import Look
-from regard.mask import Mask
+from regard.masks.mask import Mask
 from regard.memory import Memory, cleaned
 from regard.positions import Bias
 from regard.scores import Score
 from regard.select import Select
-from regard.shapes import autocast_on, lift, lifted_mask
 
 __all__ = ["check"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -30,6 +31,7 @@ __all__ = [
     "message",
     "positive",
     "printable",
+    "shown",
 ]
 
 P = ParamSpec("P")
@@ -210,6 +212,11 @@ def printable(text: str, kept: str = "") -> str:
     'red: �[31m'
     """
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "�" for c in text)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path as text that can always be printed."""
+    return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:

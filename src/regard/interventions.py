@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.call import Call
 from regard.errors import ArgumentError, RegardWarning, UnknownName, message
-from regard.mask import Mask
+from regard.masks.mask import Mask
 from regard.select import Select, Selection, Soft
 from regard.sites import nothing_matched, scope
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard.dimensions import lift, lifted_mask
 from regard.errors import ArgumentError, message
-from regard.mask import Mask
+from regard.masks.mask import Mask
+from regard.masks.tile import whole_tile
 from regard.scores import ScaledDot, Score
-from regard.shapes import lift, lifted_mask
-from regard.tiles import whole_tile
 
 __all__ = ["Memory", "cleaned", "prepare", "projected"]
 

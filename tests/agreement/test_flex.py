@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import regard
-from regard.backends import flex, seen_blocks
+from regard.backends import flex, visible_blocks
 from regard.call import Call
-from regard.mask import as_mask
+from regard.masks.mask import as_mask
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 CASES = {
@@ -94,16 +94,16 @@ def test_double_backward_raises_our_error(monkeypatch: pytest.MonkeyPatch):
 def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
     from torch.nn.attention.flex_attention import create_block_mask
 
-    monkeypatch.setattr(seen_blocks, "REMEMBERED", 0)
-    monkeypatch.setattr(seen_blocks, "BLOCK", 8)
-    monkeypatch.setattr(seen_blocks, "PAIRS_AT_ONCE", pairs)
+    monkeypatch.setattr(visible_blocks, "REMEMBERED", 0)
+    monkeypatch.setattr(visible_blocks, "BLOCK", 8)
+    monkeypatch.setattr(visible_blocks, "PAIRS_AT_ONCE", pairs)
     ids = regard.documents(torch.arange(20).expand(2, -1) // 9)
     masks = {name: case.get("mask") for name, case in CASES.items()}
     mask = {**masks, "documents": ids, "causal documents": regard.causal() & ids}[name]
     x, start = torch.randn(2, 4, 20, 16), CASES.get(name, {}).get("start", 0)
     call = Call(x, x, x, "inner", 1.0, None, as_mask(mask), None, regard.Soft(), start, 0.0)
 
-    ours = seen_blocks.seen_blocks(call)
+    ours = visible_blocks.seen_blocks(call)
     exact = create_block_mask(ours.mask_mod, 2, 4, 20, 20, device="cpu", BLOCK_SIZE=8)
     for part in ("kv", "full_kv", "q", "full_q"):
         mine, theirs = (getattr(each, f"{part}_num_blocks") for each in (ours, exact))
@@ -123,9 +123,9 @@ def test_masks_without_tensors_are_found_once():
     )
     calls = [Call(x, x, x, "inner", 1.0, None, m, None, regard.Soft(), 0, 0.0) for m in (plain, padded)]
     with torch.inference_mode():
-        first, other = map(seen_blocks.seen_blocks, calls)
-    assert seen_blocks.seen_blocks(calls[0]) is first and not first.kv_indices.is_inference()
-    assert seen_blocks.seen_blocks(calls[1]) is not other
+        first, other = map(visible_blocks.seen_blocks, calls)
+    assert visible_blocks.seen_blocks(calls[0]) is first and not first.kv_indices.is_inference()
+    assert visible_blocks.seen_blocks(calls[1]) is not other
 
 
 def test_what_only_pretends_is_not_remembered():
@@ -135,9 +135,9 @@ def test_what_only_pretends_is_not_remembered():
     with FakeTensorMode() as pretending:
         fake = pretending.from_tensor(x)
         call = Call(fake, fake, fake, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
-        assert isinstance(seen_blocks.seen_blocks(call).kv_indices, FakeTensor)
+        assert isinstance(visible_blocks.seen_blocks(call).kv_indices, FakeTensor)
     call = Call(x, x, x, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
-    assert not isinstance(seen_blocks.seen_blocks(call).kv_indices, FakeTensor)
+    assert not isinstance(visible_blocks.seen_blocks(call).kv_indices, FakeTensor)
 
 
 def test_documents_out_of_order_hide_nothing():
@@ -145,7 +145,7 @@ def test_documents_out_of_order_hide_nothing():
     x = torch.randn(1, 1, 256, 16)
     mask = regard.documents(ids)
     call = Call(x, x, x, "inner", 1.0, None, mask, None, regard.Soft(), 0, 0.0)
-    blocks = seen_blocks.seen_blocks(call)
+    blocks = visible_blocks.seen_blocks(call)
     assert blocks.kv_num_blocks.tolist() == [[[2, 2]]] and blocks.full_kv_num_blocks.tolist() == [[[0, 0]]]
 
 

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, reference
-from regard.blocks import walk
+from regard.blocks import tiling
 from regard.looking import PASSES
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import in_float64
@@ -64,8 +64,8 @@ def assert_looks_agree(case: Case, device: str) -> dict[str, float]:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
-    monkeypatch.setattr(walk, "ROWS", 48)
+    monkeypatch.setattr(tiling, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(tiling, "ROWS", 48)
     assert_looks_agree(case, device)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from regard.backends import small
-from regard.blocks import additive, walk
+from regard.backends import small_inputs
+from regard.blocks import additive_blocks, tiling
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_backends import compare
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(small, "FEW", 0)
-    monkeypatch.setattr(walk, "AT_ONCE", 1 << 9)
-    monkeypatch.setattr(walk, "ROWS", 16)
-    monkeypatch.setattr(additive, "IN_CACHE", 1 << 10)
+    monkeypatch.setattr(small_inputs, "FEW", 0)
+    monkeypatch.setattr(tiling, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(tiling, "ROWS", 16)
+    monkeypatch.setattr(additive_blocks, "IN_CACHE", 1 << 10)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.eager_loop import eager_loss, our_loss
-from regard.batch import Batch
+from regard.data.batch import Batch
 from regard.models.bahdanau import Bahdanau
 
 

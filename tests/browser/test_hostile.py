@@ -10,9 +10,9 @@ from typing import Any
 import numpy
 
 from regard.viewing import Seen, Site, explore
-from regard.viewing.document import JOINERS
 from regard.viewing.explorer.packing import LONGEST
-from regard.viewing.shades import clean
+from regard.viewing.html_document import JOINERS
+from regard.viewing.terminal_colors import clean
 
 COUNT = 1000
 BAD = "window.bad=1,alert(1)"

@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
+from regard.files.folder_lock import locked
 from regard.tasks.translation import load_translator
-from regard.training.checkpoint import Checkpoints
-from regard.training.lock import locked
+from regard.training.checkpoints.checkpoints import Checkpoints
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.cli.run_facts import facts_of
+from regard.tasks.run_facts import facts_of
 from regard.tasks.translation import train_translation
 
 MONTHS = [

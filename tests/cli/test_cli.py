@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 import regard
 from regard.backends import BACKENDS
-from regard.cli import main, stations, tour
+from regard.cli import main, tour, tour_steps
 from regard.looking import PASSES
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_quick_is_the_beginning_of_the_whole(run):
     _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
     assert whole.splitlines()[: len(beginning)] == beginning
-    assert more == f"{len(stations.STATIONS) - tour.QUICK} more stations: regard tour"
+    assert more == f"{len(tour_steps.STATIONS) - tour.QUICK} more stations: regard tour"
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])

@@ -12,7 +12,7 @@ from regard.cli import main
 from regard.cli.data import drawn
 from regard.data import korean_english, read_pairs
 from regard.data.korean.corpus import Example
-from regard.data.sets import SETS, Piece, PublicSet
+from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.evaluation import read_links
 
 

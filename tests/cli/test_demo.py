@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.tasks.run_folder import config_of
+from regard.runs.run_folder import config_of
 
 
 def test_a_quick_demo_takes_some_steps_and_shows_one_short_sentence(

@@ -17,9 +17,10 @@ import torch
 from rich.cells import cell_len
 
 import regard
-from regard.cli import doctor, machine, main
-from regard.cli.machine import SECTIONS, Fact, read_requirement, requirements
+from regard.cli import doctor, main
 from regard.errors import install_command
+from regard.runs import system_report
+from regard.runs.system_report import SECTIONS, Fact, read_requirement, requirements
 from tests.reading import settings
 
 
@@ -127,12 +128,12 @@ def test_it_leaves_the_random_numbers_alone():
 def test_extras_are_those_of_the_project():
     asked = settings()["project"]["optional-dependencies"]
     assert set(requirements()) - {""} <= set(asked), "the metadata may be of an older install"
-    lines = machine._from_source(Path(__file__).parents[2] / "pyproject.toml")
+    lines = system_report._from_source(Path(__file__).parents[2] / "pyproject.toml")
     read = list(map(read_requirement, lines))
     assert {each.extra for each in read} == {"", *asked}
     assert all(each.package and (each.least or each.package == "regard") for each in read)
     assert [each.system for each in read if each.package == "triton"] == ["Linux"]
-    assert machine._from_source(Path(__file__).parent / "pyproject.toml") == []
+    assert system_report._from_source(Path(__file__).parent / "pyproject.toml") == []
 
 
 def made(monkeypatch, lines: list[str], installed: dict[str, str]) -> None:
@@ -178,7 +179,7 @@ def test_without_metadata_the_extras_are_not_known(monkeypatch):
         raise importlib.metadata.PackageNotFoundError("regard")
 
     monkeypatch.setattr(importlib.metadata, "requires", fail)
-    monkeypatch.setattr(machine, "_from_source", lambda _: [])
+    monkeypatch.setattr(system_report, "_from_source", lambda _: [])
     assert [fact.state for fact in SECTIONS["extras"]()] == ["lacking"]
 
 
@@ -209,7 +210,7 @@ def test_a_gpu_that_torch_cannot_find_is_lacking(monkeypatch):
 
 def test_more_threads_than_cores_are_told_of(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    monkeypatch.setattr(system_report, "usable_cores", lambda: 2)
     found = facts("devices")["cpu"]
     assert (found.state, found.hint) == ("lacking", "OMP_NUM_THREADS=2")
 
@@ -221,12 +222,12 @@ def test_a_container_has_what_it_may_use(monkeypatch):
         "/sys/fs/cgroup/memory.current": f"{3 << 30}\n",
         "/sys/fs/cgroup/cpu.max": "50000 100000\n",
     }
-    monkeypatch.setattr(machine, "_read", lambda path: files.get(path, ""))
-    assert machine.memory() == (4 << 30, 1 << 30) and machine.usable_cores() == 1
+    monkeypatch.setattr(system_report, "_read", lambda path: files.get(path, ""))
+    assert system_report.memory() == (4 << 30, 1 << 30) and system_report.usable_cores() == 1
     files["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert machine.memory() == (8 << 30, 6 << 30)
+    assert system_report.memory() == (8 << 30, 6 << 30)
     files.clear()
-    assert machine.memory()[0] >= 0 and machine.usable_cores() >= 1
+    assert system_report.memory()[0] >= 0 and system_report.usable_cores() >= 1
 
 
 def test_a_machine_without_a_compiler_is_told_what_it_cannot_do(monkeypatch):

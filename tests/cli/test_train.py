@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.tasks.run_folder import config_of
+from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask
 from tests.cli.conftest import HOSTILE
 from tests.tasks.small import written

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli import pages
+from regard.cli import page_option
 from regard.decoding import Greedy, Translator
 from regard.tasks.translation import load_translator
 
@@ -111,7 +111,7 @@ def test_drawings_show_where_it_looked(command, trained, tmp_path):
 
 
 def test_a_page_has_a_bound_and_says_so(command, trained, korean, tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "MOST", 5)
+    monkeypatch.setattr(page_option, "MOST", 5)
     said = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
     assert said.status == 0 and len(said.lines) == 12
     assert "x.html" in said.err and "the first 5 of 12 lines" in said.err

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from regard.cli.unknown_words import NAMED, UnknownWords
 from regard.data.tokenizers import train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.decoding import Scored, Translator
+from regard.decoding.unknown_words import NAMED, UnknownWords
 from regard.models import build_model
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import cache, progress, storage
-from regard.data.batches import Batches
+from regard.data import cache, encoded_files, progress_bar
+from regard.data.batching import Batches
 from regard.data.cache import EncodedPairs, encode_pairs
 from regard.data.pairs import pairs_from_lists
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
@@ -285,7 +285,7 @@ def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObj
 def test_batches_from_files_are_those_from_memory(
     large: int, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(storage, "LARGE", large)
+    monkeypatch.setattr(encoded_files, "LARGE", large)
     stored = encode_pairs(Streamed(500), tokenizer, tokenizer, tmp_path)
     assert (stored.sources.reader is None) == (large > 0)
     held = EncodedPairs.in_memory(*map(list, zip(*rows(stored), strict=True)))
@@ -298,7 +298,7 @@ def test_batches_from_files_are_those_from_memory(
 def test_files_are_closed_with_what_reads_them(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(storage, "LARGE", 0)
+    monkeypatch.setattr(encoded_files, "LARGE", 0)
     data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert data.sources.reader is not None
     handle = data.sources.reader.handle
@@ -330,7 +330,7 @@ def test_progress_is_shown_on_a_terminal_that_waits(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "quick")
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "piped")
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")

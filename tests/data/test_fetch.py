@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import downloading
+from regard.data import download as downloading
 from regard.data import fetch as fetching
-from regard.data.downloading import download
+from regard.data.download import download
 from regard.data.fetch import fetch
-from regard.data.sets import SETS, Piece, PublicSet
+from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import DataError, UnknownName
 
 TEXT = "".join(f"sentence {i}\t문장 {i}\tCC BY\n" for i in range(5000)).encode()

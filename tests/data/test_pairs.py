@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import reading
-from regard.data.choices import Choices
-from regard.data.examining import INVISIBLE
+from regard.data import read_text
+from regard.data.line_scan import INVISIBLE
+from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName
 
@@ -131,14 +131,14 @@ def test_lines_that_end_in_returns_alone_are_hinted_at(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"(?s)a\.ko: one line without \\n.*hint: .*tr '\\r' '\\n'"):
         list(parallel(tmp_path, "가\r나\r", "one\ntwo\n"))
     assert len(parallel(tmp_path, "가\r", "one")) == 1
-    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
+    monkeypatch.setattr(read_text, "LONGEST_LINE", 100)
     with pytest.raises(DataError, match=r"(?s)a\.ko, line 1: longer than.*hint: .*tr '\\r' '\\n'"):
         list(parallel(tmp_path, b"x\r" * 500, b"x\n"))
 
 
 def test_a_file_of_one_endless_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "LONGEST_LINE", 100)
-    monkeypatch.setattr(reading, "BLOCK", 64)
+    monkeypatch.setattr(read_text, "LONGEST_LINE", 100)
+    monkeypatch.setattr(read_text, "BLOCK", 64)
     with pytest.raises(DataError, match=r"a\.ko, line 1: longer than"):
         list(parallel(tmp_path, b"x" * 500, b"x\n"))
 
@@ -300,7 +300,7 @@ def test_what_is_written_is_read(tmp_path_factory, both, block):
     """Whatever the text, and wherever blocks end; only what has nothing to see in it is dropped."""
     folder = tmp_path_factory.mktemp("pairs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK", block)
+        patch.setattr(read_text, "BLOCK", block)
         pairs = parallel(
             folder, lines([a for a, _ in both]), lines([b for _, b in both]), Choices(ratio=None)
         )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batch import BOS, EOS, PAD, UNK
+from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers import (
     BPE,
     TOKENIZERS,
@@ -23,7 +23,7 @@ from regard.data.tokenizers import (
     Words,
     clean,
     load_tokenizer,
-    text,
+    normalize,
     train_tokenizer,
     train_tokenizers,
 )
@@ -331,15 +331,15 @@ def test_training_is_silent(capfd: pytest.CaptureFixture[str]):
 
 
 def test_big_data_is_sampled_and_every_line_has_its_chance(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text, "SAMPLE_LINES", 100)
-    drawn, scale = text.draw_sample((f"line {number}" for number in range(1000)), "test()")
+    monkeypatch.setattr(normalize, "SAMPLE_LINES", 100)
+    drawn, scale = normalize.draw_sample((f"line {number}" for number in range(1000)), "test()")
     numbers = [int(line.split()[1]) for line in drawn]
     assert len(set(numbers)) == 100 and scale == 10.0
     assert 5 <= sum(number < 100 for number in numbers) <= 20 and 350 < sum(numbers) / 100 < 650
-    again, _ = text.draw_sample([f"line {number}" for number in range(1000)], "test()")
+    again, _ = normalize.draw_sample([f"line {number}" for number in range(1000)], "test()")
     assert again == drawn
-    monkeypatch.setattr(text, "SAMPLE_CHARACTERS", 70)
-    fewer, scale = text.draw_sample((f"line {number:03}" for number in range(50)), "test()")
+    monkeypatch.setattr(normalize, "SAMPLE_CHARACTERS", 70)
+    fewer, scale = normalize.draw_sample((f"line {number:03}" for number in range(50)), "test()")
     assert fewer == [f"line {number:03}" for number in range(9)] and math.isclose(scale, 50 / 9)
 
 

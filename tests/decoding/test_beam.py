@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.batch import EOS, Batch
+from regard.data.batch import EOS, Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Length, Rules, coverage, search
 from regard.decoding.beam import beam_search, best_of
 from regard.errors import ArgumentError, RegardError

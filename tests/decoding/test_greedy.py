@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batch import BOS, EOS, PAD, Batch
+from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.decoding import Greedy, Rules, Sample, observe, search
 from regard.errors import ArgumentError
 from tests.decoding.toys import Looking, Table

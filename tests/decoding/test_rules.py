@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batch import BOS, EOS, PAD, UNK, Batch
+from regard.data.batch import BOS, EOS, PAD, UNK, Batch
 from regard.decoding import Average, Beam, Greedy, Rules, Sample, search
 from regard.errors import ArgumentError
 from tests.decoding.toys import Table

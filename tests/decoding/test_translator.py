@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.batch import Batch
+from regard.data.batch import Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
 from regard.errors import ArgumentError, UnknownName

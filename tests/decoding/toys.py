@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.batch import EOS, Batch
+from regard.data.batch import EOS, Batch
 from regard.decoding import Beam
-from regard.decoding.observing import observe
+from regard.decoding.forced_decoding import observe
 from regard.models import Encoded, Model, State
 from regard.models.base import attend
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.batch import Batch
 from regard.data import train_tokenizers
+from regard.data.batch import Batch
 from regard.decoding import Greedy, Translator
-from regard.decoding.observing import observe
+from regard.decoding.forced_decoding import observe
 from regard.evaluation import Faithfulness, agreement, faithfulness
-from regard.evaluation.erasing import Pair, Trial, ended, saliencies, word_scores
+from regard.evaluation.erasure import Pair, Trial, ended, saliencies, word_scores
 from regard.evaluation.faithfulness import WordTruth
 from regard.models import Encoded, Model, State, build_model
 from regard.models.base import attend

@@ -7,7 +7,7 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import cells
+from regard.kernels import recurrent_cells
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from tests.kernels.compiled import Hopper, compiling
 
@@ -24,14 +24,14 @@ def main() -> None:
             return torch.zeros(*sizes, dtype=dtype)
 
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
-        cells.gated(three, two, one, one)
-        cells.mixed(three, one, one)
-        cells.gated_backward(one, three, one, three, one)
+        recurrent_cells.gated(three, two, one, one)
+        recurrent_cells.mixed(three, one, one)
+        recurrent_cells.gated_backward(one, three, one, three, one)
         for parts in (1, 3):
-            cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
+            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six = zeros(6, ROWS // 2, WIDTH)
-        cells.gru(three, three, zeros(2, 3 * WIDTH), one, one, ROWS // 2)
-        cells.gru_backward(six, one, one, three, three, one, three, six)
+        recurrent_cells.gru(three, three, zeros(2, 3 * WIDTH), one, one, ROWS // 2)
+        recurrent_cells.gru_backward(six, one, one, three, three, one, three, six)
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()

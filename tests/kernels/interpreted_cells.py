@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.batch import PAD
-from regard.kernels.choosing import by_kernel
+from regard.data.batch import PAD
+from regard.kernels.kernel_choice import by_kernel
 from regard.layers import gated_cell, gru
 from regard.training.losses import cross_entropy
 

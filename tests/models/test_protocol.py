@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.batch import PAD, Batch
+from regard.data.batch import PAD, Batch
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.models import MODELS, Recurrence, build_model
 from regard.models.luong import Monotonic, Predicted

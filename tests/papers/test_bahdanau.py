@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.batch import BOS, EOS, Batch
+from regard.data.batch import BOS, EOS, Batch
 from regard.layers import GatedCell
 from regard.models import Bahdanau
 from tests.papers.by_hand import (

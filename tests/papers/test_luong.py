@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.batch import BOS, EOS, Batch
+from regard.data.batch import BOS, EOS, Batch
 from regard.models import Luong, Recurrence
 from regard.models.luong import Predicted
 from tests.papers.by_hand import Vector, add, average, dot, sigma, softmax, tanhs, times

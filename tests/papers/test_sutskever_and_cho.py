@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.batch import BOS, EOS, Batch
+from regard.data.batch import BOS, EOS, Batch
 from regard.models import Recurrence, Seq2Seq
 from tests.papers.by_hand import Vector, add, gate, sigma, tanhs, times
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.batch import Batch
+from regard.data.batch import Batch
 from regard.layers import FeedForward, MultiHead
 from regard.models import Size, Transformer
 

@@ -21,12 +21,12 @@ from typing import Any
 
 from rich.console import Console
 
-from regard.cli.run_facts import facts_of
 from regard.cli.show import told_of
 from regard.decoding import Choice, Greedy, Rules
 from regard.errors import RegardError
+from regard.tasks.run_facts import facts_of
 from regard.tasks.translation import load_translator
-from regard.tasks.translation.aligning import write_choice
+from regard.tasks.translation.alignment_choice import write_choice
 from regard.viewing import Seen
 from tests.reliability.mutations import Mutation
 from tests.tasks.small import settings, train, written

@@ -22,16 +22,16 @@ import typer
 from pydantic import BaseModel
 
 import regard
-from regard.batch import Batch
 from regard.cli import app, main
-from regard.data import Choices, inspection, origins, pairs_from_lists, read_pairs
+from regard.data import Choices, data_report, pair_formats, pairs_from_lists, read_pairs
+from regard.data.batch import Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, Translator, beam, greedy
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import ROOM
-from regard.decoding.sample import sample_search
+from regard.decoding.sampling import sample_search
 from regard.models import build_model
-from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build, override
 from tests.decoding.toys import Spaced, Table
 from tests.reading import PACKAGE
@@ -258,11 +258,11 @@ def test_duplicates_of_very_many_pairs_are_estimated_from_a_sample(monkeypatch):
     lines += lines[:repeated] + ["line 7"] * 5000
     exact = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert exact.count == repeated + 5000 and exact.examples[0].number == different + 1
-    monkeypatch.setattr(inspection, "MOST_KEYS", 1000)
+    monkeypatch.setattr(data_report, "MOST_KEYS", 1000)
     found = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert "estimated" in found.says and "estimated" not in exact.says
     assert abs(found.count - exact.count) < 0.15 * exact.count
-    monkeypatch.setattr(inspection, "MOST_KEYS", 8100)  # repeated pairs need no room
+    monkeypatch.setattr(data_report, "MOST_KEYS", 8100)  # repeated pairs need no room
     compacted = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert compacted.count == exact.count and compacted.examples == exact.examples
 
@@ -271,15 +271,15 @@ def test_files_of_very_many_lines_are_not_searched_for_the_missing_one(tmp_path:
     source, target = tmp_path / "a.ko", tmp_path / "a.en"
     source.write_text("".join(f"{number}\n" for number in range(30_000)))
     target.write_text("".join(f"{number}\n" for number in range(20_000)))
-    for module in (inspection, origins):
+    for module in (data_report, pair_formats):
         monkeypatch.setattr(module, "MOST_FEATURES", 10)
-    monkeypatch.setattr("regard.data.reading.BLOCK", 4096)
+    monkeypatch.setattr("regard.data.read_text.BLOCK", 4096)
     report = read_pairs(source, target).inspect()
     assert report.refused is not None and "30,000 lines against 20,000" in str(report.refused)
 
 
 def test_a_line_that_unpacks_to_gigabytes_is_refused_with_its_number(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr("regard.data.reading.LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("regard.data.read_text.LONGEST_LINE", 1 << 20)
     bomb, other = tmp_path / "a.gz", tmp_path / "b"
     bomb.write_bytes(gzip.compress(b"one\ntwo\n" + bytes(1 << 24)))
     other.write_text("one\ntwo\n")

@@ -17,21 +17,21 @@ import tomli_w
 from rich.console import Console
 
 from regard.cli.average import average_run
-from regard.cli.run_facts import facts_of
 from regard.cli.show import told_of
 from regard.data import encode_pairs, train_tokenizers
-from regard.data.tokenizers.listed import Characters
+from regard.data.tokenizers.word_character import Characters
 from regard.errors import DataError, RegardError
-from regard.tasks.run_folder import fingerprints_of
+from regard.files.folder_lock import locked
+from regard.files.tensor_file import read_header
+from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
+from regard.runs.run_folder import fingerprints_of
+from regard.tasks.run_facts import facts_of
 from regard.tasks.translation import load_translator
-from regard.training.averaging import averaged_from
-from regard.training.checkpoint import Checkpoints
-from regard.training.journal import Journal
-from regard.training.lock import locked
+from regard.training.checkpoints.averaging import averaged_from
+from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.logs.json_log import Journal
 from regard.training.optimizer import build_optimizer, load_optimizer
 from regard.training.progress import Progress
-from regard.training.tensor_file import read_header
-from regard.untrusted import LIMITS, open_regular, parse_json, read_limited
 from regard.viewing import Seen, Site
 from tests.reliability.damaged_runs import Original
 from tests.tasks.small import train

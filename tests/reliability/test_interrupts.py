@@ -76,12 +76,12 @@ def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: 
 
 def test_a_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):
     from regard.cli import main
-    from regard.tasks.translation import running
+    from regard.tasks.translation import train_run
 
     def strike(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "plan_run", strike)
+    monkeypatch.setattr(train_run, "plan_run", strike)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "run"
     options = ["--built-in", "korean", "--set", "data.pairs=200", "--out", str(out), "--steps", "2"]

@@ -14,8 +14,8 @@ import regard
 from regard.cli import main
 from regard.decoding import Greedy
 from regard.errors import DataError
-from regard.tasks.run_folder import config_of, write_config
-from regard.tasks.run_manifest import MANIFEST
+from regard.runs.run_folder import config_of, write_config
+from regard.runs.run_manifest import MANIFEST
 from regard.tasks.translation import load_translator
 from regard.training.settings import merged
 from tests.conftest import seed
@@ -174,14 +174,14 @@ def test_no_byte_of_a_manifest_can_change_what_it_says(begun: Path):
 def test_a_kill_between_config_and_manifest_leaves_a_run_that_loads(begun: Path, monkeypatch):
     real, calls = os.replace, []
 
-    def killed(source: Any, target: Any) -> None:
+    def kill(source: Any, target: Any) -> None:
         calls.append(Path(target).name)
         if calls[-1] == MANIFEST:
             raise KeyboardInterrupt
         real(source, target)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "replace", kill)
         train({"evaluation": {"tokenize": "char"}}, begun, resume=True, change=True)
     assert "config.toml" in calls and not (begun / MANIFEST).exists()
     assert load_translator(begun).settings.evaluation.tokenize == "char"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, DataError
-from regard.training.averaging import mean_weights
-from regard.training.checkpoint import Checkpoints
+from regard.training.checkpoints.averaging import mean_weights
+from regard.training.checkpoints.checkpoints import Checkpoints
 
 
 def saved(folder, *groups):

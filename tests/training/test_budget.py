@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.training.budget import evaluation_interval, pace_is_known, plan_steps, total_steps
-from regard.training.interrupting import Interruption
+from regard.training.interrupts import Interruption
 from regard.training.loop import Trainer
 from regard.training.settings import Training
 from tests.training.toys import Toy, last, records, trainer

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from regard.errors import ArgumentError
-from regard.training import log as module
-from regard.training.log import Log
-from regard.training.means import Means
+from regard.training.logs import log as module
+from regard.training.logs.log import Log
+from regard.training.loss_means import Means
 
 TIMED = ("cuda_memory", "memory", "time", "tokens_per_second")
 """What two runs of the same calls may differ in."""

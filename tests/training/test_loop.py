@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from regard.errors import UnknownName
-from regard.training.checkpoint import Checkpoints
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import coarse_products
-from regard.training.interrupting import Interruption
+from regard.training.interrupts import Interruption
 from tests.training.toys import Toy, bits, last, records, trainer
 
 

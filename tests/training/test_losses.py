@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.batch import PAD
+from regard.data.batch import PAD
 from regard.training.losses import cross_entropy, guided_alignment
 
 

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from regard.training.checkpoint import Checkpoint, Checkpoints
-from regard.training.log import Log
+from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
+from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.settings import Training
 from regard.training.task import Evaluation, Loss, Stopped, Task

@@ -20,7 +20,7 @@ from regard.viewing import Entry, Seen, Site, explore, pooled_from_top
 from regard.viewing.explorer import SCRIPTS, TITLE
 from regard.viewing.explorer.packing import BYTES, FINE, LONG, pack, quantised
 from tests.browser.sentences import Top, long_text, sentence
-from tests.viewing.test_page import HOSTILE, Read
+from tests.viewing.test_html_page import HOSTILE, Read
 
 MEGABYTE = 1_000_000
 

@@ -20,10 +20,10 @@ from PIL import Image
 
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName, install_command
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
-from regard.viewing.pictures import fonts, saving
-from regard.viewing.pictures.choosing import place_of, rows_of
-from regard.viewing.pictures.ink import width_of
-from regard.viewing.pictures.paper import broken
+from regard.viewing.pictures import fonts, picture_files
+from regard.viewing.pictures.canvas import broken
+from regard.viewing.pictures.colors import width_of
+from regard.viewing.pictures.view_selection import place_of, rows_of
 from tests.browser.sentences import sentence
 from tests.reading import PACKAGE
 
@@ -242,7 +242,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
     def broken(*_):
         raise ArgumentError("stopped")
 
-    monkeypatch.setattr(saving, "svg_of", broken)
+    monkeypatch.setattr(picture_files, "svg_of", broken)
     with pytest.raises(ArgumentError):
         drawn.save(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_bytes() == before and len(list(tmp_path.iterdir())) == 1

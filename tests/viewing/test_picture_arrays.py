@@ -26,8 +26,8 @@ from regard.viewing import (
     tape,
     to_svg,
 )
-from regard.viewing.pictures.ink import DARK, shade, shades, width_of
-from regard.viewing.pictures.paper import Box, Curve, Raster, Words
+from regard.viewing.pictures.canvas import Box, Curve, Raster, Words
+from regard.viewing.pictures.colors import DARK, shade, shades, width_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,8 +17,8 @@ import regard
 from regard import ArgumentError, DataError, UnknownName
 from regard.decoding import Passage, Scored
 from regard.viewing import Seen, Site, pooled, pooled_from_top
-from regard.viewing.pooled import MAP
-from regard.viewing.words import grouped, spelled
+from regard.viewing.pooled_attention import MAP
+from regard.viewing.word_groups import grouped, spelled
 
 SOURCE, SOURCE_WORDS = ("▁고", "양이", "▁가", "</s>"), (0, 0, 1, -1)
 TARGET, TARGET_WORDS = ("▁the", "▁c", "at", "</s>"), (0, 1, 1, -1)

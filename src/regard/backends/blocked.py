@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.backends import small
-from regard.backends.again import differentiable
+from regard.backends import small_inputs
+from regard.backends.double_backward import differentiable
 from regard.backends.transforms import reasons_of_transforms
 from regard.blocks import add_additive_gradients, column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
+from regard.masks.tile import Tile
 from regard.positions import Bias
 from regard.select import Soft
-from regard.tiles import Tile
 
 __all__ = ["reasons", "run"]
 
@@ -41,8 +41,8 @@ def reasons(call: Call) -> list[str]:
 
 def run(call: Call) -> Forward:
     """Walk over blocks, forward now and backward when asked; where there is little, all at once."""
-    if small.fits(call):
-        return small.run(call)
+    if small_inputs.fits(call):
+        return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
     return Forward(output, lse)
 

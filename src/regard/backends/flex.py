@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.backends import blocked
-from regard.backends.seen_blocks import seen_blocks
 from regard.backends.transforms import once_differentiable, reasons_of_transforms
+from regard.backends.visible_blocks import seen_blocks
 from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.backends.again import differentiable
+from regard.backends.double_backward import differentiable
 from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
 from regard.kernels.launch import Shape
-from regard.mask import Mask
+from regard.masks.mask import Mask
 from regard.positions import Bias
 from regard.select import Soft
 

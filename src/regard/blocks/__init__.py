@@ -1,6 +1,6 @@
 """Blocks: walking over the T x S rectangle a piece at a time, for whatever must never hold it whole."""
 
-from regard.blocks.additive import add_additive_gradients, additive_scores
-from regard.blocks.walk import column_blocks, row_blocks, tile_scores
+from regard.blocks.additive_blocks import add_additive_gradients, additive_scores
+from regard.blocks.tiling import column_blocks, row_blocks, tile_scores
 
 __all__ = ["add_additive_gradients", "additive_scores", "column_blocks", "row_blocks", "tile_scores"]

@@ -10,10 +10,8 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.choosing import choose_and_keep
-from regard.cli.drawn_links import judged
-from regard.cli.lines import Lines, Notes, given_sides, read_pairs, say, tell, writing
-from regard.cli.pages import Page
-from regard.cli.searching import (
+from regard.cli.page_option import Page
+from regard.cli.run_options import (
     BatchTokens,
     Device,
     Longest,
@@ -27,11 +25,13 @@ from regard.cli.searching import (
     Which,
     opened,
 )
-from regard.cli.unknown_words import UnknownWords
+from regard.data.line_io import Lines, Notes, given_sides, read_pairs, say, tell, writing
 from regard.decoding import Scored, Translator
-from regard.decoding.alignment import pharaoh
+from regard.decoding.unknown_words import UnknownWords
+from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
+from regard.evaluation.gold_alignment import judged
 
 __all__ = ["align", "seen_at"]
 
@@ -219,7 +219,7 @@ class Asked:
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
         """The links of a pair with their weights."""
-        from regard.tasks.translation.aligning import join_directions
+        from regard.tasks.translation.alignment_choice import join_directions
 
         if theirs is None:
             return ours.align().weighted(self.threshold)

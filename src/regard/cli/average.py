@@ -14,19 +14,18 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.cli.lines import say
-from regard.cli.searching import RunFolder
-from regard.data.reading import shown
-from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.tasks.run_folder import made_folder
-from regard.tasks.translation.loading import checked_settings
-from regard.training.averaging import mean_weights
-from regard.training.checkpoint import POINTERS, Checkpoint, Checkpoints
-from regard.training.checkpoint_files import folder_name
-from regard.training.durable import Leftover, beside, failed, flush_folder, leftover, remove
-from regard.training.lock import NAME as LOCK
-from regard.training.lock import locked
-from regard.untrusted import open_regular
+from regard.cli.run_options import RunFolder
+from regard.data.line_io import say
+from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
+from regard.files.folder_lock import NAME as LOCK
+from regard.files.folder_lock import locked
+from regard.files.untrusted import open_regular
+from regard.runs.run_folder import made_folder
+from regard.tasks.translation.load_run import checked_settings
+from regard.training.checkpoints.averaging import mean_weights
+from regard.training.checkpoints.checkpoint_files import folder_name
+from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
 
 __all__ = ["average", "average_run"]
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import typer
 
-from regard.cli.drawn_links import check_drawn
-from regard.cli.lines import Lines, Notes, read_pairs, say, tell
-from regard.data.reading import shown
-from regard.decoding.units import text_units
-from regard.errors import DataError, message
+from regard.data.line_io import Lines, Notes, read_pairs, say, tell
+from regard.decoding.alignment_units import text_units
+from regard.errors import DataError, message, shown
 from regard.evaluation import Links
+from regard.evaluation.gold_alignment import check_drawn
 
 __all__ = ["choose_and_keep"]
 
@@ -41,7 +40,7 @@ def choose_and_keep(
 
 
 def _by_links(translator: Any, drawn: list[Links], place: str, before: list[str], after: list[str]) -> None:
-    from regard.tasks.translation.aligning import choose_by_links
+    from regard.tasks.translation.alignment_choice import choose_by_links
 
     unit = "word" if translator.unit == "auto" else translator.unit
     sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
@@ -54,7 +53,7 @@ def _by_links(translator: Any, drawn: list[Links], place: str, before: list[str]
 
 
 def _by_agreement(translator: Any, other: Any, before: list[str], after: list[str]) -> None:
-    from regard.tasks.translation.aligning import choose_by_agreement
+    from regard.tasks.translation.alignment_choice import choose_by_agreement
 
     ranked = choose_by_agreement(translator, other, before, after)
     for ours, theirs, f1 in ranked[:BEST]:
@@ -66,7 +65,7 @@ def _by_agreement(translator: Any, other: Any, before: list[str], after: list[st
 
 
 def _keep(folder: Path, choice: Any, why: str) -> None:
-    from regard.tasks.translation.aligning import write_choice
+    from regard.tasks.translation.alignment_choice import write_choice
 
     write_choice(folder, choice, why)
     say(f"{shown(folder)} is aligned at {choice} from now on: alignment.json says so, and may be removed")

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
+from regard.cli.data_split import split as split_pairs
 from regard.cli.pair_options import (
     Chosen,
     Columns,
@@ -23,16 +24,14 @@ from regard.cli.pair_options import (
     as_options,
     given_pairs,
 )
-from regard.cli.splitting import split as split_pairs
-from regard.cli.whole_files import check_free, written_together
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, VERSION, VERSIONS, Example
-from regard.data.progress import advancing
-from regard.data.reading import shown
-from regard.data.sets import SETS
-from regard.errors import DataError, message
+from regard.data.progress_bar import advancing
+from regard.data.public_datasets import SETS
+from regard.errors import DataError, message, shown
 from regard.evaluation import Links
+from regard.files.file_group import check_free, written_together
 from regard.viewing import draw
 
 __all__ = ["data"]

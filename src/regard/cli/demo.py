@@ -88,7 +88,7 @@ def demo(
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
     from regard.cli.judging import Judging, built_in, judge_run
-    from regard.cli.pages import Page
+    from regard.cli.page_option import Page
     from regard.decoding import Greedy
     from regard.tasks.translation import load_translator, train_translation
     from regard.training.settings import merged
@@ -120,8 +120,8 @@ def demo(
 
 def _report_earlier(folder: Path, errors: Console) -> None:
     """Print whether the folder has a finished or an unfinished demo, and how to start a new one."""
-    from regard.tasks.run_folder import is_run
-    from regard.training.checkpoint import Checkpoints
+    from regard.runs.run_folder import is_run
+    from regard.training.checkpoints.checkpoints import Checkpoints
 
     if not is_run(folder):
         return
@@ -134,7 +134,7 @@ def _report_earlier(folder: Path, errors: Console) -> None:
 
 def _check_folder(folder: Path, given: dict[str, Any]) -> None:
     """Refuse to resume a demo that was started with other settings, e.g. by an earlier version of Regard."""
-    from regard.tasks.run_folder import config_of, is_run
+    from regard.runs.run_folder import config_of, is_run
     from regard.training.settings import merged
 
     if is_run(folder) and merged(config := config_of(folder), given) != config:

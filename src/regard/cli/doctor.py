@@ -16,8 +16,8 @@ from rich.text import Text
 
 import regard
 from regard.cli.backends import devices
-from regard.cli.machine import SECTIONS, Fact
 from regard.data import korean_english, train_tokenizer
+from regard.runs.system_report import SECTIONS, Fact
 
 __all__ = ["doctor"]
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.judging import Given, Judging, built_in, judge_file, judge_run, read_given
-from regard.cli.pages import Page
-from regard.cli.searching import (
+from regard.cli.page_option import Page
+from regard.cli.run_options import (
     BatchTokens,
     Device,
     Greedily,
@@ -27,8 +27,8 @@ from regard.cli.searching import (
 from regard.cli.truth import measure_truth
 from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
-from regard.tasks.run_folder import config_of, is_run
-from regard.tasks.translation.settings import TranslationSettings
+from regard.runs.run_folder import config_of, is_run
+from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
 
 __all__ = ["evaluate"]

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.cli.searching import (
+from regard.cli.run_options import (
     Device,
     Greedily,
     MaxLength,
@@ -29,9 +29,8 @@ from regard.cli.searching import (
     chosen_search,
     opened,
 )
-from regard.data.reading import printable, shown
 from regard.decoding import Scored, Translation
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
 from regard.interventions import intervene as changing
 from regard.look import Look

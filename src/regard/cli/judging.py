@@ -18,19 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.align import seen_at
-from regard.cli.drawn_links import judged
-from regard.cli.lines import Lines, Notes, read_pairs, say, tell, writing
-from regard.cli.pages import Page
-from regard.cli.searching import described
-from regard.cli.unknown_words import UnknownWords
+from regard.cli.page_option import Page
+from regard.cli.run_options import described
 from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
-from regard.data.reading import shown
+from regard.data.line_io import Lines, Notes, read_pairs, say, tell, writing
 from regard.decoding import Translator
-from regard.errors import DataError, UnknownName, message
+from regard.decoding.unknown_words import UnknownWords
+from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
-from regard.training.journal import strict
-from regard.training.live import perplexity
+from regard.evaluation.gold_alignment import judged
+from regard.training.logs.json_log import strict
+from regard.training.logs.live_table import perplexity
 
 __all__ = ["Given", "Judging", "Report", "built_in", "judge_file", "judge_run", "read_given"]
 

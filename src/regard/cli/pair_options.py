@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.columns import two_columns, two_names
+from regard.cli.column_options import two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName, message
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.lines import Notes, given_sides, read_pairs, say, tell, writing
-from regard.cli.searching import (
+from regard.cli.run_options import (
     BatchTokens,
     Device,
     Longest,
@@ -20,9 +19,10 @@ from regard.cli.searching import (
     Which,
     opened,
 )
-from regard.cli.unknown_words import UnknownWords
+from regard.data.line_io import Notes, given_sides, read_pairs, say, tell, writing
 from regard.decoding import Scored
-from regard.training.live import perplexity
+from regard.decoding.unknown_words import UnknownWords
+from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
 

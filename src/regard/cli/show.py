@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.lines import say
-from regard.cli.run_facts import RunFacts, facts_of
-from regard.data.reading import printable, shown
-from regard.errors import DataError, RegardError, message
-from regard.training.journal import strict
-from regard.training.live import TITLES, best_title, in_time, in_words
+from regard.data.line_io import say
+from regard.errors import DataError, RegardError, message, printable, shown
+from regard.tasks.run_facts import RunFacts, facts_of
+from regard.training.logs.json_log import strict
+from regard.training.logs.live_table import TITLES, best_title, in_time, in_words
 
 __all__ = ["show", "sparkline"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from regard.cli.stations import STATIONS, Station
+from regard.cli.tour_steps import STATIONS, Station
 from regard.viewing import beside
 
 __all__ = ["tour"]

@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.cli.columns import two_columns, two_names
+from regard.cli.column_options import two_columns, two_names
 from regard.errors import ArgumentError, message, printable
 
 if TYPE_CHECKING:
-    from regard.tasks.translation.estimating import Estimate
+    from regard.tasks.translation.estimate import Estimate
 
 __all__ = ["train"]
 
@@ -157,9 +157,8 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
     _print_inputs(out, source, target, tsv, jsonl, built_in, resume)
-    from regard.tasks.translation.estimating import estimate
-    from regard.tasks.translation.running import Machine, train_translation
-    from regard.training.interrupting import EXIT_STATUS
+    from regard.tasks.translation.estimate import estimate
+    from regard.tasks.translation.train_run import Machine, train_translation
     from regard.training.settings import merged, override, without_length
 
     data: dict[str, Any] = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}
@@ -181,16 +180,21 @@ def train(
     console = Console(stderr=True, highlight=False)
     with _stopped_early(out):
         outcome = train_translation(given, out, **how, console=console)
-    if outcome.interrupted:
-        text = f"Saved a checkpoint. To continue: regard train --out {_name(out)} --resume"
-        with suppress(OSError):  # after SIGHUP there may be no terminal
-            console.print(Text(text), soft_wrap=True)
-        return EXIT_STATUS[outcome.interrupted]
-    if outcome.warning:
+    if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(given)}"))
-    text = f'Finished training {_name(out)}. Next: regard translate {_name(out)} --text "..." --draw'
-    console.print(Text(text), soft_wrap=True)
-    return 0
+    return _finished(_name(out), outcome.interrupted, console)
+
+
+def _finished(out: str, interrupted: str | None, console: Console) -> int:
+    """Print what to do next; the exit status."""
+    from regard.training.interrupts import EXIT_STATUS
+
+    text = f'Finished training {out}. Next: regard translate {out} --text "..." --draw'
+    if interrupted:
+        text = f"Saved a checkpoint. To continue: regard train --out {out} --resume"
+    with suppress(OSError):  # after SIGHUP there may be no terminal
+        console.print(Text(text), soft_wrap=True)
+    return EXIT_STATUS[interrupted] if interrupted else 0
 
 
 def _print_inputs(
@@ -230,7 +234,7 @@ def _size(path: str) -> str:
 @contextmanager
 def _stopped_early(out: Path) -> Iterator[None]:
     """Exit with status 130 after Ctrl-C before the first step: until then there is no run in the folder."""
-    from regard.tasks.run_folder import is_run
+    from regard.runs.run_folder import is_run
 
     try:
         yield
@@ -242,7 +246,7 @@ def _stopped_early(out: Path) -> Iterator[None]:
 
 
 def _read(recipe: Path) -> dict[str, Any]:
-    from regard.tasks.translation.settings import TranslationSettings
+    from regard.tasks.translation.translation_settings import TranslationSettings
     from regard.training.settings import check_names, read_toml
 
     found = read_toml(recipe)

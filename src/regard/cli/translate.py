@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.lines import Notes, given_lines, tell, writing
-from regard.cli.pages import Page
-from regard.cli.searching import (
+from regard.cli.page_option import Page
+from regard.cli.run_options import (
     BatchTokens,
     Best,
     Device,
@@ -39,8 +38,9 @@ from regard.cli.searching import (
     described,
     opened,
 )
-from regard.cli.unknown_words import UnknownWords
+from regard.data.line_io import Notes, given_lines, tell, writing
 from regard.decoding import Translation
+from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
 
 __all__ = ["translate"]

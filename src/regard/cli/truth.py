@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.judging import Given
-from regard.cli.lines import say
-from regard.cli.searching import opened
+from regard.cli.run_options import opened
+from regard.data.line_io import say
 from regard.evaluation import Agreement, Faithfulness, agreement, faithfulness
-from regard.evaluation.erasing import CROSS
+from regard.evaluation.erasure import CROSS
 
 __all__ = ["Truth", "measure_truth"]
 

@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.lines import say
-from regard.cli.searching import (
+from regard.cli.run_options import (
     Device,
     Greedily,
     MaxLength,
@@ -24,9 +23,9 @@ from regard.cli.searching import (
     chosen_search,
     opened,
 )
-from regard.data.reading import shown
+from regard.data.line_io import say
 from regard.decoding import Scored
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.viewing import VIEWS, Picture, Seen, picture
 
 __all__ = ["view"]
@@ -156,7 +155,7 @@ def view(
         _write(seen, out)
         return
     if view == STEPS:
-        from regard.cli.stepping import drawn_steps
+        from regard.decoding.attention_inputs import drawn_steps
 
         words = _with_unknown_words(seen.words(), found)
         drawn = drawn_steps(translator, seen, str(sentence), found.text, site, head, word, words)

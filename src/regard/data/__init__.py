@@ -11,13 +11,13 @@ korean_english() makes pairs without a file. fetch.fetch() gets public sets, and
 """
 
 from regard.data.algorithms import algorithm_batch
-from regard.data.batches import Batches
+from regard.data.batching import Batches
 from regard.data.cache import encode_pairs
-from regard.data.choices import Choices
-from regard.data.encoded import EncodedPairs
-from regard.data.held_out import hold_out
-from regard.data.inspection import Report
+from regard.data.data_report import Report
+from regard.data.encoded_pairs import EncodedPairs
+from regard.data.hold_out import hold_out
 from regard.data.korean import KoreanEnglish, korean_english
+from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.data.tokenizer_suggestion import suggest_tokenizer
 from regard.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer, train_tokenizers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from regard.batch import EOS, Batch
+from regard.data.batch import EOS, Batch
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = ["TASKS", "algorithm_batch"]

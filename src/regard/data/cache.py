@@ -1,7 +1,7 @@
 """The cache: pairs encoded once, to files that are mapped into memory instead of being read into it.
 
 A cache is a folder named by its key, a hash of the text, the tokenizers and the settings: whatever changes
-the tokens is another cache. storage.py says what is in it.
+the tokens is another cache. encoded_files.py describes its files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 import numpy
 
-from regard.data.encoded import EncodedPairs
-from regard.data.progress import advancing
-from regard.data.reading import shown
-from regard.data.storage import EncodedChunk, flush_folder, open_stored, store
+from regard.data.encoded_files import EncodedChunk, open_stored, store
+from regard.data.encoded_pairs import EncodedPairs
+from regard.data.progress_bar import advancing
 from regard.data.tokenizers import Tokenizer
-from regard.data.tokenizers.text import sides
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.data.tokenizers.normalize import sides
+from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.files.atomic_io import flush_folder
 
 __all__ = ["EncodedPairs", "encode_pairs"]
 

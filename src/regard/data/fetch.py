@@ -11,15 +11,14 @@ from typing import Any
 
 from rich.console import Console
 
-from regard.data.choices import Choices
-from regard.data.downloading import download
+from regard.data.download import download
+from regard.data.pair_checks import Choices
 from regard.data.pairs import Pairs, read_pairs
-from regard.data.progress import advancing
-from regard.data.reading import shown
-from regard.data.sets import SETS, Piece, PublicSet
-from regard.data.unpacking import digest, unpack
-from regard.errors import DataError, UnknownName, message
-from regard.viewing.writing import write_whole
+from regard.data.progress_bar import advancing
+from regard.data.public_datasets import SETS, Piece, PublicSet
+from regard.data.unpack import digest, unpack
+from regard.errors import DataError, UnknownName, message, shown
+from regard.files.atomic_io import write_whole
 
 __all__ = ["Fetched", "fetch"]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.choices import SHORT
-from regard.data.examining import Block
+from regard.data.line_scan import Block
+from regard.data.pair_checks import SHORT
 
 __all__ = ["MOST_FEATURES", "Features", "features_of", "likeness"]
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy
 
 from regard.data.line_features import MOST_FEATURES, Features, Scores, likeness
-from regard.data.origins import CountsDiffer
-from regard.data.reading import UTF_16, printable, read_blocks, shown
-from regard.errors import DataError, message
+from regard.data.pair_formats import CountsDiffer
+from regard.data.read_text import UTF_16, read_blocks
+from regard.errors import DataError, message, printable, shown
 
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 

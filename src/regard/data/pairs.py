@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.choices import Choices
-from regard.data.examining import Block, Examiner
-from regard.data.inspection import Report, inspect_pairs, refusal
-from regard.data.origins import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
-from regard.data.reading import checked_path, shown
-from regard.errors import ArgumentError, DataError, install_command, message
+from regard.data.data_report import Report, inspect_pairs, refusal
+from regard.data.line_scan import Block, Examiner
+from regard.data.pair_checks import Choices
+from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
+from regard.data.read_text import checked_path
+from regard.errors import ArgumentError, DataError, install_command, message, shown
 
 __all__ = ["Pair", "Pairs", "pairs_from_dataset", "pairs_from_lists", "read_pairs"]
 

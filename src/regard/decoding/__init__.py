@@ -11,18 +11,18 @@ A way of searching is Greedy(), Beam() or Sample(), each with Rules of what may 
 observe() are the same on tokens, without text.
 """
 
-from regard.decoding.alignment import Alignment, Choice, align, averaged, choices
 from regard.decoding.beam import Beam
+from regard.decoding.forced_decoding import Observed, observe
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.observing import Observed, observe
+from regard.decoding.long_lines import OVERLONG, Tokenizer
 from regard.decoding.penalties import GNMT, LENGTHS, Average, Length, coverage
 from regard.decoding.rules import Rules
-from regard.decoding.sample import Sample
+from regard.decoding.sampling import Sample
 from regard.decoding.search import Search, search
-from regard.decoding.splitting import OVERLONG, Tokenizer
 from regard.decoding.translation import Passage, Scored, Translation
 from regard.decoding.translator import Translator
+from regard.decoding.word_alignment import Alignment, Choice, align, averaged, choices
 
 __all__ = [
     "Alignment",

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.batch import EOS, Batch
+from regard.data.batch import EOS, Batch
+from regard.decoding.active_rows import Live, begin, rows_of
 from regard.decoding.hypothesis import ROOM, Found
-from regard.decoding.live import Live, begin, rows_of
 from regard.decoding.penalties import GNMT, Length, coverage
 from regard.decoding.rules import Rules, whole
 from regard.errors import ArgumentError, message

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from regard.batch import EOS, PAD, Batch
+from regard.data.batch import EOS, PAD, Batch
+from regard.decoding.active_rows import begin, rows_of
 from regard.decoding.hypothesis import ROOM, Found
-from regard.decoding.live import begin, rows_of
 from regard.decoding.rules import Rules
 from regard.models.base import Model
 

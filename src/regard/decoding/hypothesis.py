@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.batch import EOS, PAD
+from regard.data.batch import EOS, PAD
 
 __all__ = ["Found", "Hypothesis", "ROOM"]
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.batch import BOS, EOS, PAD, UNK
+from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 

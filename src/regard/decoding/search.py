@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.batch import BOS, Batch
+from regard.data.batch import BOS, Batch
+from regard.decoding.active_rows import device_of, quietly
 from regard.decoding.beam import Beam, beam_search
+from regard.decoding.forced_decoding import CROSS, observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Found, Hypothesis
-from regard.decoding.live import device_of, quietly
-from regard.decoding.observing import CROSS, observe, pieces_of
-from regard.decoding.sample import Sample, sample_search
+from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 
@@ -39,7 +39,7 @@ def search(
     where no other is.
 
     >>> import torch
-    >>> from regard.batch import Batch
+    >>> from regard.data.batch import Batch
     >>> from regard.decoding import Greedy, search
     >>> from regard.models import Encoded, Model, State
     >>> class Countdown(Model):

@@ -17,12 +17,12 @@ import torch
 from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
-from regard.data.tokenizers.text import clean
-from regard.decoding.alignment import Alignment, Choice, align
-from regard.decoding.units import text_units
+from regard.data.tokenizers.normalize import clean
+from regard.decoding.alignment_units import text_units
+from regard.decoding.word_alignment import Alignment, Choice, align
 from regard.errors import ArgumentError, message
 from regard.viewing import Entry, Seen, Site, fragment, save_page
-from regard.viewing.words import spelled, spelled_or_space
+from regard.viewing.word_groups import spelled, spelled_or_space
 
 __all__ = ["Passage", "Scored", "Translation"]
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from regard.batch import EOS, UNK, Batch
-from regard.data.progress import advancing
-from regard.decoding.alignment import Alignment, Choice
+from regard.data.batch import EOS, UNK, Batch
+from regard.data.progress_bar import advancing
+from regard.decoding.alignment_units import Units, units_of
 from regard.decoding.beam import Beam
+from regard.decoding.forced_decoding import CROSS, check_look, observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.observing import CROSS, check_look, observe, pieces_of
+from regard.decoding.long_lines import OVERLONG, Part, Tokenizer, divided, truncated
 from regard.decoding.rules import whole
 from regard.decoding.search import Search, search
-from regard.decoding.splitting import OVERLONG, Part, Tokenizer, divided, truncated
 from regard.decoding.translation import END, Passage, Scored, Translation
-from regard.decoding.units import Units, units_of
+from regard.decoding.word_alignment import Alignment, Choice
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models.base import Model
 

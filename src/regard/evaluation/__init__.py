@@ -1,7 +1,7 @@
 """Evaluation: how good translations and alignments are, and whether attention tells the truth."""
 
 from regard.evaluation.agreement import Agreement, agreement
-from regard.evaluation.alignment import (
+from regard.evaluation.alignment_error_rate import (
     AlignmentScore,
     Links,
     parse_links,
@@ -9,13 +9,13 @@ from regard.evaluation.alignment import (
     read_links,
     score_links,
 )
+from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
 from regard.evaluation.bleu import Score, bleu, chrf, ter
-from regard.evaluation.choosing import rank_by_agreement, rank_by_links
+from regard.evaluation.corpus_report import evaluate_corpus
 from regard.evaluation.exact_match import exact_match
 from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
-from regard.evaluation.moses import moses_bleu
-from regard.evaluation.report import evaluate_corpus
-from regard.evaluation.symmetrising import SYMMETRISATIONS, symmetrise
+from regard.evaluation.moses_bleu import moses_bleu
+from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
 
 __all__ = [
     "Agreement",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasing import CROSS
+from regard.evaluation.erasure import CROSS
 from regard.evaluation.faithfulness import Translates
 from regard.evaluation.rank_correlation import jensen_shannon
 

@@ -13,11 +13,11 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasing import CROSS, Pair, Trial, ended, saliencies, word_scores
+from regard.evaluation.erasure import CROSS, Pair, Trial, ended, saliencies, word_scores
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
-from regard.viewing.words import spelled_or_space
+from regard.viewing.word_groups import spelled_or_space
 
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
 from regard.kernels.additive_series import REACH
-from regard.kernels.sight import end_of, tile_is_seen
+from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, furthest, reciprocal
 
 __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]

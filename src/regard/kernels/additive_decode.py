@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.sight import end_of
+from regard.kernels.kernel_mask import end_of
 from regard.kernels.tanh import exact_share
 
 __all__ = ["additive_decode_backward_kernel", "additive_decode_kernel"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.product import product
-from regard.kernels.sight import end_of, tile_is_seen, visible
+from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
+from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
 
 __all__ = ["additive_combine_kernel", "additive_read_kernel"]

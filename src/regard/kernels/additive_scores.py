@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.sight import end_of, tile_is_seen
+from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.tanh import BITS, TWICE_LOG2E, exact_share, exponential, furthest, shared_sum
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]

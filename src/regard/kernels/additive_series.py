@@ -42,8 +42,8 @@ import torch
 import triton
 import triton.language as tl
 
-from regard.kernels.product import product
-from regard.kernels.sight import end_of
+from regard.kernels.kernel_mask import end_of
+from regard.kernels.matrix_product import product
 from regard.kernels.tanh import TWICE_LOG2E
 
 __all__ = [

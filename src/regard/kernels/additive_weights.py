@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_series import REACH, scaling
-from regard.kernels.product import product
-from regard.kernels.sight import end_of, tile_is_seen, visible
+from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
+from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E, furthest
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]

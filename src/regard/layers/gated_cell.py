@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.kernels.choosing import by_kernel
-from regard.layers.aligned import linear
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.aligned_linear import linear
 
 __all__ = ["GatedCell", "gated", "gated_backward", "mixed", "mixed_backward"]
 
@@ -55,9 +55,9 @@ class GatedCell(nn.Module):
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
     """In place of what the two gates were given, z and r, once more_BN is added; into reset_BM, r * s."""
     if by_kernel(state_BM):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        cells.gated(gates_BG, more_BN, state_BM, reset_BM)
+        recurrent_cells.gated(gates_BG, more_BN, state_BM, reset_BM)
         return
     width = state_BM.shape[1]
     both = gates_BG[:, : 2 * width]
@@ -68,9 +68,9 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
     """In place of what the new state was given, s~; into after_BM, (1 - z) * s + z * s~."""
     if by_kernel(state_BM):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        cells.mixed(gates_BG, state_BM, after_BM)
+        recurrent_cells.mixed(gates_BG, state_BM, after_BM)
         return
     width = state_BM.shape[1]
     new = gates_BG[:, 2 * width :].tanh_()
@@ -88,9 +88,9 @@ def mixed_backward(
     """The gradient of mixed(), for the sum of the first three: into the first and last third of dgates_BG;
     what goes straight to the state before is given back."""
     if by_kernel(state_BM):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        return cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
+        return recurrent_cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
     width = state_BM.shape[1]
     take, new = gates_BG[:, :width], gates_BG[:, 2 * width :]
     dstate_BM = parts_PBM.sum(0) + dstate_BM + more_BM
@@ -104,9 +104,9 @@ def gated_backward(
 ) -> None:
     """The gradient of gated(), for dreset_BM: into the second third of dgates_BG, and added to dstate_BM."""
     if by_kernel(state_BM):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        cells.gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
+        recurrent_cells.gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
         return
     width = state_BM.shape[1]
     reset = gates_BG[:, width : 2 * width]

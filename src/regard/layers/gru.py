@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.choosing import by_kernel
-from regard.shapes import autocast_on
+from regard.dimensions import autocast_on
+from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["gru_ways"]
 
@@ -86,9 +86,9 @@ def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tens
     """One step: r, z and n in place of what they took from the input; in the last third of `more`, which is
     U h, what n was given of it; the state after it. rows: of each way, for its bias."""
     if by_kernel(state):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        cells.gru(gates, more, bias_WG, state, after, rows)
+        recurrent_cells.gru(gates, more, bias_WG, state, after, rows)
         return
     width = state.shape[1]
     more.unflatten(0, (-1, rows)).add_(bias_WG[:, None])
@@ -105,9 +105,9 @@ def gru_backward(
     """The gradient of gru(), for the sum of the first three: that of W x + b, that of U h + b by ways and
     gates, and, given back, what goes straight to the state before."""
     if by_kernel(state):
-        from regard.kernels import cells
+        from regard.kernels import recurrent_cells
 
-        return cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_QBM)
+        return recurrent_cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_QBM)
     width = state.shape[1]
     reset, keep, new = gates.split(width, 1)
     dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1).flatten(0, 1) + dstate + dafter

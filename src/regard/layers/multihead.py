@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
+from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.mask import Mask
+from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.scores import Score, build_score, learned_in
-from regard.shapes import autocast_on
 
 __all__ = ["MultiHead"]
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.dimensions import autocast_on
 from regard.errors import UnknownName, positive
-from regard.layers.aligned import linear
+from regard.layers.aligned_linear import linear
 from regard.layers.gru import gru_ways
-from regard.shapes import autocast_on
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from regard.attended import Attended
 from regard.call import Call, Forward
 from regard.look import Look
-from regard.looking import blocked, materialised
-from regard.looking.seen import Seen
+from regard.looking import blockwise, materialised
+from regard.looking.look_result import Seen
 
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
@@ -33,7 +33,7 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "blocked": Pass(blocked.reasons, blocked.run, "block by block from lse: any length"),
+    "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse: any length"),
     "materialised": Pass(
         materialised.reasons, materialised.run, "from the whole matrix: everything, gradients too"
     ),

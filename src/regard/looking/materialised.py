@@ -10,7 +10,7 @@ from regard.attended import Top
 from regard.backends import reference
 from regard.call import Call, Forward
 from regard.look import Look
-from regard.looking.seen import Seen
+from regard.looking.look_result import Seen
 from regard.select import Soft
 
 __all__ = ["reasons", "run"]

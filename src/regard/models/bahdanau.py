@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
-from regard.layers.aligned import linear
-from regard.layers.attending import attend_along
+from regard.layers.aligned_linear import linear
+from regard.layers.attentive_cell import attend_along
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
-from regard.masks import padding
+from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.scores import Additive
@@ -36,7 +36,7 @@ class Bahdanau(Model):
     Differs from the paper: its appendix prints s_{i-1} in the readout; this follows its eq. 4, where the word
     depends on s_i.
 
-    >>> from regard.batch import Batch
+    >>> from regard.data.batch import Batch
     >>> model = Bahdanau(source_size=9, target_size=7, width=8)
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
     torch.Size([2, 3, 7])

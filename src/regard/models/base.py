@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.batch import PAD, Batch
+from regard.data.batch import PAD, Batch
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
-from regard.masks import dense, padding
+from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.scores import Location, Score, build_score
@@ -63,7 +63,7 @@ class Luong(Model):
     the readout makes of c and h enters the next step; without it all steps are attended at once. both_ways: a
     bidirectional encoder, projected to one width where the score needs that.
 
-    >>> from regard.batch import Batch
+    >>> from regard.data.batch import Batch
     >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
     torch.Size([2, 3, 7])

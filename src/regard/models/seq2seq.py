@@ -24,7 +24,7 @@ class Seq2Seq(Model):
 
     Differs from the papers: with "every" the softmax is linear in s_i, c and e(y_{i-1}); Cho has a maxout.
 
-    >>> from regard.batch import Batch
+    >>> from regard.data.batch import Batch
     >>> model = Seq2Seq(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"))
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape
     torch.Size([2, 3, 7])

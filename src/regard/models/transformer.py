@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
-from regard.mask import Mask
-from regard.masks import causal, padding
+from regard.masks.constructors import causal, padding
+from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.positions import Position, T5Bias, build_position
@@ -63,7 +63,7 @@ class Transformer(Model):
     and inside the feed-forward layers, the same unless given. longest: how many positions schemes with a
     table have.
 
-    >>> from regard.batch import Batch
+    >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = Transformer(source_size=9, target_size=7, size=size, position="rotary")
     >>> model(Batch.collate([[4, 5], [6]], [[4], [5, 6]])).shape

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, message
+from regard.masks.tile import Tile
 from regard.positions.position import Position
-from regard.tiles import Tile
 
 __all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, message
-from regard.training.capture import Captured, Uncaptured
+from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import step_seed
 from regard.training.task import Loss, Task

@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import nn
 
 from regard.errors import DataError, UnknownName, message
+from regard.files.folder_lock import FolderLock, FolderMoved
 from regard.training.budget import (
     TOLERANCE,
     WallClock,
@@ -22,16 +23,15 @@ from regard.training.budget import (
     pace_is_known,
     total_steps,
 )
-from regard.training.capture import capture_chosen
-from regard.training.checkpoint import STATE, Checkpoint, Checkpoints
+from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
+from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
-from regard.training.interrupting import Interruption
-from regard.training.lock import FolderLock, FolderMoved
-from regard.training.log import Log
+from regard.training.interrupts import Interruption
+from regard.training.logs.log import Log
+from regard.training.nonfinite_steps import NonFinite, first_nonfinite, keep_batches
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 from regard.training.progress import Progress, check_surroundings
-from regard.training.replay import NonFinite, first_nonfinite, keep_batches
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
 from regard.training.task import Stopped, Task
@@ -279,7 +279,7 @@ class Trainer:
         try:
             place = keep_batches(self.folder, self.processes.rank, kept, self.model.state_dict(), state)
             told = f"{place.name} in the run folder has the batch and the weights, and "
-            told += "regard.training.replay.replay() computes it again"
+            told += "regard.training.nonfinite_steps.replay() computes it again"
         except OSError as error:
             told = f"the batch could not be kept for replay: {error.strerror}"
         text = message(

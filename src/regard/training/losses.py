@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.batch import PAD
-from regard.kernels.choosing import by_kernel
+from regard.data.batch import PAD
+from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["cross_entropy", "guided_alignment"]
 

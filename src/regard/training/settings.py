@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.untrusted import read_limited
+from regard.files.untrusted import read_limited
 
 __all__ = [
     "Clash",

@@ -2,21 +2,21 @@
 
 from regard.viewing.entry import Entry
 from regard.viewing.explorer import explore
-from regard.viewing.page import fragment, page, save_page
+from regard.viewing.html_page import fragment, page, save_page
 from regard.viewing.picture import VIEWS, Picture, picture
-from regard.viewing.pictures.gaze import gaze
-from regard.viewing.pictures.heads import heads
-from regard.viewing.pictures.lines import lines
-from regard.viewing.pictures.long import long_map
+from regard.viewing.pictures.animation import player
+from regard.viewing.pictures.attention_steps import steps
+from regard.viewing.pictures.head_grid import heads
+from regard.viewing.pictures.image_overlay import gaze
+from regard.viewing.pictures.link_lines import lines
+from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
-from regard.viewing.pictures.player import player
-from regard.viewing.pictures.shaded import shaded
-from regard.viewing.pictures.steps import steps
-from regard.viewing.pictures.tapes import hops, tape
-from regard.viewing.pictures.word import over_time
-from regard.viewing.pooled import Pooled, pooled, pooled_from_top
+from regard.viewing.pictures.memory_plots import hops, tape
+from regard.viewing.pictures.shaded_text import shaded
+from regard.viewing.pictures.word_over_time import over_time
+from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
 from regard.viewing.seen import Seen
-from regard.viewing.site import Site
+from regard.viewing.seen_site import Site
 from regard.viewing.svg import to_svg
 from regard.viewing.terminal import bars, beside, draw
 

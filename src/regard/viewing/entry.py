@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
-from regard.viewing.arrays import checked_weights
-from regard.viewing.shades import clean, cropped
+from regard.viewing.as_arrays import checked_weights
 from regard.viewing.terminal import Shown, draw
+from regard.viewing.terminal_colors import clean, cropped
 
 __all__ = ["Entry"]
 

@@ -11,19 +11,19 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.inputs import Drawable, drawable
-from regard.viewing.pictures.choosing import Chosen, Word, chosen, matching, place_of
-from regard.viewing.pictures.heads import heads
-from regard.viewing.pictures.ink import label
-from regard.viewing.pictures.lines import lines
-from regard.viewing.pictures.long import long_map
+from regard.viewing.pictures.animation import player
+from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.colors import label
+from regard.viewing.pictures.head_grid import heads
+from regard.viewing.pictures.link_lines import lines
+from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
-from regard.viewing.pictures.paper import Paper
-from regard.viewing.pictures.player import player
-from regard.viewing.pictures.saving import Picture
-from regard.viewing.pictures.shaded import shaded
-from regard.viewing.pictures.word import over_time
+from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.shaded_text import shaded
+from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, place_of
+from regard.viewing.pictures.word_over_time import over_time
 from regard.viewing.seen import BEGIN, Seen, Site
+from regard.viewing.view_inputs import Drawable, drawable
 
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 
@@ -167,7 +167,7 @@ def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
     _wordless("long", word)
     names = [each.name for each in seen.long]
     if not names:
-        hint = "regard.viewing.pooled(...) makes them; view='matrix' draws the rest"
+        hint = "regard.viewing.pooled_attention(...) makes them; view='matrix' draws the rest"
         raise ArgumentError(message("picture()", "nothing long was kept", hint=hint))
     if site is not None and site not in names:
         raise UnknownName("long site", site, names)

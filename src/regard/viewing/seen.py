@@ -15,11 +15,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.viewing.array_file import load_arrays, save_arrays
-from regard.viewing.pooled import Pooled
-from regard.viewing.shades import cropped
-from regard.viewing.site import Site, firsts, real, spelled_words, taken, word_numbers
-from regard.viewing.words import grouped
+from regard.files.array_file import load_arrays, save_arrays
+from regard.viewing.pooled_attention import Pooled
+from regard.viewing.seen_site import Site, firsts, real, spelled_words, taken, word_numbers
+from regard.viewing.terminal_colors import cropped
+from regard.viewing.word_groups import grouped
 
 __all__ = ["Seen", "Site"]
 

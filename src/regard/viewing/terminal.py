@@ -20,8 +20,8 @@ from rich.measure import Measurement
 from rich.style import Style
 from rich.text import Text
 
-from regard.viewing.arrays import check_words, checked_weights
-from regard.viewing.shades import Shades, clean, cropped, ramp
+from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 
 __all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw"]
 

@@ -22,10 +22,10 @@ from regard.data.korean.corpus import (
     tenth,
     unmarked,
 )
+from regard.data.korean.lexicon import NEW_NAMES, Noun, Person
 from regard.data.korean.nominals import person
 from regard.data.korean.phrases import Dice
 from regard.data.korean.predicates import FRAMES, TRAITS, Frame
-from regard.data.korean.words import NEW_NAMES, Noun, Person
 from regard.errors import ArgumentError, UnknownName
 
 

@@ -5,20 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
-from regard.data.korean.nominals import (
-    HUMAN,
-    Adornment,
-    Nominal,
-    common,
-    coordinated,
-    modified,
-    person,
-    thing,
-)
-from regard.data.korean.particles import attach
-from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import FRAMES, IN_TOWN, REACH, TOOLS, Frame
-from regard.data.korean.words import (
+from regard.data.korean.lexicon import (
     HOURS,
     NAMES,
     NEW_NAMES,
@@ -32,6 +19,19 @@ from regard.data.korean.words import (
     Person,
     Place,
 )
+from regard.data.korean.nominals import (
+    HUMAN,
+    Adornment,
+    Nominal,
+    common,
+    coordinated,
+    modified,
+    person,
+    thing,
+)
+from regard.data.korean.particles import attach
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
+from regard.data.korean.predicates import FRAMES, IN_TOWN, REACH, TOOLS, Frame
 
 __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "when"]
 

@@ -15,6 +15,7 @@ from regard.data.korean.clauses import (
     verb_predicate,
 )
 from regard.data.korean.conjugation import Stem
+from regard.data.korean.lexicon import DEGREES, NOUNS, NUMBERS, PLACES, PRONOUNS, SIDES, Noun
 from regard.data.korean.nominals import (
     HUMAN,
     OWNED,
@@ -39,7 +40,6 @@ from regard.data.korean.phrases import (
     surely,
 )
 from regard.data.korean.predicates import ADJECTIVES, STATES, VERBS, WEATHER
-from regard.data.korean.words import DEGREES, NOUNS, NUMBERS, PLACES, PRONOUNS, SIDES, Noun
 
 __all__ = ["archaic", "identity", "location", "quality", "rain", "state", "there_is", "weather"]
 

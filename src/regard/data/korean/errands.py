@@ -5,10 +5,10 @@ from __future__ import annotations
 from regard.data.korean.actions import Plan, at_place, rest, when
 from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
 from regard.data.korean.conjugation import conjugate
+from regard.data.korean.lexicon import Place
 from regard.data.korean.nominals import Nominal
 from regard.data.korean.phrases import Dice, Phrase, Word, possibly, surely
 from regard.data.korean.predicates import PURPOSES, Frame
-from regard.data.korean.words import Place
 
 __all__ = ["errand_clause", "motion", "purpose"]
 

@@ -20,6 +20,7 @@ from regard.data.korean.descriptions import (
     weather,
 )
 from regard.data.korean.errands import errand_clause
+from regard.data.korean.lexicon import NAMES, NEW_NAMES, NOUNS
 from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
 from regard.data.korean.predicates import (
@@ -34,7 +35,6 @@ from regard.data.korean.predicates import (
     Frame,
 )
 from regard.data.korean.reasons import because_clauses, so_clauses
-from regard.data.korean.words import NAMES, NEW_NAMES, NOUNS
 
 __all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.conjugation import conjugate
-from regard.data.korean.particles import attach
-from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
-from regard.data.korean.predicates import ADJECTIVES, Adjective
-from regard.data.korean.words import (
+from regard.data.korean.lexicon import (
     CONTAINERS,
     ELDERS,
     NAMES,
@@ -25,6 +22,9 @@ from regard.data.korean.words import (
     Noun,
     Person,
 )
+from regard.data.korean.particles import attach
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
+from regard.data.korean.predicates import ADJECTIVES, Adjective
 
 __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person", "someone", "thing"]
 

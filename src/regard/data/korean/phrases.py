@@ -108,7 +108,7 @@ def possibly(text: str, *words: Word) -> list[Gloss]:
 
 
 def say(korean: str, english: str) -> Phrase:
-    """A phrase of the tables, in the notation of words.py.
+    """A phrase of the tables, in the notation of lexicon.py.
 
     >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.conjugation import Stem
-from regard.data.korean.words import NOUNS, PLACES, Noun, Place
+from regard.data.korean.lexicon import NOUNS, PLACES, Noun, Place
 
 __all__ = [
     "ACTIVE_FRAMES",

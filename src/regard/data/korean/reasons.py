@@ -13,10 +13,10 @@ from regard.data.korean.actions import Plan, action, at_place, time_phrase
 from regard.data.korean.clauses import be, verb_predicate
 from regard.data.korean.conjugation import conjugate
 from regard.data.korean.errands import motion
+from regard.data.korean.lexicon import PLACES, REASONS
 from regard.data.korean.nominals import Nominal, someone
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
 from regard.data.korean.predicates import ACTIVE_FRAMES, ARRIVE, PURPOSES, STATES, VERBS, WEATHER
-from regard.data.korean.words import PLACES, REASONS
 
 __all__ = ["because_clauses", "so_clauses"]
 

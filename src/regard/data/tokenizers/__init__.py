@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.data.tokenizers.listed import Characters, Words, listed_kind
+from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
-from regard.data.tokenizers.text import clean, draw_sample, sides
 from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes
+from regard.data.tokenizers.word_character import Characters, Words, listed_kind
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Self
 
-from regard.data.tokenizers.text import Sample
+from regard.data.tokenizers.normalize import Sample
 from regard.data.tokenizers.tokenizer import Tokenizer
 from regard.errors import ArgumentError, message
 

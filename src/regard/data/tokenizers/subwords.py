@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import sentencepiece
 
-from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.sampling import Cut, Lattice, Listed, Merged, Walked, every_way, reach
-from regard.data.tokenizers.text import SPACE, Sample, clean
+from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.tokenizers.normalize import SPACE, Sample, clean
+from regard.data.tokenizers.subword_sampling import Cut, Lattice, Listed, Merged, Walked, every_way, reach
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
 

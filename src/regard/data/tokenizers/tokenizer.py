@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, Self
 
-from regard.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.text import SPACE, Sample
+from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.tokenizers.normalize import SPACE, Sample
 from regard.errors import ArgumentError, DataError, message
-from regard.untrusted import read_limited
-from regard.viewing.writing import write_whole
+from regard.files.atomic_io import write_whole
+from regard.files.untrusted import read_limited
 
 __all__ = ["Tokenizer"]
 

@@ -4,10 +4,10 @@ train_translation({"data": {"source": ["a.ko"], "target": ["a.en"]}}, "runs/x")
 load_translator("runs/x").translate("나는 고양이로소이다")
 """
 
-from regard.tasks.translation.loading import TranslationRun, load_translator
-from regard.tasks.translation.running import Machine, Outcome, train_translation
-from regard.tasks.translation.settings import TranslationSettings
-from regard.tasks.translation.task import TranslationTask
+from regard.tasks.translation.load_run import TranslationRun, load_translator
+from regard.tasks.translation.train_run import Machine, Outcome, train_translation
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.translation_task import TranslationTask
 
 __all__ = [
     "Machine",

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from regard.errors import DataError, message
+from regard.files.tensor_file import TensorInfo
 from regard.models import Model, build_model
-from regard.tasks.run_folder import CONFIG
-from regard.tasks.translation.settings import ModelSettings
-from regard.training.checkpoint import Checkpoint, Checkpoints
-from regard.training.tensor_file import TensorInfo
+from regard.runs.run_folder import CONFIG
+from regard.tasks.translation.translation_settings import ModelSettings
+from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 
 __all__ = ["check_newest", "check_weights", "outline"]
 

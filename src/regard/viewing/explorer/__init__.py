@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy
 
-from regard.viewing.document import Page, document, safe, static
+from regard.files.atomic_io import write_whole
 from regard.viewing.entry import Entry
 from regard.viewing.explorer.packing import LONG, pack
-from regard.viewing.inputs import Explorable, seen_of
-from regard.viewing.page import WEIGHTS, facts, table
+from regard.viewing.html_document import Page, check_ending, document, safe, static
+from regard.viewing.html_page import WEIGHTS, facts, table
 from regard.viewing.seen import Seen
-from regard.viewing.writing import check_ending, write_whole
+from regard.viewing.view_inputs import Explorable, seen_of
 
 __all__ = ["explore"]
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.document import JOINERS
-from regard.viewing.pooled import Pooled, largest, pooled
+from regard.viewing.html_document import JOINERS
+from regard.viewing.pooled_attention import Pooled, largest, pooled
 from regard.viewing.seen import Seen
-from regard.viewing.shades import clean
-from regard.viewing.site import Site
-from regard.viewing.words import grouped, spelled_or_space
+from regard.viewing.seen_site import Site
+from regard.viewing.terminal_colors import clean
+from regard.viewing.word_groups import grouped, spelled_or_space
 
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
 

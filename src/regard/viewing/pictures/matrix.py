@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.arrays import check_words, checked_weights
-from regard.viewing.pictures.ink import DARK, QUIET, ink_on, label, width_of
-from regard.viewing.pictures.paper import SIZE, Paper
-from regard.viewing.pictures.saving import Picture
+from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, width_of
+from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
 __all__ = ["grid", "matrix"]

@@ -1,0 +1,63 @@
+"""Walking over the T x S rectangle block by block, for what must never hold it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from regard.blocks.additive_blocks import additive_scores, at_once
+from regard.call import Call
+from regard.masks.tile import Tile
+
+__all__ = ["column_blocks", "row_blocks", "tile_scores"]
+
+AT_ONCE = 1 << 21
+"""How many scores are held at once: 8 MiB of float32."""
+
+ROWS = 128
+
+
+def row_blocks(call: Call) -> Iterator[slice]:
+    """The rows, some at a time."""
+    _, _, queries, _ = call.sizes
+    rows = at_once(ROWS, call.query.device)
+    for first in range(0, queries, rows):
+        yield slice(first, min(first + rows, queries))
+
+
+def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
+    """The keys these rows may see, some at a time, with their tile; what is hidden by position is skipped."""
+    batch, heads, _, keys = call.sizes
+    low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
+    width = max(16, at_once(AT_ONCE, call.query.device) // max(batch * heads * (rows.stop - rows.start), 1))
+    device = call.query.device
+    rows_T = torch.arange(rows.start, rows.stop, device=device)
+    for first in range(low, high, width):
+        columns = slice(first, min(first + width, high))
+        yield (
+            columns,
+            Tile(rows_T, torch.arange(columns.start, columns.stop, device=device), call.start, batch, heads),
+        )
+
+
+def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) -> Tensor:
+    """The scores of one tile over the temperature, -inf where a row may not see a key."""
+    if call.combine == "inner":
+        scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)
+    else:
+        assert call.vector is not None
+        vector_HA = _divided(call.vector, call.temperature, query_BHTD.dtype)
+        scores = additive_scores(query_BHTD, key_BHSD, vector_HA)
+    bias = call.bias_tile(query_BHTD, tile)
+    if bias is not None:
+        scores = scores + _divided(bias, call.temperature, scores.dtype)
+    if call.mask.parts:
+        scores = torch.where(call.mask.tile(tile), scores, -torch.inf)
+    return scores
+
+
+def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """tensor / temperature in this dtype; widened first, so that the quotient keeps its precision."""
+    return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)

@@ -1,0 +1,128 @@
+"""regard data split: pairs to train on and held-out pairs to test with, without a common sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from regard.cli import bounds
+from regard.cli.column_options import two_names
+from regard.cli.pair_options import (
+    Chosen,
+    Columns,
+    Fields,
+    JsonFiles,
+    SourceFiles,
+    TabbedFiles,
+    TargetFiles,
+    as_options,
+    given_pairs,
+)
+from regard.data import hold_out
+from regard.data.hold_out import HeldOut
+from regard.data.progress_bar import advancing
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.files.file_group import check_free, written_together
+
+__all__ = ["split"]
+
+PARTS = ("train", "test")
+"""What the names of the files begin with."""
+
+HeldOutPairs = Annotated[
+    int,
+    typer.Option(
+        "--held-out", metavar="N", help="Maximum number of pairs to hold out.", min=1, max=bounds.PAIRS
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
+Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
+Names = Annotated[str, typer.Option(help="Suffixes of the file names: en,de writes train.en and train.de.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
+
+
+def split(
+    out: Folder,
+    source: SourceFiles = None,
+    target: TargetFiles = None,
+    tsv: TabbedFiles = None,
+    jsonl: JsonFiles = None,
+    columns: Columns = "1,2",
+    fields: Fields = "source,target",
+    held_out: HeldOutPairs = 1000,
+    seed: Seed = 0,
+    names: Names = "source,target",
+    choose: Chosen = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Hold out some pairs as a test set: no source and no target sentence is in both parts.
+
+    Writes four files of plain text, one sentence per line: train.source and train.target, test.source and
+    test.target. Which pairs are held out depends on the sentences and the seed, not on their order. Duplicate
+    pairs are written once. Training pairs whose target is in the test set are dropped and counted; where that
+    would drop more than half of them (a few labels, repeated many times), only sources are kept disjoint, and
+    the report says so.
+
+    Examples:
+
+    * `regard data split --source all.de --target all.en --held-out 1000 --out data/split`
+
+    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --out data/split`
+
+    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --out data/split`
+    """
+    pairs = given_pairs("regard data split", source, target, tsv, jsonl, columns, fields, choose)
+    paths = _paths(out, names)
+    check_free(paths, overwrite)
+    _check_apart(paths, [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())])
+    try:
+        found = hold_out(pairs, count=held_out, seed=seed)
+        _write(found, paths)
+    except DataError as error:
+        raise as_options(error) from None
+    console = Console(highlight=False, soft_wrap=True)
+    report = pairs.inspect()
+    if report.kept < report.read:
+        Console(highlight=False).print(report)
+    console.print(Text(str(found)))
+    for part, (one, other) in zip(PARTS, (paths[:2], paths[2:]), strict=True):
+        console.print(Text(f"{part}: --source {shown(one)} --target {shown(other)}"))
+
+
+def _paths(out: Path, names: str) -> list[Path]:
+    """The files of each part: of its source, and of its target."""
+    ends = two_names("--names", names)
+    for end in ends:
+        if not re.fullmatch(r"[\w.+-]+", end):
+            expected = "letters, digits, - and _, as in en,de"
+            raise ArgumentError(message("--names", f"{names!r}", expected=expected))
+    return [out / f"{part}.{end}" for part in PARTS for end in ends]
+
+
+def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
+    """Refuse to write over what is read, whatever else may be replaced."""
+    taken = {path.resolve() for path in read}
+    for path in paths:
+        if path.resolve() in taken:
+            hint = "--out names another folder, --names other names"
+            raise ArgumentError(message(shown(path), "this is what is to be split", hint=hint))
+
+
+def _write(found: HeldOut, paths: list[Path]) -> None:
+    total = len(found.train) + len(found.valid)
+    with written_together(paths) as files, advancing("writing pairs", total) as reached:
+        written = 0
+        for part, sides in ((found.train, files[:2]), (found.valid, files[2:])):
+            for pair in part:
+                for file, text in zip(sides, (pair.source, pair.target), strict=True):
+                    # Whoever reads the file takes a \r before the end of a line for part of the end.
+                    file.write(text.rstrip("\r") + "\n")
+                written += 1
+                if written % 10_000 == 0:
+                    reached(written)

@@ -1,0 +1,171 @@
+"""How encoded pairs lie on disk: flat files that are written once, and checked whole when they are opened.
+
+A folder holds a file a side, all its tokens one after another and then int64 offsets; the numbers of the
+pairs that were kept; and a header in JSON with sizes, dtypes and checksums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.data.encoded_pairs import EncodedPairs, Reader, Side
+from regard.errors import DataError, message
+from regard.files.atomic_io import flush_folder, naming_file, write_all
+from regard.files.untrusted import open_regular, parse_json, read_limited
+
+__all__ = ["EncodedChunk", "open_stored", "store"]
+
+SIDES = ("source", "target")
+
+LARGE = 2**27
+"""Bytes of tokens that may all come into memory as they are used; of more, only those of a batch are read."""
+
+
+class EncodedChunk(NamedTuple):
+    """Some pairs, encoded: the rows of both sides, the numbers they had, how many were skipped and cut."""
+
+    rows: tuple[list[list[int]], list[list[int]]]
+    numbers: NDArray[numpy.int64]
+    skipped: int
+    truncated: int
+
+
+class Written:
+    """A file that keeps the checksum of what is put into it, and is on the disk when it is closed."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with naming_file(path):
+            self.file = path.open("xb", buffering=0)
+        self.checksum = 0
+
+    def put(self, content: bytes) -> None:
+        """Write on."""
+        with naming_file(self.path):
+            write_all(self.file.fileno(), content)
+        self.checksum = zlib.crc32(content, self.checksum)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.file, naming_file(self.path):
+            os.fsync(self.file.fileno())
+
+
+def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[int, int]) -> None:
+    """Write encoded pairs into an empty folder.
+
+    key: kept in the header, so that a folder under a wrong name is seen. sizes: of the two vocabularies,
+    which say whether two bytes are enough for a token.
+    """
+    dtypes = [numpy.dtype(numpy.uint16 if size <= 2**16 else numpy.uint32) for size in sizes]
+    lengths: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
+    pairs = skipped = truncated = 0
+    with contextlib.ExitStack() as stack:
+        *files, numbers = [stack.enter_context(Written(folder / name)) for name in (*SIDES, "numbers")]
+        for chunk in chunks:
+            for file, rows, dtype, counted in zip(files, chunk.rows, dtypes, lengths, strict=True):
+                counted.append(numpy.fromiter(map(len, rows), numpy.int32, len(rows)))
+                flat = itertools.chain.from_iterable(rows)
+                file.put(numpy.fromiter(flat, dtype, int(counted[-1].sum(dtype=numpy.int64))).tobytes())
+            numbers.put(chunk.numbers.astype(numpy.int64).tobytes())
+            pairs, skipped = pairs + len(chunk.numbers), skipped + chunk.skipped
+            truncated += chunk.truncated
+        tokens = []
+        for file, dtype, counted in zip(files, dtypes, lengths, strict=True):
+            offsets = numpy.zeros(pairs + 1, numpy.int64)
+            if counted:
+                numpy.cumsum(numpy.concatenate(counted), out=offsets[1:])
+            tokens.append(int(offsets[-1]))
+            file.put(bytes(_padding(tokens[-1], dtype)) + offsets.tobytes())
+    header = {
+        "key": key,
+        "pairs": pairs,
+        "skipped": skipped,
+        "truncated": truncated,
+        "dtypes": [dtype.name for dtype in dtypes],
+        "tokens": tokens,
+        "checksums": [file.checksum for file in (*files, numbers)],
+    }
+    with Written(folder / "header.json") as file:
+        file.put(json.dumps({"header": header, "checksum": _checksum(header)}, indent=1).encode())
+    flush_folder(folder)
+
+
+def open_stored(folder: Path, key: str) -> EncodedPairs:
+    """The pairs in a folder, mapped into memory; every byte is read once, to check that it is as written.
+
+    Whatever is wrong with the folder is a DataError.
+    """
+    try:
+        return _opened(folder, _header(folder / "header.json", key))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, DataError):
+            raise
+        problem = f"the header of this cache is damaged ({type(error).__name__})"
+        raise DataError(message(str(folder / "header.json"), problem)) from None
+
+
+def _opened(folder: Path, header: dict[str, Any]) -> EncodedPairs:
+    count = header["pairs"]
+    *checksums, numbers_checksum = header["checksums"]
+    found = []
+    for name, kind, tokens, checksum in zip(
+        SIDES, header["dtypes"], header["tokens"], checksums, strict=True
+    ):
+        dtype = numpy.dtype(kind)
+        begin = tokens * dtype.itemsize + _padding(tokens, dtype)
+        mapped = _mapped(folder / name, begin + 8 * (count + 1), checksum)
+        offsets = numpy.frombuffer(mapped, numpy.int64, count + 1, begin)
+        reader = Reader(folder / name) if begin > LARGE and hasattr(os, "pread") else None
+        found.append(Side(numpy.frombuffer(mapped, dtype, tokens), offsets, reader))
+    numbers = numpy.frombuffer(_mapped(folder / "numbers", 8 * count, numbers_checksum), numpy.int64, count)
+    return EncodedPairs(found[0], found[1], numbers, header["skipped"], header["truncated"])
+
+
+def _padding(tokens: int, dtype: numpy.dtype[Any]) -> int:
+    """The bytes between tokens and offsets: int64 must lie on multiples of 8."""
+    return -tokens * dtype.itemsize % 8
+
+
+def _checksum(header: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(header, sort_keys=True).encode())
+
+
+def _header(path: Path, key: str) -> dict[str, Any]:
+    try:
+        content = parse_json(read_limited(path, "json"))
+        header: dict[str, Any] = content["header"]
+        if content["checksum"] == _checksum(header) and header["key"] == key:
+            return header
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise DataError(message(str(path), "the header of this cache is missing or damaged"))
+
+
+def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
+    """A file mapped into memory, if it is as it was written."""
+    found = 0
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            while block := file.read(1 << 20):
+                found = zlib.crc32(block, found)
+            if file.tell() == size and found == checksum:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise DataError(message(str(path), "this file of a cache is missing")) from None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    raise DataError(message(str(path), "this file of a cache is damaged"))

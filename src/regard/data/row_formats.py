@@ -1,0 +1,182 @@
+"""Rows: both sides on a line, from columns between tabs, JSON objects or Python values to blocks of lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from regard.data.pair_checks import KINDS
+from regard.data.read_text import Marks, Raw, read_blocks
+from regard.errors import DataError, message, printable, shown
+
+__all__ = ["json_rows", "list_rows", "tabbed_rows"]
+
+MALFORMED, BREAK = KINDS["malformed"].bit, KINDS["break"].bit
+ROWS = 4096
+
+Two = tuple[Raw, Raw]
+
+MAPPINGS = (dict, Mapping)
+"""To ask for a dict first is much faster."""
+
+
+def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
+    """Two columns of a file; named ones are looked up in its first line, which then is no pair."""
+    picked: tuple[int, int] | None = None
+    for raw in read_blocks(path):
+        lines, marks = raw.data.split(b"\n")[:-1], raw.marks
+        if picked is None:
+            picked = _column_indices(path, lines[0], columns)
+            if isinstance(columns[0], str):
+                lines, marks = lines[1:], None if marks is None else marks[1:]
+        if lines:
+            yield _tabbed(raw, lines, marks, picked)
+
+
+def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
+    """Two fields of the JSON objects of a file, one object a line."""
+    for raw in read_blocks(path):
+        sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
+        for line in lines:
+            if not line.strip():
+                sides.add(None, None)
+                continue
+            try:
+                # Wrong bytes become lone surrogates, which encode() below gives back as they were.
+                row = json.loads(line.decode("utf-8", "surrogateescape"))
+            except (ValueError, RecursionError) as error:
+                sides.add_malformed(f"not JSON: {error}")
+            else:
+                sides.add_fields(row, fields)
+        yield sides.raws(raw.name, "line", raw.reached, lines)
+
+
+def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
+    """Two fields of rows that are mappings; without fields, rows of two texts."""
+    left, reached = iter(rows), 0
+    while batch := list(itertools.islice(left, ROWS)):
+        sides = _Sides(None)
+        for row in batch:
+            if fields is None:
+                sides.add(*row)
+            else:
+                sides.add_fields(row, fields)
+        reached += len(batch)
+        yield sides.raws("data", "row", reached) if fields else sides.raws("lists", "pair", reached)
+
+
+class _Sides:
+    """Two growing lists of lines, with their marks."""
+
+    def __init__(self, marks: Marks | None):
+        self.marks, self.lines, self.own = marks, ([], []), ([], [])
+        self.reasons: dict[int, str] = {}
+
+    lines: tuple[list[bytes], list[bytes]]
+    own: tuple[list[int], list[int]]
+
+    def add(self, source: Any, target: Any) -> None:
+        for side, value in enumerate((source, target)):
+            line, mark = _line(value)
+            if mark == MALFORMED:
+                self.reasons[len(self.lines[side])] = f"expected text, found {type(value).__name__}"
+            self.lines[side].append(line)
+            self.own[side].append(mark)
+
+    def add_fields(self, row: Any, fields: tuple[str, str]) -> None:
+        try:
+            values = [_field(row, name) for name in fields]
+        except LookupError as error:
+            self.add_malformed(str(error.args[0]))
+        else:
+            self.add(*values)
+
+    def add_malformed(self, reason: str) -> None:
+        self.reasons[len(self.lines[0])] = reason
+        for lines, own in zip(self.lines, self.own, strict=True):
+            lines.append(b"")
+            own.append(MALFORMED)
+
+    def raws(self, name: str, unit: str, reached: int, whole: Sequence[bytes] = ()) -> Two:
+        source, target = (
+            Raw(name, b"\n".join(lines) + b"\n", self._marks(own), unit, reached, self.reasons, whole=whole)
+            for lines, own in zip(self.lines, self.own, strict=True)
+        )
+        return source, target
+
+    def _marks(self, own: list[int]) -> Marks:
+        marks = numpy.array(own, numpy.uint8)
+        return marks if self.marks is None else marks | self.marks
+
+
+def _line(value: Any) -> tuple[bytes, int]:
+    """A value as one line of bytes, with its mark; a line break inside would be two lines."""
+    if value is None:
+        return b"", 0
+    if not isinstance(value, str):
+        return b"", MALFORMED
+    mark = 0
+    if "\n" in value:
+        value, mark = value.replace("\r\n", " ").replace("\n", " "), BREAK
+    try:
+        return value.encode("utf-8", "surrogateescape"), mark
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogatepass"), mark
+
+
+def _field(row: Any, name: str) -> Any:
+    """A field by its name, or by a way through fields within fields: "translation.de"."""
+    if isinstance(row, MAPPINGS) and name in row:
+        return row[name]
+    value = row
+    for part in name.split("."):
+        if isinstance(value, MAPPINGS) and part in value:
+            value = value[part]
+        elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            known = (
+                ", ".join(sorted(map(str, row))) if isinstance(row, MAPPINGS) else f"a {type(row).__name__}"
+            )
+            raise LookupError(f"no field '{name}'; there is {printable(known)[:200] or 'nothing'}")
+    return value
+
+
+def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int, int]) -> Two:
+    rows = [line.split(b"\t", max(picked) + 1) for line in lines]
+    least = max(picked) + 1
+    reasons = {
+        i: f"{len(row)} column{'s' * (len(row) > 1)}, not {least}"
+        for i, row in enumerate(rows)
+        if len(row) < least
+    }
+    # A line with nothing on it is an empty pair, as in the other forms.
+    reasons = {i: reason for i, reason in reasons.items() if lines[i].strip()}
+    own = numpy.zeros(len(lines), numpy.uint8) if marks is None else marks.copy()
+    own[list(reasons)] |= MALFORMED
+    sides = []
+    for column in picked:
+        cells = [row[column] if len(row) >= least else b"" for row in rows]
+        data = b"\n".join(cells) + b"\n"
+        sides.append(Raw(raw.name, data, own, raw.unit, raw.reached, reasons, "check columns=", lines))
+    return sides[0], sides[1]
+
+
+def _column_indices(path: Path, header: bytes, columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
+    names = header.decode("utf-8", "replace").split("\t")
+    found = []
+    for column in columns:
+        if isinstance(column, int):
+            found.append(column - 1)
+        elif column in names:
+            found.append(names.index(column))
+        else:
+            problem = f"no column '{column}'; there is {printable(', '.join(names))[:200]}"
+            hint = "check columns=; without names in the first line, give numbers, from 1 on"
+            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+    return found[0], found[1]

@@ -1,0 +1,193 @@
+"""Words and Characters: tokenizers that are a list of what they know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any, ClassVar, Self
+
+from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.tokenizers.normalize import SPACE, Sample, clean
+from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
+from regard.errors import ArgumentError, DataError, message
+from regard.files.untrusted import parse_json
+
+__all__ = ["Characters", "Words"]
+
+DAMAGED = "it is damaged, or no file of a tokenizer: restore it, or train the tokenizer again"
+
+
+class Listed(Tokenizer):
+    """A tokenizer that is a list of tokens, the most frequent first; what is not in it is UNK."""
+
+    most: ClassVar[int]
+
+    def __init__(self, tokens: Iterable[str]):
+        self.tokens = list(tokens)
+        self.size = len(SPECIALS) + len(self.tokens)
+        self._numbers = {token: number for number, token in enumerate(self.tokens, len(SPECIALS))}
+        self.fingerprint = hashlib.sha256(self.serialized()).hexdigest()
+
+    @staticmethod
+    @abstractmethod
+    def split(line: str) -> Sequence[str]:
+        """The tokens of a clean line, as strings."""
+
+    @staticmethod
+    @abstractmethod
+    def join(pieces: Sequence[str]) -> str:
+        """The text of such strings."""
+
+    @classmethod
+    def is_token(cls, token: str) -> bool:
+        """Whether clean text can hold this token; never true of control characters."""
+        return list(cls.split(clean(token))) == [token]
+
+    @classmethod
+    def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
+        if size is not None and (not isinstance(size, int) or size <= len(SPECIALS)):
+            problem, expected = f"size is {size!r}", "5 or more: four special tokens are counted"
+            raise ArgumentError(message(call, problem, expected=expected))
+        counts = Counter(token for line in sample.lines for token in cls.split(line))
+        # In alphabetical order where the counts are the same: the order of the lines does not matter.
+        ranked = sorted(counts, key=lambda token: (-counts[token], token))
+        return cls(ranked[: (cls.most if size is None else size) - len(SPECIALS)])
+
+    def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
+        if sample:
+            problem = f"sample is {sample}, and a {self.kind} is never cut in other ways"
+            hint = "subword sampling is for the tokenizers 'unigram' and 'bpe'"
+            raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
+        return [self._numbers.get(token, UNK) for token in self.split(clean(line))]
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        return [self.encode(line) for line in lines]
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        first = len(SPECIALS)
+        return [
+            SPECIALS[token] if token < first else self.tokens[token - first] for token in self.checked(tokens)
+        ]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        said = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
+        pieces = self.pieces(said)
+        return self.join(
+            [UNKNOWN if token == UNK else piece for token, piece in zip(said, pieces, strict=True)]
+        )
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        return tuple(token for token in self.split(clean(line)) if token not in self._numbers)
+
+    def serialized(self) -> bytes:
+        content = {"kind": self.kind, "version": 1, "tokens": self.tokens}
+        return (json.dumps(content, ensure_ascii=False, indent=0) + "\n").encode()
+
+    @classmethod
+    def deserialized(cls, content: bytes, place: str) -> Self:
+        found = _read(content, place)
+        if found["kind"] != cls.kind:
+            problem = f"this tokenizer is not of kind '{cls.kind}'"
+            raise DataError(message(place, problem, hint="load_tokenizer(path) finds the kind"))
+        tokens, hint = found.get("tokens"), DAMAGED
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))
+        for token, count in Counter(tokens).items():
+            if count > 1 or not cls.is_token(token):
+                problem = (
+                    f"{token!r} is in 'tokens' {count} times" if count > 1 else f"{token!r} is no {cls.kind}"
+                )
+                raise DataError(message(place, problem, hint=hint))
+        return cls(tokens)
+
+
+class Words(Listed):
+    """Words between spaces, punctuation left on them; the 30,000 most frequent unless a size is given.
+
+    The shortlist of Bahdanau et al. (2015, section 4.2). Text cut into words beforehand fits it best.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> train_tokenizer("word", ["a rose is a rose"]).pieces([4, 5, 6])
+    ['a', 'rose', 'is']
+    """
+
+    kind = "word"
+    most = 30_000
+
+    @staticmethod
+    def split(line: str) -> Sequence[str]:
+        return line.split()
+
+    @staticmethod
+    def join(pieces: Sequence[str]) -> str:
+        return " ".join(pieces)
+
+    def words(self, tokens: Sequence[int]) -> list[int]:
+        numbers, word = [], 0
+        for token in self.checked(tokens):
+            spoken = token not in (PAD, BOS, EOS)
+            numbers.append(word if spoken else -1)
+            word += spoken
+        return numbers
+
+
+class Characters(Listed):
+    """Single characters, with ▁ for a space; the 10,000 most frequent unless a size is given.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> tokenizer = train_tokenizer("character", ["a rose is a rose"])
+    >>> tokenizer.pieces(tokenizer.encode("so be")), tokenizer.words(tokenizer.encode("so be"))
+    (['s', 'o', '▁', '<unk>', 'e'], [0, 0, 1, 1, 1])
+    >>> tokenizer.units(tokenizer.encode("so be")), tokenizer.unknown("so be")
+    ([0, 1, 2, 3, 4], ('b',))
+    """
+
+    kind = "character"
+    unit = "character"
+    most = 10_000
+
+    @staticmethod
+    def split(line: str) -> Sequence[str]:
+        return list(line.replace(" ", SPACE))
+
+    @classmethod
+    def is_token(cls, token: str) -> bool:
+        return token == SPACE or super().is_token(token)
+
+    @staticmethod
+    def join(pieces: Sequence[str]) -> str:
+        return " ".join("".join(pieces).replace(SPACE, " ").split())
+
+    def units(self, tokens: Sequence[int]) -> list[int]:
+        """The number of each character in decode(tokens); -1 for a space that is not in it."""
+        said = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
+        spaces = [piece == SPACE for piece in self.pieces(tokens)]
+        last = max((i for i, spoken in enumerate(said) if spoken and not spaces[i]), default=-1)
+        numbers, number, apart = [], 0, True
+        for place, spoken in enumerate(said):
+            dropped = not spoken or place > last or (spaces[place] and apart)
+            numbers.append(-1 if dropped else number)
+            number += not dropped
+            apart = spaces[place] if spoken else apart
+        return numbers
+
+
+def listed_kind(content: bytes, place: str) -> str:
+    """The kind of tokenizer that is in the content of a file."""
+    return _read(content, place)["kind"]
+
+
+def _read(content: bytes, place: str) -> dict[str, Any]:
+    try:
+        found = parse_json(content)
+    except ValueError as error:
+        raise DataError(message(place, f"this is not whole JSON: {error}", hint=DAMAGED)) from None
+    kinds = (Words.kind, Characters.kind)
+    if not isinstance(found, dict) or found.get("kind") not in kinds or found.get("version") != 1:
+        expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"
+        raise DataError(message(place, "this is no tokenizer", expected=expected, hint=DAMAGED))
+    return found

@@ -1,0 +1,79 @@
+"""Unpacking: the text of one file out of what was fetched, checked before anything else sees it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from regard.errors import DataError, message, printable, shown
+from regard.files.atomic_io import naming_file, write_all
+
+__all__ = ["digest", "unpack"]
+
+BLOCK = 1 << 20
+
+
+def unpack(packed: Path, path: Path, member: str, most: int) -> str:
+    """Write the text in a plain, gzip or zip file to `path`, and return its SHA-256.
+
+    member: the one file that is taken out of a zip archive, under the name that we give it, never its own.
+    most: unpacking stops when there are more bytes than this.
+    """
+    hashed, size = hashlib.sha256(), 0
+    with naming_file(path):
+        out = path.open("wb", buffering=0)
+    with out, _opened(packed, member) as file:
+        while data := file.read(BLOCK):
+            size += len(data)
+            if size > most:
+                raise DataError(
+                    message(shown(packed), f"unpacks to over {most:,} bytes, more than it should")
+                )
+            hashed.update(data)
+            with naming_file(path):
+                write_all(out.fileno(), data)
+        with naming_file(path):
+            os.fsync(out.fileno())
+    return hashed.hexdigest()
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
+    try:
+        with open(packed, "rb") as file:
+            head = file.read(4)
+            file.seek(0)
+            if head[:2] == b"\x1f\x8b":
+                yield cast(IO[bytes], gzip.GzipFile(fileobj=file))
+            elif head == b"PK\x03\x04":
+                with zipfile.ZipFile(file) as archive:
+                    if member not in archive.namelist():
+                        names = printable(", ".join(archive.namelist()))[:200]
+                        raise DataError(message(shown(packed), f"has no file '{member}'; there is {names}"))
+                    with archive.open(member) as inner:
+                        yield inner
+            else:
+                yield file
+    except (
+        EOFError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        hint = "remove it and fetch it again"
+        raise DataError(message(shown(packed), f"cannot be unpacked ({error})", hint=hint)) from None

@@ -1,0 +1,1 @@
+"""Files: atomic writing, reading of untrusted files, locks, and tensors and arrays on disk."""

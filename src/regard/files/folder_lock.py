@@ -1,0 +1,166 @@
+"""Lock: one training per run folder, for as long as the folder stays where it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from regard.errors import DataError, message
+from regard.files.untrusted import open_regular
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FolderLock", "FolderMoved", "locked"]
+
+NAME = ".lock"
+ATTEMPTS = 5
+"""How often a lock file is opened that somebody keeps replacing."""
+
+
+class FolderMoved(DataError):
+    """A run folder that was moved, removed or replaced during training; place: where it is now, if known."""
+
+    def __init__(self, text: str, place: Path | None = None):
+        super().__init__(text)
+        self.place = place
+
+
+class FolderLock:
+    """A run folder that this process holds: made by locked().
+
+    The operating system releases the lock when the process ends, however it ends. Where a system or a disk
+    has no such locks, nothing is locked, and check() still works.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        # The open handle belongs to the folder, not to its name; it keeps the inode number in use.
+        self._folder = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
+        self._at_start = os.stat(folder)
+        self._file: int | None = None
+        try:
+            self._file = self._acquire()
+        except BaseException:
+            self.release()
+            raise
+
+    def check(self) -> None:
+        """Raise FolderMoved if the folder is no longer in its place, DataError if another process holds it.
+
+        A lock file that was deleted or replaced is written and locked again.
+        """
+        try:
+            found = os.stat(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._moved("removed") from None
+        except OSError:
+            return  # a disk that does not answer for a while: whoever writes next reports it
+        if not os.path.samestat(self._identity(), found):
+            raise self._moved("replaced by another folder")
+        if self._file is not None and not self._is_in_place(self._file):
+            before, self._file = self._file, self._acquire()
+            os.close(before)
+
+    def release(self) -> None:
+        """Release the lock; the lock file stays, empty."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
+            os.close(self._file)
+        if self._folder is not None:
+            os.close(self._folder)
+        self._file = self._folder = None
+
+    def _acquire(self) -> int | None:
+        if fcntl is None:
+            return None
+        for _ in range(ATTEMPTS):
+            handle = self._opened()
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._held(handle) from None
+            except OSError:
+                pass  # no locks here
+            if self._is_in_place(handle):
+                with contextlib.suppress(OSError):  # the content is for people
+                    os.ftruncate(handle, 0)
+                    os.write(handle, f"process {os.getpid()}\n".encode())
+                return handle
+            os.close(handle)  # it was replaced between opening and locking
+        raise DataError(message(str(self.folder / NAME), "somebody keeps replacing this lock file"))
+
+    def _opened(self) -> int:
+        path = self.folder / NAME
+        try:
+            return open_regular(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            problem, hint = f"cannot be opened: {error.strerror}", "remove it if no training is running here"
+            raise DataError(message(str(path), problem, hint=hint)) from None
+
+    def _held(self, handle: int) -> DataError:
+        holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
+        os.close(handle)
+        problem = f"a training is under way in this folder: {holder}"
+        return DataError(
+            message(str(self.folder), problem, hint="wait until it has ended, or give another --out")
+        )
+
+    def _is_in_place(self, handle: int) -> bool:
+        """Whether the lock file of the folder is still the one that is open."""
+        try:
+            return os.path.samestat(os.fstat(handle), os.lstat(self.folder / NAME))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+
+    def _identity(self) -> os.stat_result:
+        return self._at_start if self._folder is None else os.fstat(self._folder)
+
+    def _moved(self, how: str) -> FolderMoved:
+        place = self._new_place()
+        how = how if place is None else f"moved to {place}"
+        hint = "restore the folder, or train into another one: --out"
+        hint = hint if place is None else f"regard train --out {place} --resume"
+        problem = f"the run folder was {how} while training"
+        return FolderMoved(message(str(self.folder), problem, hint=hint), place)
+
+    def _new_place(self) -> Path | None:
+        """Where the folder is now, on systems that can tell."""
+        if self._folder is None:
+            return None
+        try:
+            if hasattr(fcntl, "F_GETPATH"):  # macOS
+                name = fcntl.fcntl(self._folder, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
+                place = Path(os.fsdecode(name))
+            else:
+                place = Path(os.readlink(f"/proc/self/fd/{self._folder}"))
+            return place if os.path.samestat(os.stat(place), os.fstat(self._folder)) else None
+        except OSError:
+            return None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[FolderLock]:
+    """Hold a folder inside a `with`; DataError if another process holds it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, locked(Path(place)):
+    ...     try:
+    ...         with locked(Path(place)):
+    ...             pass
+    ...     except DataError as error:
+    ...         print(str(error).splitlines()[-1])
+    hint: wait until it has ended, or give another --out
+    """
+    lock = FolderLock(folder)
+    try:
+        yield lock
+    finally:
+        lock.release()

@@ -1,0 +1,141 @@
+"""Tensors in a file: the safetensors format, written in blocks that can be hashed on their way to the disk.
+
+The library's own writer holds a second copy of everything, or writes past whoever wants to hash and to know
+why a disk refused. The format is a length, a header in JSON, and the bytes: it is written here, and read by
+the library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from regard.errors import ArgumentError, DataError, message
+from regard.files.untrusted import LIMITS, open_regular, parse_json
+
+__all__ = ["TensorInfo", "check_tensors", "read_header", "read_tensors", "tensor_blocks"]
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The names that safetensors gives them."""
+
+NAMED = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class TensorInfo(NamedTuple):
+    """The dtype and the shape of a tensor in a file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse what cannot be written, before anything is."""
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or name == "__metadata__":
+            raise ArgumentError(message(call, f"{name!r} is no name for a tensor", expected="another string"))
+        if not isinstance(tensor, Tensor):
+            problem = f"{name!r} is of type {type(tensor).__name__}"
+            hint = "numbers and text go into the state"
+            raise ArgumentError(message(call, problem, expected="a tensor", hint=hint))
+        if tensor.layout != torch.strided or tensor.is_meta:
+            kind = "a tensor without content (meta)" if tensor.is_meta else f"of layout {tensor.layout}"
+            raise ArgumentError(message(call, f"{name!r} is {kind}", expected="a dense tensor"))
+        if tensor.dtype not in DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise ArgumentError(message(call, f"{name!r} is of dtype {tensor.dtype}", expected=known))
+
+
+def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file of tensors, one tensor after another: on the CPU, no more than one is copied.
+
+    A tensor under two names (tied weights) is written under both; views are written as what they show.
+
+    >>> header, numbers = tensor_blocks({"halves": torch.tensor([0.5, 1.5])})
+    >>> bytes(header)[8:].rstrip(), len(numbers)
+    (b'{"halves":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', 8)
+    """
+    # The widest first, so that every tensor lies on a multiple of its width, as readers expect.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, begin = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        end = begin + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The dtype and shape of each tensor in a file, checked against the size of the file.
+
+    Only the header is read: this says what the tensors are before memory is allocated for them.
+    """
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(size - 8, LIMITS["tensor header"]):
+                raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+            header = parse_json(file.read(length).decode("utf-8"))
+        header.pop("__metadata__", None)
+        return {name: _checked_info(name, about, size - 8 - length) for name, about in header.items()}
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem, hint = f"damaged header of tensors: {error}", "restore this file from a copy"
+        raise DataError(message(str(path), problem, hint=hint)) from None
+
+
+def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
+    dtype, shape = NAMED[about["dtype"]], about["shape"]
+    begin, end = about["data_offsets"]
+    numbers = [begin, end, *shape]
+    if not all(type(each) is int and 0 <= each <= room for each in numbers):
+        raise ValueError(f"{name[:80]!r} does not fit into the file")
+    if math.prod(shape) * dtype.itemsize != end - begin:
+        raise ValueError(f"{name[:80]!r} has shape {shape[:8]} and {end - begin:,} bytes")
+    return TensorInfo(dtype, tuple(shape))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file, on the CPU; they stay whole when the file is deleted."""
+    read_header(path)  # refuses links, FIFOs and headers that ask for more than the file holds
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        hint = "restore this file from a copy"
+        raise DataError(message(str(path), f"cannot be read as tensors: {error}", hint=hint)) from None

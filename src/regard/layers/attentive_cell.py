@@ -1,0 +1,150 @@
+"""A gated cell that attends at every step, over a whole sequence: its gradient is written out here.
+
+What autograd would do at each step, for all steps alike, is done once behind the last: the gradients of all
+weights are one matrix product each, and those of the memory one attention over all steps. Inside the loop
+nothing is left but what the step before has to wait for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.attention import attention
+from regard.dimensions import autocast_on
+from regard.layers.gated_cell import GatedCell, gated, gated_backward, mixed, mixed_backward
+from regard.memory import Memory
+from regard.scores import Additive, Score
+
+__all__ = ["attend_along"]
+
+
+def attend_along(
+    cell: GatedCell, gates_BTG: Tensor, first_BM: Tensor, memory: Memory, site: str
+) -> tuple[Tensor, Tensor]:
+    """Run a cell whose context is what its state before reads of a memory: states and contexts, (B, T, ...).
+
+    c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
+
+    gates_BTG: what the cell takes from its inputs. first_BM: s_0. memory: prepared with an additive score.
+    The same as to call attention() and the cell at each step; nobody can watch it, and its gradient cannot
+    be differentiated again.
+
+    >>> import regard
+    >>> cell, score = GatedCell(input_size=3, width=4, context_size=5), regard.Additive(4, 5)
+    >>> memory = regard.prepare(torch.randn(2, 6, 5), score=score)
+    >>> states, contexts = attend_along(cell, cell.gates(torch.randn(2, 7, 3)), torch.zeros(2, 4), memory, "")
+    >>> states.shape, contexts.shape
+    (torch.Size([2, 7, 4]), torch.Size([2, 7, 5]))
+    """
+    score, device = memory.score, gates_BTG.device.type
+    assert isinstance(score, Additive) and cell.context is not None
+    weights = (score.vector, score.query_weight, cell.context.weight, cell.gate.weight, cell.state.weight)
+    tensors: tuple[Tensor, ...] = (gates_BTG, first_BM, memory.key, memory.value, *weights)
+    if autocast_on(device):  # once here, and not at every step
+        dtype = torch.get_autocast_dtype(device)
+        tensors = tuple(each.to(dtype) for each in tensors)
+        with torch.autocast(device, enabled=False):
+            return _Along.apply(memory, site, *tensors)
+    return _Along.apply(memory, site, *tensors)
+
+
+class _AsProjected(Score):
+    """An additive score of queries and keys that are projected already."""
+
+    combine = "additive"
+
+    def __init__(self, vector: Tensor):
+        self.vector = vector
+
+    def mixing_vector(self) -> Tensor:
+        return self.vector[None]
+
+
+def _read(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) -> Memory:
+    """The memory with these tensors in place of its own."""
+    return replace(memory, key=key, value=value, score=_AsProjected(vector), key_size=key.shape[-1])
+
+
+class _Along(torch.autograd.Function):
+    """One buffer holds the gates of all steps, T first: what is added to them, then what they become."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Memory, site: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        gates, first, key, value, vector, of_query, of_context, of_gate, of_state = tensors
+        (batch, steps, _), width, hidden = gates.shape, first.shape[1], of_query.shape[1]
+        gates_TBG = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        states_TBM = first.new_empty(steps + 1, batch, width)
+        states_TBM[0] = first
+        reset_TBM = first.new_empty(steps, batch, width)
+        joint_MN = torch.cat((of_query, of_gate.T), 1)  # what is asked, and what the gates take of a state
+        read, contexts, graphs = _read(memory, key, value, vector), [], []
+        timeless = memory.mask.only("lengths")  # then kernels need not be made for every number of a step
+        for t in range(steps):
+            both_BN = states_TBM[t] @ joint_MN
+            with torch.enable_grad():
+                query = both_BN[:, None, :hidden].detach().requires_grad_()
+                context = attention(query, read, start=0 if timeless else t, site=site).output
+            graphs.append((context, query))
+            contexts.append(context.detach()[:, 0])
+            gates_TBG[t].addmm_(contexts[t], of_context.T)
+            gated(gates_TBG[t], both_BN[:, hidden:], states_TBM[t], reset_TBM[t])
+            gates_TBG[t, :, 2 * width :].addmm_(reset_TBM[t], of_state.T)
+            mixed(gates_TBG[t], states_TBM[t], states_TBM[t + 1])
+        contexts_TBE = torch.stack(contexts)
+        ctx.memory, ctx.site, ctx.graphs = memory, site, graphs
+        ctx.save_for_backward(*tensors[2:], joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE)
+        return states_TBM[1:].transpose(0, 1), contexts_TBE.transpose(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
+        key, value, vector, of_query, of_context, _, of_state, *made = ctx.saved_tensors
+        joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE = made
+        (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
+        dstates_TBM = dstates.transpose(0, 1).contiguous()
+        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        # Of the query and the gates that take and reset, as joint_MN has them, and of the new state.
+        d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
+        # A long sum is cut into parts, which the next step puts together: more of the device has work to do.
+        joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
+        dstate_BM = torch.zeros_like(states_TBM[0])
+        parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)
+        for t in reversed(range(steps)):
+            d_BN, gates_BG, state_BM = d_TBN[t], gates_TBG[t], states_TBM[t]
+            dgates_BG = d_BN[:, hidden:]
+            dstate_BM = mixed_backward(parts_PBM, dstate_BM, dstates_TBM[t], gates_BG, state_BM, dgates_BG)
+            dreset_BM = dgates_BG[:, 2 * width :] @ of_state
+            gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
+            dcontexts_TBE[t].addmm_(dgates_BG, of_context)
+            context, query = ctx.graphs[t]
+            (dquery,) = torch.autograd.grad(context, query, dcontexts_TBE[t, :, None])
+            d_BN[:, :hidden] = dquery[:, 0]
+            asked_PBN = d_BN[:, : hidden + 2 * width].unflatten(1, (len(joint_PNM), -1)).transpose(0, 1)
+            parts_PBM = torch.bmm(asked_PBN, joint_PNM)
+        queries_BTA = torch.cat([query.detach() for _, query in ctx.graphs], 1)
+        ctx.graphs = None
+        flat = d_TBN.flatten(0, 1)
+        djoint_MN = states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
+        dcontext = flat[:, hidden:].T @ contexts_TBE.flatten(0, 1)
+        dstate = flat[:, hidden + 2 * width :].T @ reset_TBM.flatten(0, 1)
+        dread = _read_backward(
+            ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_TBE.transpose(0, 1)
+        )
+        dquery, dgate = djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
+        dgates = d_TBN[..., hidden:].transpose(0, 1)
+        return None, None, dgates, dstate_BM + parts_PBM.sum(0), *dread, dquery, dcontext, dgate, dstate
+
+
+def _read_backward(
+    memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
+) -> tuple[Tensor, ...]:
+    """The gradients of a memory that all queries read: one attention over all of them."""
+    with torch.enable_grad():
+        leaves = [each.detach().requires_grad_() for each in (key, value, vector)]
+        found = attention(queries, _read(memory, *leaves), site=site).output
+    return torch.autograd.grad(found, leaves, dcontexts)

@@ -1,0 +1,99 @@
+"""blocked: looks from (query, key, lse), walking over blocks; never holds T x S.
+
+Under softmax a weight is exp(score - lse), so one more pass over the scores gives every look but the whole
+matrix, after whichever kernel did the reading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from regard.attended import Top
+from regard.blocks import column_blocks, row_blocks, tile_scores
+from regard.call import Call, Forward
+from regard.look import Look
+from regard.looking.look_result import Seen
+from regard.masks.tile import Tile
+from regard.select import Soft
+
+__all__ = ["reasons", "run"]
+
+
+def reasons(call: Call, look: Look) -> list[str]:
+    """Why this pass cannot give the look."""
+    found = []
+    if not isinstance(call.select, Soft):
+        found.append(
+            f"only Soft weights can be found again from lse, not those of {type(call.select).__name__}"
+        )
+    if look.weights:
+        found.append("the weights asked for are the whole matrix")
+    if look.gradient:
+        found.append("gives no gradients")
+    if torch.compiler.is_compiling():
+        found.append("its loop cannot be compiled")
+    return found
+
+
+@torch.no_grad()
+def run(call: Call, forward: Forward, look: Look) -> Seen:
+    """Walk over blocks once, keeping a few numbers a row and one a key."""
+    assert forward.lse is not None
+    dtype = torch.promote_types(call.query.dtype, torch.float32)
+    call = replace(
+        call, query=call.query.to(dtype).contiguous(), key=call.spread(call.key).to(dtype).contiguous()
+    )
+    batch, heads, queries, keys = call.sizes
+    new = call.query.new_zeros
+    entropy = new(batch, heads, queries)
+    mass = new(batch, heads, keys)
+    best = max(look.top, 1 if look.alignment else 0)
+    top_scores = new(batch, heads, queries, best).fill_(-torch.inf)
+    top_keys = torch.full_like(top_scores, -1, dtype=torch.long)
+    by_score = look.entropy or look.mass or best
+    for rows in row_blocks(call) if by_score else ():
+        lse = forward.lse[:, :, rows, None].to(dtype)
+        level = torch.where(lse == -torch.inf, 0.0, lse)
+        for columns, tile in column_blocks(call, rows):
+            scores = tile_scores(call, call.query[:, :, rows], call.key[:, :, columns], tile)
+            if best:
+                place = (slice(None), slice(None), rows)
+                top_scores[place], top_keys[place] = _merged(
+                    top_scores[place], top_keys[place], scores, columns.start
+                )
+            if look.entropy or look.mass:
+                logs = scores - level
+                weights = logs.exp()
+                mass[:, :, columns] += weights.sum(-2)
+                entropy[:, :, rows] -= torch.where(weights > 0, weights * logs, 0.0).sum(-1)
+    level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
+    return Seen(
+        rows=_rows(call, forward.lse, look.rows) if look.rows is not None else None,
+        top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,
+        alignment=top_keys[..., 0] if look.alignment else None,
+        entropy=entropy if look.entropy else None,
+        mass=mass if look.mass else None,
+    )
+
+
+def _merged(held: Tensor, held_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """The best of what is held and of one more block."""
+    count = held.shape[-1]
+    fresh = scores.topk(min(count, scores.shape[-1]), -1)
+    both = torch.cat((held, fresh.values), -1)
+    keys = torch.cat((held_keys, torch.where(fresh.values == -torch.inf, -1, fresh.indices + first)), -1)
+    best = both.topk(count, -1)
+    return best.values, keys.gather(-1, best.indices)
+
+
+def _rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """The weights of a few queries, over all keys."""
+    rows_R = torch.tensor(rows, device=lse.device, dtype=torch.long)
+    whole = call.whole
+    tile = Tile(rows_R, whole.columns_S, whole.start, whole.batch, whole.heads)
+    scores = tile_scores(call, call.query.index_select(2, rows_R), call.key, tile)
+    level = lse.index_select(2, rows_R)[..., None].to(scores.dtype)
+    return (scores - torch.where(level == -torch.inf, 0.0, level)).exp()

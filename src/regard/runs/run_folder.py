@@ -1,0 +1,121 @@
+"""Run folder: what a run was made with, beside its checkpoints, and whether that is still the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError, DataError, message
+from regard.files.atomic_io import failed, replace
+from regard.files.untrusted import parse_json, read_limited
+from regard.training.settings import differences, parse_toml, to_toml
+
+__all__ = [
+    "DATA",
+    "check_data",
+    "check_settings",
+    "config_of",
+    "fingerprints_of",
+    "is_run",
+    "made_folder",
+    "write_config",
+    "write_data",
+]
+
+CONFIG, DATA = "config.toml", "data.json"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder; config_of() checks that config.toml can be read."""
+    return os.path.lexists(folder / CONFIG)
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """The settings of a run, as nested values."""
+    path = folder / CONFIG
+    try:
+        content = read_limited(path, "config")
+    except (FileNotFoundError, NotADirectoryError):
+        problem = "this is no run folder: it has no config.toml"
+        hint = "give a folder that regard train --out made"
+        raise DataError(message(str(folder), problem, hint=hint)) from None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    return parse_toml(content, path)
+
+
+def made_folder(folder: Path) -> Path:
+    """The folder, which is there from now on."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise failed(str(folder), "the folder could not be made", error) from None
+    return folder
+
+
+def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a run."""
+    _write(folder / CONFIG, to_toml(settings))
+
+
+def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Write what the data of a run were."""
+    _write(folder / DATA, json.dumps(dict(fingerprints), indent=2) + "\n")
+
+
+def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
+    """Refuse settings that are not those of the run, and show the difference.
+
+    fixed: those that count, by name, a section or one setting of it; all unless given.
+    """
+    found = differences(config_of(folder), new)
+    if fixed is not None:
+        found = [line for line in found if line.partition(": ")[0].startswith(tuple(fixed))]
+    if found:
+        hint = "another --out begins anew"
+        hint = f"--change takes the new ones all the same; {hint}" if fixed is None else hint
+        problem = "the settings are not those it was begun with\n  " + "\n  ".join(found)
+        raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
+
+
+def fingerprints_of(folder: Path) -> dict[str, str] | None:
+    """The fingerprints of the data that a run was begun with; None where the run has none on file."""
+    path, hint = folder / DATA, "restore it from a copy, or resume with --change, which ignores it"
+    try:
+        found = parse_json(read_limited(path, "json"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}", hint=hint)) from None
+    except ValueError as error:
+        raise DataError(message(str(path), f"is damaged: {error}", hint=hint)) from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        expected = "an object of fingerprints, all of them strings"
+        raise DataError(message(str(path), "is damaged", expected=expected, hint=hint))
+    return found
+
+
+def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
+    """Refuse data that are not those of the run."""
+    before = fingerprints_of(folder)
+    if before is None:
+        return
+    changed = [name for name in {**before, **fingerprints} if before.get(name) != fingerprints.get(name)]
+    if changed:
+        raise DataError(
+            message(
+                f"{folder} cannot be resumed",
+                f"the data are not those it was begun with: {', '.join(sorted(changed))} changed",
+                hint="--change takes the new ones all the same; another --out begins anew",
+            )
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace(path, text.encode())
+    except OSError as error:
+        raise failed(str(path.parent), f"{path.name} could not be written", error) from None

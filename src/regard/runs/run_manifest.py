@@ -1,0 +1,129 @@
+"""Run manifest: hashes of the tokenizers of a run, and its settings.
+
+    manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256": of all that}
+
+A changed tokenizer or number of heads often loads without an error and gives other scores: loading checks the
+settings that outputs depend on, resuming all of them. Comments and the order of config.toml may change. A run
+folder of an earlier version, without a manifest, is loaded without these checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, message
+from regard.files.atomic_io import Written, failed, replace
+from regard.files.untrusted import open_regular, parse_json, read_limited
+from regard.runs.run_folder import CONFIG, write_config
+from regard.training.settings import differences
+
+__all__ = ["MANIFEST", "check_manifest", "write_config_and_manifest"]
+
+MANIFEST = "manifest.json"
+VERSION = 1
+
+
+def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: Sequence[str]) -> None:
+    """Write config.toml and the manifest that belongs to it.
+
+    settings: nested as in config.toml. files: names in the folder to hash.
+
+    A manifest of other settings is removed first: after a kill between two writes the folder has none, and
+    is not taken for damaged.
+    """
+    path = folder / MANIFEST
+    content = _content({name: _hashed(folder / name) for name in files}, settings)
+    try:
+        if _unlike(path, content):
+            path.unlink(missing_ok=True)
+        write_config(folder, settings)
+        replace(path, content)
+    except OSError as error:
+        raise failed(str(folder), f"{MANIFEST} could not be written", error) from None
+
+
+def check_manifest(
+    folder: Path,
+    files: Sequence[str],
+    config: Mapping[str, Any],
+    checked: Callable[[Mapping[str, Any]], dict[str, Any]],
+    fixed: Sequence[str] | None = None,
+) -> None:
+    """Raise DataError if a file or a setting is not the one that the run was trained with.
+
+    files: as written. config: the settings in config.toml. checked: gives settings with all defaults, those
+    of a later version included. fixed: prefixes of the settings to check; all by default.
+    """
+    path = folder / MANIFEST
+    if not path.is_symlink() and not path.exists():
+        return
+    hashes, before = _read(path, files)
+    for name in files:
+        found = _hashed(folder / name)
+        if found != hashes[name]:
+            problem = f"this is not the file that the run was trained with: SHA-256 {found.sha256[:12]}…"
+            hint = "restore the file from a copy of the run"
+            expected = f"{hashes[name].size:,} bytes, SHA-256 {hashes[name].sha256[:12]}…"
+            raise DataError(message(str(folder / name), problem, expected=expected, hint=hint))
+    changed = differences(checked(before), checked(config))
+    if fixed is not None:
+        changed = [line for line in changed if line.partition(": ")[0].startswith(tuple(fixed))]
+    if changed:
+        problem = "the run was trained with other settings\n  " + "\n  ".join(changed)
+        hint = "change them back in config.toml"
+        hint = f"{hint}; regard train --change accepts new ones" if fixed is None else hint
+        raise DataError(message(str(folder / CONFIG), problem, hint=hint))
+
+
+def _unlike(path: Path, content: bytes) -> bool:
+    try:
+        return read_limited(path, "json") != content
+    except OSError:
+        return True
+
+
+def _content(files: Mapping[str, Written], settings: Mapping[str, Any]) -> bytes:
+    listed = {name: written._asdict() for name, written in files.items()}
+    manifest = {"version": VERSION, "files": listed, "settings": settings}
+    return json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1).encode() + b"\n"
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _hashed(path: Path) -> Written:
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            return Written(size, hashlib.file_digest(file, "sha256").hexdigest())
+    except FileNotFoundError:
+        hint = "restore it from a copy of the run"
+        raise DataError(message(str(path), "this file of a run is missing", hint=hint)) from None
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+
+
+def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[str, Any]]:
+    """The hashes and the settings in a manifest."""
+    try:
+        manifest = parse_json(read_limited(path, "json"))
+        digest = manifest.pop("sha256")
+        hashes = {name: Written(**manifest["files"][name]) for name in files}
+        settings, version = manifest["settings"], manifest["version"]
+        if digest != _digest(manifest) or not isinstance(settings, dict):
+            raise ValueError
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        hint = "restore it from a copy of the run; without it, nothing here is checked for changes"
+        raise DataError(message(str(path), "the manifest is damaged", hint=hint)) from None
+    if version != VERSION:
+        hint = "a newer version of Regard wrote this run"
+        raise DataError(message(str(path), f"version {version!r}", expected=str(VERSION), hint=hint))
+    return hashes, settings

@@ -1,0 +1,37 @@
+"""load(): a run folder as what it can do, whatever its task is."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from regard.errors import UnknownName
+
+__all__ = ["LOADERS", "load"]
+
+LOADERS = {"translation": ("regard.tasks.translation.load_run", "load_translator")}
+"""By the task in config.toml: the module and the function that load a run, imported when they are used."""
+
+
+def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any) -> Any:
+    """Load a trained run; for a translation run, a translator.
+
+    folder: the --out of `regard train`. checkpoint: "best", "latest", or the number of a step. device: cpu,
+    cuda, mps, or auto for the fastest available. options: those of regard.decoding.Translator.
+
+    >>> import regard, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         regard.load(folder)
+    ...     except regard.DataError as error:
+    ...         print(str(error).splitlines()[-1])
+    hint: give a folder that regard train --out made
+    """
+    run_folder = importlib.import_module("regard.runs.run_folder")
+    task = run_folder.config_of(Path(folder)).get("task", "translation")
+    if not isinstance(task, str) or task not in LOADERS:
+        raise UnknownName(f"task in {Path(folder) / run_folder.CONFIG}:", task, LOADERS)
+    module, name = LOADERS[task]
+    loader = getattr(importlib.import_module(module), name)
+    return loader(folder, checkpoint=checkpoint, device=device, **options)

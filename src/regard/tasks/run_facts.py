@@ -1,0 +1,256 @@
+"""What can be told of a run folder: its settings, where it stands, how it was judged, what is whole in it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, RegardError
+from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
+from regard.runs.run_folder import config_of, fingerprints_of
+from regard.tasks.translation.load_run import checked_settings
+from regard.tasks.translation.model_check import outline
+from regard.tasks.translation.translation_data import load_tokenizers
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.checkpoints.averaging import Averaged, averaged_from
+from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
+from regard.training.progress import Progress
+from regard.training.settings import Section, build
+
+__all__ = ["Kept", "RunFacts", "facts_of"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that is there: its bytes, what points at it, and what is wrong with it, if anything is."""
+
+    step: int
+    size: int
+    marks: tuple[str, ...] = ()
+    damage: str = ""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """All that is told of a run.
+
+    model: its name and options. vocabulary: of the source and of the target. changed: settings that are not
+    the usual ones. losses: of training, (step, loss). evaluations: as in log.jsonl. notes: what could not be
+    told, and why.
+    """
+
+    folder: Path
+    task: str
+    model: dict[str, Any]
+    data: dict[str, Any]
+    changed: dict[str, Any]
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    parameters: int | None = None
+    vocabulary: tuple[int, int] | None = None
+    progress: Progress | None = None
+    averaged: Averaged | None = None
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[Kept] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    judged_by: str = "bleu"
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The evaluation with the best score; ties go to the lowest loss."""
+        scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
+        sign = -1 if self.judged_by == "loss" else 1
+        return max(
+            scored, key=lambda each: (sign * each[self.judged_by], -each.get("loss", math.inf)), default=None
+        )
+
+    @property
+    def standing(self) -> str:
+        """Where training stands, in a word or a sentence."""
+        if self.progress is None:
+            return "started, no checkpoint yet"
+        return self.progress.ended or "not finished"
+
+    def written(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.standing}
+
+
+def facts_of(folder: Path) -> RunFacts:
+    """What there is to tell of a run; raises where the folder is none. Nothing in it is changed."""
+    config = config_of(folder)
+    settings = build(TranslationSettings, config, str(folder / "config.toml"))
+    notes: list[str] = []
+    try:
+        checked_settings(folder)
+    except DataError as error:
+        notes.extend(str(error).splitlines())
+    parameters, vocabulary = _size(folder, settings, notes)
+    kept = list(_kept(folder))
+    progress, averaged = _state(folder, kept, notes)
+    losses, evaluations = _logged(folder / "log.jsonl", notes)
+    return RunFacts(
+        folder,
+        settings.task,
+        {"name": settings.model.name, **settings.model.options},
+        {key: value for key, value in _changed(settings.data).items() if key != "longest"},
+        _changed(settings, skipped=("data", "model")),
+        fingerprints=_fingerprints(folder, notes),
+        parameters=parameters,
+        vocabulary=vocabulary,
+        progress=progress,
+        averaged=averaged,
+        losses=losses,
+        evaluations=evaluations,
+        checkpoints=kept,
+        notes=notes,
+        judged_by=settings.training.best,
+    )
+
+
+def _size(
+    folder: Path, settings: TranslationSettings, notes: list[str]
+) -> tuple[int | None, tuple[int, int] | None]:
+    """How many parameters the model has, and how many words it knows."""
+    try:
+        source, target = load_tokenizers(folder, settings.data)
+        model = outline(settings.model, (source.size, target.size), folder)
+    except RegardError as error:
+        notes.append(str(error).splitlines()[0])
+        return None, None
+    return sum(each.numel() for each in model.parameters()), (source.size, target.size)
+
+
+def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
+    """The progress that the newest whole checkpoint records, and what it is the mean of."""
+    whole = {each.step for each in kept if not each.damage}
+    newest = [each for each in Checkpoints(folder).all() if each.step in whole][-1:]
+    try:
+        for each in newest:
+            state, place = each.state, str(each.path / STATE)
+            return Progress.read(state, place), averaged_from(state, place)
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
+    return None, None
+
+
+def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
+    try:
+        return fingerprints_of(folder) or {}
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
+        return {}
+
+
+def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """The records of log.jsonl; lines that are none are counted: the last may be unfinished."""
+    strange, read = 0, 0
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            while (line := file.readline(LIMITS["log line"])) and (read := read + len(line)) <= LIMITS["log"]:
+                record = _record(line)
+                if record is not None:
+                    yield record
+                elif line.strip():
+                    strange += 1
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read: {error.strerror}")
+        return
+    if read > LIMITS["log"]:
+        notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are shown")
+    if strange:
+        notes.append(f"{path.name} has {strange} lines that are no records")
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    step = record.get("step", 0)
+    return record if type(step) is int and 0 <= step < 10**18 else None
+
+
+def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
+    """The losses of training and the evaluations in a log; nothing else of it is held in memory."""
+    losses, evaluations = [], []
+    for each in _records(path, notes):
+        loss = _number(each.get("loss"))
+        if each.get("kind") == "evaluation":
+            evaluations.append(_scores(each))
+        elif each.get("kind") == "training" and "step" in each and loss is not None and math.isfinite(loss):
+            losses.append((each["step"], loss))
+    return losses, evaluations
+
+
+def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The step of an evaluation and its numbers."""
+    scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
+    return {name: value for name, value in scores.items() if value is not None}
+
+
+def _number(value: object) -> float | None:
+    """A number of a record, which may be written as "NaN" or "Infinity"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return value if isinstance(value, int) and abs(value) < 10**18 else number
+
+
+def _kept(folder: Path) -> Iterator[Kept]:
+    """Every checkpoint, read through to see whether it is whole."""
+    pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
+    for each in Checkpoints(folder).all():
+        marks = tuple(name for name, target in pointed.items() if target == each.path.name)
+        damage = _damage(each)
+        if each.path.exists():  # a run at work deletes old ones
+            yield Kept(each.step, _bytes(each), marks, damage)
+
+
+def _pointed(path: Path) -> str:
+    try:
+        return read_limited(path, "pointer").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _bytes(checkpoint: Checkpoint) -> int:
+    try:
+        with os.scandir(checkpoint.path) as entries:
+            regular = (entry for entry in entries if entry.is_file(follow_symlinks=False))
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in regular)
+    except OSError:
+        return 0
+
+
+def _damage(checkpoint: Checkpoint) -> str:
+    try:
+        checkpoint.verify()
+    except DataError as error:
+        return str(error).removeprefix(f"{checkpoint.path}: ")
+    return ""
+
+
+def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:
+    """The settings whose value is not the usual one, by their names in config.toml."""
+    found: dict[str, Any] = {}
+    for name, about in type(section).model_fields.items():
+        value = getattr(section, name)
+        if name in skipped or value is None:
+            continue
+        if isinstance(value, Section):
+            found |= _changed(value, above=f"{above}{name}.")
+        elif value != about.get_default(call_default_factory=True):
+            found[f"{above}{name}"] = value
+    return found

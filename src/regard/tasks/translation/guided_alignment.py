@@ -1,0 +1,81 @@
+"""Guided alignment: where a model is shown what to look at, and what that is, from links between words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.data import Tokenizer
+from regard.data.batch import Batch
+from regard.decoding.forced_decoding import sites_of
+from regard.errors import ArgumentError, message
+from regard.evaluation import Links
+from regard.models import Model
+
+__all__ = ["Guide", "guided_site"]
+
+
+def guided_site(model: Model) -> str:
+    """The place that is shown where to look, and that alignments are then taken from.
+
+    The last layer but one, as Garg et al. 2019 do: the last is busy with the word to come. The only one, in a
+    model that has one.
+
+    >>> from regard.models import build_model
+    >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
+    'decoder.2.cross'
+    >>> guided_site(build_model("bahdanau", 9, 9, width=4))
+    'decoder.cross'
+    """
+    sites = sites_of(model)
+    if not sites:
+        hint = "seq2seq has none; bahdanau, luong and transformer do"
+        raise ArgumentError(message("training.guided", "the model does not look at its source", hint=hint))
+    return sites[-2] if len(sites) > 1 else sites[0]
+
+
+class Guide:
+    """Where attention should be, for the pairs of a batch.
+
+    links: of each training pair, by its number. A target word takes its sure links, or the possible ones
+    where it has no sure one; a word without any is free.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> words = train_tokenizer("word", ["a b c"])
+    >>> guide = Guide([Links({(0, 1)}, {(0, 1), (2, 0)})], words, words)
+    >>> guide.wanted(Batch.collate([words.encode("a b c")], [words.encode("c b")]))
+    tensor([[[0., 0., 1., 0.],
+             [1., 0., 0., 0.],
+             [0., 0., 0., 0.]]])
+    """
+
+    def __init__(self, links: Sequence[Links], source: Tokenizer, target: Tokenizer):
+        self.links, self.source, self.target = links, source, target
+
+    def wanted(self, batch: Batch) -> Tensor:
+        """(B, T, S): 1 where a target token is aligned with a source token."""
+        wanted_BTS = torch.zeros(*batch.labels.shape, batch.source.shape[1])
+        source, target = batch.source.tolist(), batch.labels.tolist()
+        lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
+        for row, (number, (before, after)) in enumerate(zip(batch.index.tolist(), lengths, strict=True)):
+            wanted = _by_target(self.links[number])
+            source_words = self.source.words(source[row][:before])
+            for place, word in enumerate(self.target.words(target[row][:after])):
+                near = wanted.get(word)
+                if near:
+                    wanted_BTS[row, place, [at for at, each in enumerate(source_words) if each in near]] = 1
+        return wanted_BTS
+
+
+def _by_target(links: Links) -> dict[int, set[int]]:
+    """The source words of each target word."""
+    found: dict[int, set[int]] = {}
+    for source, target in links.sure:
+        found.setdefault(target, set()).add(source)
+    sure = set(found)
+    for source, target in links.possible:
+        if target not in sure:
+            found.setdefault(target, set()).add(source)
+    return found

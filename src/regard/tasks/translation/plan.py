@@ -1,0 +1,339 @@
+"""Planning: the model size, batch size, learning rate and dropout for the data, the budget and the speed.
+
+The rules were fitted to short trainings on English-German sentence pairs; benchmarks/first_hour.py compares
+their choices with settings tried by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from regard.data import suggest_tokenizer
+from regard.data.korean.corpus import VERSION
+from regard.data.tokenizers.normalize import sides
+from regard.models.transformer import SIZES
+from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
+from regard.training.settings import LENGTHS, merged
+
+__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
+
+DEFAULT_PAIRS = 20_000
+"""The number of training pairs taken from the built-in corpus."""
+
+Options = dict[str, Any]
+Speed = Callable[[Options, int], float]
+"""speed(model options, batch size in tokens with padding) -> tokens per second."""
+
+FILLED = 0.9
+"""The fraction of a batch that is tokens of the longer side; the rest is padding."""
+
+STEPS = 800
+"""The batch is the largest with which the run still has this many steps: fewer do not converge."""
+
+BATCHES = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192)}
+"""The batch sizes to choose from, in tokens, by the kind of device."""
+
+USUAL_BATCH = {"cpu": 2048, "cuda": 4096}
+"""The batch size of a run whose length is given in steps."""
+
+REPEATS = 8
+"""Epochs after which a larger model gains more than further repetition of the same data."""
+
+MEASUREMENTS = 3
+"""At most this many model sizes are timed."""
+
+TUNING_RATE = 3e-4
+"""The learning rate of a run that starts from the weights of another."""
+
+SEEN_PAIRS, BLEU_WORDS = 1000, 4
+"""Exact match selects the best checkpoint if the targets of the first pairs repeat and are shorter than this
+many words on average (labels), or if the tokenizer is character; BLEU otherwise."""
+
+SHORT_MINUTES, SHORT_SENTENCES = 5, 200
+"""In runs of at most this many minutes, this many sentences are translated at each evaluation."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The sizes of one kind of model, and the learning rate of width 128 in batches of 1,024 tokens.
+
+    tokens_needed: number of tokens to train on, per unit of width times layers; with fewer tokens, a smaller
+    model is better. widths: (width, layers), ascending; layers is 0 if the model has no such option. power:
+    exponent of the width in the learning rate.
+    """
+
+    rate: float
+    power: float
+    tokens_needed: int
+    widths: tuple[tuple[int, int], ...]
+
+
+RECURRENT = Family(6e-3, 0.5, 6_250, tuple((width, 0) for width in range(64, 1025, 32)))
+TRANSFORMER = Family(
+    3.5e-3, 1.0, 5_000, ((64, 2), (128, 2), (128, 3), (192, 3), (256, 3), (256, 4), (384, 4), (512, 6))
+)
+FAMILIES = {"transformer": TRANSFORMER}
+"""The family of each model that is not RECURRENT."""
+
+SIZE_OPTIONS = ("width", "size", "layers", "embedding", "inner")
+"""Options of a model that fix its size: where one is given, no other size is tried."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run trains on, and where.
+
+    pairs: number of training pairs. tokens: number of tokens of one epoch, on the side that has more.
+    device: cpu, cuda or mps. processes: number of processes, each with batches of its own. target_tokens:
+    number of target tokens of one epoch, for the text of the plan; None if that side has more.
+    """
+
+    pairs: int
+    tokens: int
+    device: str = "cpu"
+    processes: int = 1
+    target_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings with everything chosen, and the choice in one sentence.
+
+    tokens: number of tokens that the run will train on. tokens_per_second: the speed, if it was measured.
+    """
+
+    settings: dict[str, Any]
+    text: str
+    tokens: float
+    tokens_per_second: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the run will take, evaluations counted; None if the speed is not known."""
+        if self.tokens_per_second is None:
+            return None
+        return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
+
+
+def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings of a new run, with a version of the grammar if it uses the built-in corpus.
+
+    other: the settings of the run whose weights it starts with; the new run keeps its grammar version and its
+    vocabulary.
+
+    >>> with_grammar({"data": {"built_in": "korean"}})["data"]
+    {'grammar': 2, 'built_in': 'korean'}
+    """
+    if not given.get("data", {}).get("built_in"):
+        return dict(given)
+    before = (other or {}).get("data", {})
+    version = before.get("grammar", 1) if before.get("built_in") else VERSION
+    return merged({"data": {"grammar": version}}, given)
+
+
+def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in the defaults that do not depend on the data: the built-in corpus, and how to evaluate.
+
+    >>> fill_data({"data": {"built_in": "korean"}})["data"]
+    {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
+    """
+    data = given.get("data", {})
+    usual: dict[str, Any] = {"tokenizer": "word", "pairs": DEFAULT_PAIRS} if data.get("built_in") else {}
+    minutes = given.get("training", {}).get("minutes")
+    evaluation: dict[str, Any] = {"lowercase": bool(data.get("lowercase"))}
+    if minutes is not None and minutes <= SHORT_MINUTES:
+        evaluation["sentences"] = SHORT_SENTENCES
+    return merged({"data": usual, "evaluation": evaluation}, given)
+
+
+def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
+    """Settings with the tokenizer and metric that suit the text; and why this tokenizer, if it was chosen.
+
+    BLEU counts sequences of four words, so it is 0 for targets of one word even if all are right: there,
+    exact match selects the best checkpoint. pairs: read twice.
+
+    >>> settings, why = fit_to_text({}, [(f"{n} apples", str(n * n)) for n in range(100, 400)])
+    >>> settings["data"]["tokenizer"], settings["training"]["best"]
+    ('character', 'exact')
+    """
+    name, why = given.get("data", {}).get("tokenizer"), ""
+    if name is None:
+        name, reason = suggest_tokenizer(pairs)
+        why = f"{name} tokenizer: {reason}"
+    targets = [sides(pair)[1] for pair in islice(pairs, SEEN_PAIRS)]
+    words = statistics.mean(len(target.split()) for target in targets) if targets else 0.0
+    labels = words < BLEU_WORDS and len(set(targets)) < len(targets) / 2
+    best = "exact" if name == "character" or labels else "bleu"
+    return merged({"data": {"tokenizer": name}, "training": {"best": best}}, given), why
+
+
+def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
+    """Choose the settings that are not given.
+
+    speed: called only for a budget in minutes, a few times. With steps or epochs the plan depends on the data
+    alone.
+
+    >>> work = Workload(pairs=20_000, tokens=250_000)
+    >>> plan = make_plan({"training": {"minutes": 5}}, work, lambda model, tokens: 1.1e6 / model["width"])
+    >>> plan.settings["model"]
+    {'width': 192, 'dropout': 0.1}
+    """
+    model, training = given.get("model", {}), given.get("training", {})
+    family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
+    group = work.processes * training.get("accumulate", 1)  # batches of a step
+    batches = _batches(training, work, group)
+    fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
+    measured: float | None = None
+    if training.get("minutes") is not None:
+        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
+        timing = _Timing(speed, batches[min(1, len(batches) - 1)])
+        size = {} if fixed else _timed_size(family, work, seconds * work.processes, timing)
+        measured = timing(size or dict(model)) * work.processes
+        total = seconds * measured
+    else:
+        total = _tokens_of(training, work, batches, group)
+        size = {} if fixed else _options(_largest(family, work, lambda option: total))
+    batch = _batch(batches, total / group)
+    steps, epochs = total / (batch * FILLED * group), total / max(work.tokens, 1)
+    chosen: Options = {**size, "dropout": _dropout(epochs)}
+    rate = TUNING_RATE
+    if given.get("init_from") is None:
+        rate = _rate(family, _width({**size, **model}), batch * group, steps)
+    warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
+    filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
+    settings = merged(given, filled, given)
+    share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
+    text = _sentence(settings, share * total, epochs, None if measured is None else share * measured)
+    return Plan(settings, text, total, measured)
+
+
+class _Timing:
+    """Speeds of models at one batch size, each measured once."""
+
+    def __init__(self, speed: Speed, tokens: int):
+        self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
+
+    def __call__(self, options: Options) -> float:
+        key = repr(sorted(options.items(), key=lambda item: item[0]))
+        if key not in self.known:
+            self.known[key] = self._speed(options, self._tokens)
+        return self.known[key]
+
+
+def _timed_size(family: Family, work: Workload, seconds: float, timing: _Timing) -> Options:
+    """The largest size with enough tokens in this time: guessed from one measurement, then corrected."""
+    # A GPU compiles kernels for each timed size, so start with the largest that the number of pairs allows.
+    start = _largest(family, work, lambda size: math.inf) if work.device == "cuda" else family.widths[2]
+    measured = {start: timing(_options(start))}
+    best = start
+    while len(measured) < MEASUREMENTS:
+
+        def tokens(size: tuple[int, int]) -> float:
+            near = min(measured, key=lambda other: abs(math.log(_cost(other) / _cost(size))))
+            return seconds * measured[near] * _cost(near) / _cost(size)
+
+        best = _largest(family, work, tokens)
+        if best in measured:
+            break
+        measured[best] = timing(_options(best))
+    return _options(best)
+
+
+def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
+    """The largest size that the number of pairs allows and that gets enough tokens to train on."""
+    most = 64 * (max(work.pairs, 100) / 100) ** 0.3
+    fitting = [
+        size
+        for size in family.widths
+        if size[0] <= most
+        and tokens(size) >= min(family.tokens_needed * size[0] * max(size[1], 1), REPEATS * work.tokens)
+    ]
+    return max(fitting, key=_cost, default=family.widths[0])
+
+
+def _cost(size: tuple[int, int]) -> float:
+    """What a token costs at this size, relative to other sizes."""
+    width, layers = size
+    return width * (1 + width / 512) * max(layers, 1)
+
+
+def _options(size: tuple[int, int]) -> Options:
+    """A size as options of build_model()."""
+    width, layers = size
+    if not layers:
+        return {"width": width}
+    return {"width": width, "layers": layers, "heads": max(width // 64, 4), "inner": 4 * width}
+
+
+def _width(model: Mapping[str, Any]) -> int:
+    """The width of a model with these options."""
+    if model.get("width") is not None:
+        return int(model["width"])
+    return SIZES[model["size"]].width if model.get("size") in SIZES else 256
+
+
+def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
+    """The batch sizes to choose from; group: batches of a step."""
+    device = work.device if work.device in BATCHES else "cpu"
+    if training.get("tokens") is not None:
+        return (training["tokens"],)
+    if training.get("steps") is not None:
+        return (USUAL_BATCH[device],)
+    if any(training.get(name) is not None for name in LENGTHS):
+        return BATCHES[device]
+    # Without a budget, a run takes MIN_STEPS at least, whatever the batch.
+    return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
+
+
+def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
+    """The tokens of a run whose length is given in steps or epochs, or not at all."""
+    if training.get("steps") is not None:
+        return training["steps"] * batches[-1] * FILLED * group
+    if training.get("epochs") is not None:
+        return training["epochs"] * work.tokens
+    step = batches[-1] * FILLED * group
+    return min(max(EPOCHS * work.tokens, MIN_STEPS * step), MAX_STEPS * step)
+
+
+def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
+    """The largest batch with which `total` tokens are enough steps; else the smallest."""
+    return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
+
+
+def _dropout(epochs: float) -> float:
+    """0 up to about two epochs; then higher, the more often the data are repeated.
+
+    >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
+    [0.0, 0.05, 0.1, 0.2, 0.3]
+    """
+    dropout = 0.075 * math.log2(max(epochs, 2.0) / 2)
+    return round(20 * min(dropout, 0.3)) / 20
+
+
+def _rate(family: Family, width: int, batch: int, steps: float) -> float:
+    """The peak learning rate: lower for wider models and longer runs, higher for larger batches."""
+    rate = family.rate * (128 / width) ** family.power * (batch / 1024) ** 0.25
+    rate *= min(1.0, 1000 / max(steps, 1.0)) ** 0.25
+    return float(f"{min(rate, family.rate):.2g}")
+
+
+def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
+    """The plan as a sentence; total and speed count target tokens, as the log of the run does."""
+    model, training = settings["model"], settings["training"]
+    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
+    parts = [
+        f"{model.get('name', 'bahdanau')} with {size}" if size else model.get("name", "bahdanau"),
+        f"dropout {model['dropout']:g}",
+        f"batches of {training['tokens']:,} tokens",
+        f"learning rate {training['rate']:g}",
+    ]
+    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
+    if speed is not None:
+        minutes = training["minutes"]
+        amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
+    return f"{', '.join(parts)}: for {amount}"

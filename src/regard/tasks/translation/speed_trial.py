@@ -1,0 +1,84 @@
+"""Trial: the speed of candidate models on the pairs of a run, before its settings are final."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from regard.models import build_model
+from regard.tasks.translation.plan import Options, Plan, Workload, make_plan
+from regard.tasks.translation.translation_data import Corpus, status
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.translation_task import TranslationTask
+from regard.training.distributed import Processes
+from regard.training.settings import build, merged
+from regard.training.step_speed import StepTimer
+
+__all__ = ["Trial", "epoch_tokens", "plan_run"]
+
+
+class Trial:
+    """Times training steps of models on a corpus.
+
+    settings: of the run, as far as they are known.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str):
+        self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
+
+    def speed(self, options: Options, tokens: int) -> float:
+        """Tokens per second, counted on the longer side, of a model in batches of `tokens` tokens."""
+        training = {"tokens": tokens, "guided": 0.0, "rate": 1e-4}
+        given = merged(self._settings, {"model": options, "training": training})
+        settings = build(TranslationSettings, given, "the settings")
+        sizes = self._corpus.source.size, self._corpus.target.size
+        torch.manual_seed(0)
+        model = build_model(settings.model.name, *sizes, **settings.model.options)
+        task = TranslationTask(model, self._corpus, settings, Processes(), self._device.type)
+        with TemporaryDirectory() as scratch:
+            timer = StepTimer(task, settings.training, self._device, Path(scratch))
+            speed = timer.tokens_per_second()
+        del timer, task, model
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return speed * epoch_tokens(self._corpus) / target_tokens(self._corpus)
+
+
+def target_tokens(corpus: Corpus) -> int:
+    """The target tokens of an epoch, the ends of sentences counted."""
+    return int(corpus.train.target_lengths.sum()) + len(corpus.train)
+
+
+def epoch_tokens(corpus: Corpus) -> int:
+    """The larger of the source and target token counts of an epoch; for labels, the source."""
+    return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
+
+
+def plan_run(
+    given: Mapping[str, Any], corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
+) -> Plan:
+    """The plan of a run on these pairs and this device, the same in all its processes.
+
+    given: settings with the data section complete. timed: measure the speed also for a budget in steps or
+    epochs.
+    """
+    shared: dict[str, Any] = {}
+    if processes.first:
+        trial = Trial(given, corpus, device)
+        kind, targets = torch.device(device).type, target_tokens(corpus)
+        work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
+        with status("measuring the speed of this machine"):
+            plan = make_plan(given, work, trial.speed)
+            if timed and plan.tokens_per_second is None:
+                settings = plan.settings
+                speed = trial.speed(settings["model"], settings["training"]["tokens"])
+                plan = replace(plan, tokens_per_second=speed)
+        shared = asdict(plan)
+    return Plan(**processes.share(shared))

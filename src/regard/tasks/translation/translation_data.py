@@ -1,0 +1,238 @@
+"""Corpus: the pairs of a run, read, checked, split, and encoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from regard.data import (
+    Choices,
+    EncodedPairs,
+    Pairs,
+    Tokenizer,
+    encode_pairs,
+    hold_out,
+    korean_english,
+    load_tokenizer,
+    pairs_from_lists,
+    read_pairs,
+    train_tokenizers,
+)
+from regard.data.data_report import Report
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.errors import DataError, UnknownName, message
+from regard.evaluation import Links, read_links
+from regard.tasks.translation.plan import DEFAULT_PAIRS
+from regard.tasks.translation.translation_settings import Data
+
+__all__ = ["Corpus", "Split", "load_tokenizers", "read_split", "status"]
+
+TOKENIZERS = ("source.tokenizer", "target.tokenizer")
+"""The files of a run folder that hold them; one file serves both sides where the vocabulary is joint."""
+
+HELD_OUT = 1000
+"""Number of validation pairs held out; at most a twentieth of all pairs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The training and validation pairs. said: what was found in the data and done with it, for the log.
+
+    links: the alignment of each training pair, if there are any.
+    """
+
+    train: Pairs
+    valid: Pairs
+    said: tuple[str | Report, ...] = ()
+    links: Sequence[Links] | None = None
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What says whether the data are still the same."""
+        found = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+        if self.links is not None:
+            digest = hashlib.blake2b(digest_size=16)
+            for each in self.links:
+                digest.update(repr((sorted(each.sure), sorted(each.possible))).encode())
+            found["alignments"] = digest.hexdigest()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A split with its tokenizers, encoded."""
+
+    split: Split
+    source: Tokenizer
+    target: Tokenizer
+    train: EncodedPairs
+    valid: EncodedPairs
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What became of pairs that were too long, in sentences."""
+        skipped, cut = self.train.skipped, self.valid.truncated
+        found = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
+        return (
+            *found,
+            *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
+        )
+
+    @classmethod
+    def made(
+        cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
+    ) -> Corpus:
+        """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache.
+
+        lines: maximum number of lines to learn each tokenizer from.
+        """
+        if not (folder / TOKENIZERS[0]).exists():
+            with status("learning tokenizers"):
+                learned = train_tokenizers(
+                    _Lowered(split.train) if data.lowercase else split.train,
+                    data.tokenizer or "unigram",
+                    joint=data.joint,
+                    sizes=(data.source_size, data.target_size),
+                    lines=lines,
+                )
+            for tokenizer, name in zip(learned, TOKENIZERS, strict=True):
+                tokenizer.save(folder / name)
+        source, target = load_tokenizers(folder, data)
+        place = cache or cache_folder()
+        train = encode_pairs(split.train, source, target, place, longest=data.longest)
+        valid = encode_pairs(split.valid, source, target, place, longest=data.longest, over="truncate")
+        return cls(split, source, target, train, valid)
+
+
+def status(text: str) -> AbstractContextManager[Any]:
+    """Show a spinner with this text on a terminal."""
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def cache_folder() -> Path:
+    """Where encoded pairs are kept: REGARD_CACHE, or the user's cache."""
+    given = os.environ.get("REGARD_CACHE")
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else usual / "regard"
+
+
+def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of a run folder."""
+    source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
+    return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """Pairs in lower case, read as often as wanted."""
+
+    pairs: Iterable[Any]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((pair.source.lower(), pair.target.lower()) for pair in self.pairs)
+
+
+def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
+    """Read and check the pairs that the settings name, and hold out some unless validation data are given.
+
+    before: the fingerprints of the run that is resumed. A run that was begun when targets were always kept
+    disjoint, whatever that left out, keeps its split.
+    """
+    if data.built_in is not None:
+        return _built_in(data)
+    choices = _choices(data)
+    whole = read_pairs(**_places(data, "", choices))
+    report = _accepted(whole)
+    said: list[str | Report] = [report]
+    links = None if data.alignments is None else _links(data.alignments, report.read)
+    if data.valid_source or data.valid_tsv or data.valid_jsonl:
+        train, valid = whole, read_pairs(**_places(data, "valid_", choices))
+        said.append(_accepted(valid))
+    else:
+        count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
+        held = hold_out(whole, count=count)
+        if before is not None and held.disjoint == "source" and before.get("train") != held.train.fingerprint:
+            held = hold_out(whole, count=count, disjoint="both")
+        train, valid = held
+        said.append(str(held))
+    aligned = None if links is None else [links[pair.number - 1] for pair in train]
+    return Split(train, valid, tuple(said), aligned)
+
+
+def _accepted(pairs: Pairs) -> Report:
+    """The report on pairs; where they are refused, the error says how settings would take them."""
+    try:
+        report = pairs.inspect()
+        report.check()
+    except DataError as error:
+        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
+        raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
+    if report.kept == 0:
+        problem = f"none of its {report.read:,} pairs is kept" if report.read else "the file has no pairs"
+        raise DataError(message(pairs.name, problem))
+    return report
+
+
+def _choices(data: Data) -> Choices:
+    known = Choices.__dataclass_fields__
+    for name in data.odd:
+        if name not in known:
+            raise UnknownName("setting in [data.odd]", name, known)
+    return Choices(**data.odd)
+
+
+def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
+    """The arguments of read_pairs(): those of the settings whose names have this prefix."""
+    found: dict[str, Any] = {
+        name: getattr(data, prefix + name)
+        for name in ("source", "target", "tsv", "jsonl")
+        if getattr(data, prefix + name) is not None
+    }
+    for name in ("columns", "fields"):
+        if getattr(data, name) is not None:
+            found[name] = tuple(getattr(data, name))
+    return {**found, "choices": choices}
+
+
+def _links(paths: Sequence[str], pairs: int) -> list[Links]:
+    links = [links for path in paths for links in read_links(path)]
+    if len(links) != pairs:
+        problem = f"{len(links)} lines of alignments for {pairs} pairs"
+        hint = "a line for each line of the data, empty where there is no link"
+        raise DataError(message(", ".join(paths), problem, hint=hint))
+    return links
+
+
+def _built_in(data: Data) -> Split:
+    version = data.grammar_version
+    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS, version=version))
+    valid = list(korean_english("valid", data.held_out or HELD_OUT, version=version))
+    return Split(
+        pairs_from_lists([each.source for each in examples], [each.target for each in examples]),
+        pairs_from_lists([each.source for each in valid], [each.target for each in valid]),
+        (f"built-in corpus: {len(examples):,} training pairs, {len(valid):,} validation pairs",),
+        [Links(each.sure, each.possible) for each in examples],
+    )
+
+
+def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
+    """So many of some pairs, as text, from all over them: a file may be sorted by length.
+
+    >>> from regard.data import pairs_from_lists
+    >>> numbers = [str(number) for number in range(9)]
+    >>> [source for source, _ in texts(pairs_from_lists(numbers, numbers), 3)]
+    ['2', '5', '8']
+    """
+    total = len(pairs)
+    for number, pair in enumerate(pairs):
+        if (number + 1) * count // total > number * count // total:
+            yield pair.source, pair.target

@@ -1,0 +1,250 @@
+"""Translation as a task: pairs in batches, the loss of a target; BLEU, chrF and exact match to evaluate."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+from torch import Tensor
+
+from regard.attended import Attended
+from regard.data import Batches
+from regard.data.batch import EOS, UNK, Batch
+from regard.decoding import Beam, Greedy, Translation, Translator
+from regard.decoding.forced_decoding import pieces_of
+from regard.errors import ArgumentError, message
+from regard.evaluation import bleu, chrf, exact_match
+from regard.look import Look
+from regard.models import Model
+from regard.sites import record
+from regard.tasks.translation.guided_alignment import Guide, guided_site
+from regard.tasks.translation.translation_data import Corpus, texts
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.cuda_graphs import capture_chosen
+from regard.training.distributed import Processes
+from regard.training.length_buckets import Shapes
+from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.task import Evaluation, Loss, Stopped, Task
+
+__all__ = ["TranslationTask"]
+
+AT_ONCE = {"cpu": 32}
+MANY_AT_ONCE = 256
+"""Sentences translated between two looks at whether the end was asked for: elsewhere than on a CPU, many take
+hardly longer than a few."""
+
+
+class TranslationTask(Task):
+    """Train a model on the pairs of a corpus, and judge it by those kept apart.
+
+    device: the kind of device it will be trained on, for where steps are captured batches have few shapes.
+    """
+
+    model: Model
+    metrics = ("loss", "perplexity", "bleu", "chrf", "exact")
+
+    def __init__(
+        self,
+        model: Model,
+        corpus: Corpus,
+        settings: TranslationSettings,
+        processes: Processes,
+        device: str = "cpu",
+    ):
+        self.model, self.corpus, self.settings = model, corpus, settings
+        training = settings.training
+        self.small_steps = model.small_steps
+        self.uncapturable = "what is guided has to be watched" if training.guided else ""
+        few = training.compile or capture_chosen(training, self, device, processes.world)[0]
+        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few else None
+        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        self._train = Batches(
+            corpus.train,
+            training.tokens,
+            rounded=() if self._shapes is None else self._shapes.lengths,
+            seed=settings.seed,
+            rank=processes.rank,
+            world=processes.world,
+        )
+        self._valid = Batches(corpus.valid, training.tokens, shuffle=False)
+        self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
+        self._sample_places = spread_by_length(
+            [source for source, _ in self._texts], settings.evaluation.samples
+        )
+        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
+        self._guide = self._guided()
+        self._site = "*cross" if self._guide is None else guided_site(model)
+
+    @property
+    def _samples(self) -> float:
+        return self.settings.data.sampling
+
+    def _guided(self) -> Guide | None:
+        if not self.settings.training.guided:
+            return None
+        if self.corpus.split.links is None:
+            hint = "data.alignments names their file; guided = 0 does without"
+            raise ArgumentError(message("training.guided", "there are no alignments to follow", hint=hint))
+        if self.settings.training.compile:
+            problem = "attention cannot be watched inside a compiled model"
+            raise ArgumentError(message("training.guided", problem, hint="compile = false"))
+        return Guide(self.corpus.split.links, self.corpus.source, self.corpus.target)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for batch in self._train.epoch(epoch, start):
+            yield self._sampled(batch, epoch) if self._lines is not None else batch
+
+    def _sampled(self, batch: Batch, epoch: int) -> Batch:
+        """The batch with its words cut into subwords anew, as this epoch and these samples decide."""
+        assert self._lines is not None
+        numbers, longest = batch.index.tolist(), self.settings.data.longest
+        sources, targets = [], []
+        for number in numbers:
+            draw = random.Random(f"{self.settings.seed} {epoch} {number}")
+            source, target = self._lines[number]
+            sources.append(self.corpus.source.encode(source, sample=self._samples, generator=draw)[:longest])
+            targets.append(self.corpus.target.encode(target, sample=self._samples, generator=draw)[:longest])
+        return Batch.collate(sources, targets, numbers)
+
+    def largest_batch(self) -> Batch:
+        """The batch of the first epoch that has the most tokens, padding counted."""
+        return next(self.batches(0, self._train.largest(0)))
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    def count(self, batch: Batch) -> int:
+        return int(batch.target_lengths.sum())
+
+    def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
+        wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
+        batch = batch if self._shapes is None else self._shapes.filled(batch)
+        return batch.to(device), wanted
+
+    def restored(self, tensors: dict[str, Tensor]) -> Batch:
+        return Batch(**tensors)
+
+    def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
+        pairs, wanted = batch
+        training = self.settings.training
+        read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
+        if wanted is None:
+            total, plain = cross_entropy(self.model(read), pairs.labels, training.smoothing)
+            return Loss(total, {"loss": plain})
+        with record(Look(weights=True, gradient=True), at=self._site) as seen:
+            logits = self.model(read)
+        guided = guided_alignment(_joined(seen[self._site]), wanted)
+        total, plain = cross_entropy(logits, pairs.labels, training.smoothing)
+        return Loss(total + training.guided * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _dropped(self, batch: Batch) -> Batch:
+        """The batch with some of its words unknown, those of the source and those read of the target."""
+
+        def dropped(tokens: Tensor) -> Tensor:
+            kept = torch.rand(tokens.shape, device=tokens.device) >= self.settings.training.word_dropout
+            return torch.where(kept | (tokens <= EOS), tokens, UNK)
+
+        # The labels are taken from the batch itself, not from this one.
+        return replace(batch, source=dropped(batch.source), target=dropped(batch.target))
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        total, count = 0.0, 0
+        device = next(self.model.parameters()).device
+        for batch in self._valid.epoch(0):
+            if stopping():
+                raise Stopped
+            for piece in pieces_of(batch, self.corpus.target.size):
+                logits = self.model(piece.to(device))
+                total += float(cross_entropy(logits, piece.labels.to(device))[1])
+                count += self.count(piece)
+        mean = total / max(count, 1)
+        said = self._said(stopping)
+        references = [target for _, target in self._texts]
+        how = self.settings.evaluation
+        found = [each.text for each in said]
+        scores = {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 700.0)),
+            "bleu": bleu(found, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
+            "chrf": chrf(found, references, lowercase=how.lowercase).value,
+            "exact": exact_match(found, references, lowercase=how.lowercase).value,
+        }
+        return Evaluation(scores, self._shown(said))
+
+    def translator(self, **options: Any) -> Translator:
+        """A translator by the model as it is."""
+        beam = self.settings.evaluation.beam
+        options = {"search": Beam(size=beam) if beam > 1 else Greedy(), "alignment": self._site, **options}
+        return Translator(self.model, self.corpus.source, self.corpus.target, **options)
+
+    def _said(self, stopping: Callable[[], bool]) -> list[Translation]:
+        """The translations of the evaluated sentences, in their order; samples keep their attention."""
+        blind, seeing = self.translator(look=None), self.translator()
+        samples = self._sample_places
+        others = sorted(set(range(len(self._texts))) - set(samples))
+        parts = [(seeing, samples)] if samples else []
+        at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
+        for begin in range(0, len(others), at_once):
+            parts.append((blind, others[begin : begin + at_once]))
+        said: dict[int, Translation] = {}
+        for translator, places in parts:
+            if stopping():
+                raise Stopped
+            translations = translator.translate([self._texts[place][0] for place in places])
+            said.update(zip(places, translations, strict=True))
+        return [said[place] for place in range(len(self._texts))]
+
+    def _shown(self, said: list[Translation]) -> list[RenderableType]:
+        """Sample translations beside their references; of the first, the attention too."""
+        return [
+            _Sample(said[place], *self._texts[place], drawn=number == 0)
+            for number, place in enumerate(self._sample_places)
+        ]
+
+
+def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
+    """The places of `count` texts of different lengths, short to long, the same for the same texts.
+
+    They are the middles of `count` equal parts of the texts sorted by length: of three, the text at 1/6, the
+    median and the one at 5/6, so that no outlier is among them.
+
+    >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
+    [4, 5, 3]
+    """
+    count = min(count, len(texts))
+    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A translation beside what it should be; with where the model looked, if so, on a screen.
+
+    In a file the drawings of all evaluations would come one below the other.
+    """
+
+    translation: Translation
+    source: str
+    wanted: str
+    drawn: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        screen = console.is_terminal or console.is_jupyter
+        if self.drawn and screen:
+            yield self.translation.entry(self.wanted)
+            return
+        said = f"source     {self.source}\ntarget     {self.translation.text}\nreference  {self.wanted}"
+        yield Text(said) if screen else Text(said, no_wrap=True, overflow="ignore")
+
+
+def _joined(calls: list[Attended]) -> Tensor:
+    """The attention of one site to the source, (B, T, S), its heads averaged, with its gradient."""
+    weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
+    return weights.mean(1) if weights.dim() == 4 else weights

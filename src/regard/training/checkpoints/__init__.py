@@ -1,0 +1,1 @@
+"""Checkpoints: written atomically, hashed, averaged."""

@@ -1,0 +1,80 @@
+"""Averaging: the mean of the weights of several checkpoints, which is often better than any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import ArgumentError, DataError, message
+from regard.training.checkpoints.checkpoints import Checkpoint
+
+__all__ = ["Averaged", "averaged_from", "mean_weights"]
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Which checkpoints of which run the weights of a run are the mean of.
+
+    >>> print(Averaged("korean", [100, 2000]))
+    the mean of steps 100, 2,000 of korean
+    """
+
+    run: str
+    steps: list[int]
+
+    def __str__(self) -> str:
+        return f"the mean of steps {', '.join(f'{step:,}' for step in self.steps)} of {self.run}"
+
+
+def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
+    """What state.json of an averaged run says about it; None for any other run. place: names the file."""
+    about = state.get("averaged")
+    if about is None:
+        return None
+    steps = about.get("steps") if isinstance(about, dict) else None
+    if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 10**18 for step in steps):
+        problem = "'averaged' is damaged: it does not name the run and the steps"
+        raise DataError(message(place, problem, hint="restore this file from a copy"))
+    return Averaged(str(about.get("run")), steps)
+
+
+def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
+    """The mean of the tensors of checkpoints, summed in float64, each in the dtype that it had.
+
+    name: which file of tensors. What is no floating-point number, a count say, is taken from the last
+    checkpoint. One checkpoint is read at a time.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from regard.training.checkpoints.checkpoints import Checkpoints
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Checkpoints(Path(folder))
+    ...     for step in (1, 2):
+    ...         made = run.save(step, {"weights": {"scale": torch.tensor([step, 8.0])}}, {})
+    ...     mean_weights(run.all())
+    {'scale': tensor([1.5000, 8.0000])}
+    """
+    if not checkpoints:
+        raise ArgumentError(message("mean_weights()", "there are no checkpoints to average"))
+    sums: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        found = checkpoint.tensors(name)
+        if last and _shapes(found) != _shapes(last):
+            problem = f"its {name} have other names or shapes than those of {checkpoints[0].path.name}"
+            raise DataError(message(str(checkpoint.path), problem))
+        for key, tensor in found.items():
+            if tensor.is_floating_point():
+                wide = tensor.double()
+                sums[key] = sums[key] + wide if key in sums else wide
+        last = found
+    count = len(checkpoints)
+    return {key: (sums[key] / count).to(last[key].dtype) if key in sums else last[key] for key in last}
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {key: (tensor.dtype, tensor.shape) for key, tensor in tensors.items()}

@@ -1,0 +1,162 @@
+"""Journal: what a training run says, a JSON record a line, in a file that is whole after every kill."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from regard.files.untrusted import open_regular
+
+__all__ = ["Journal", "strict"]
+
+HELD = 1000
+"""How many lines wait in memory for a disk that does not take them; older ones are let go."""
+
+BLOCK = 1 << 16
+
+
+class Journal:
+    """A file of JSON lines that can be cut back, so that a resumed run's is that of an unbroken one.
+
+    path: the file, appended to; nothing is written where it is None. complain: told, once, that writing
+    fails; the lines wait and are tried again with the next one.
+
+    The file is opened for each record: there is no handle to leak or to lose, and records are seldom.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
+    >>> journal = Journal(path, print)
+    >>> journal.write({"kind": "training", "loss": float("nan")})
+    >>> kept = journal.position()
+    >>> journal.write({"kind": "lost"})
+    >>> journal.rewind(kept)
+    >>> print(path.read_text(), end="")
+    {"kind": "training", "loss": "NaN"}
+    """
+
+    def __init__(self, path: Path | None, complain: Callable[[str], None]):
+        self.path = path
+        self.complain = complain
+        self._held: deque[bytes] = deque(maxlen=HELD)
+        self._whole = False
+        self._failed = False
+        self._size = path.stat(follow_symlinks=False).st_size if path is not None and path.is_file() else 0
+
+    def write(self, record: Mapping[str, object]) -> None:
+        """Add a record; one that the disk does not take waits for the next call."""
+        if self.path is None:
+            return
+        self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
+        try:
+            with self._opened() as file:
+                self._write_held(file)
+        except OSError as error:
+            self._fail(error)
+
+    def position(self) -> int:
+        """How many bytes of whole lines the file has, all of them on the disk by now."""
+        if self.path is None:
+            return 0
+        try:
+            with self._opened() as file:
+                self._write_held(file)
+                self._size = file.seek(0, os.SEEK_END)
+                os.fsync(file.fileno())
+        except OSError as error:
+            self._fail(error)
+        return self._size
+
+    def rewind(self, position: int) -> None:
+        """Forget all from this position on, and a line that is not whole; a file too short is told of."""
+        self._held.clear()
+        if self.path is None:
+            return
+        try:
+            with self._opened() as file:
+                size = file.seek(0, os.SEEK_END)
+                if size > position:
+                    file.truncate(position)
+                self._size = _cut_to_lines(file)
+                self._whole = True
+        except OSError as error:
+            self._fail(error)
+            return
+        if size < position:
+            self.complain(
+                f"{self.path.name} has {size:,} of the {position:,} bytes it had at the checkpoint; "
+                "the run goes on, and what is missing there stays missing"
+            )
+
+    def _opened(self) -> BinaryIO:
+        assert self.path is not None
+        return open(self.path, "a+b", buffering=0, opener=open_regular)
+
+    def _write_held(self, file: BinaryIO) -> None:
+        if not self._whole:
+            self._size = _cut_to_lines(file)
+            self._whole = True
+        while self._held:
+            line = self._held.popleft()
+            end = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(line) != len(line):
+                    file.truncate(end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                self._held.appendleft(line)
+                self._whole = False
+                raise
+            self._size = end + len(line)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed and self.path is not None:
+            self._failed = True
+            self.complain(
+                f"{self.path.name} cannot be written: {error.strerror or error}; the run goes on, "
+                "and the next record tries again"
+            )
+
+
+def _cut_to_lines(file: BinaryIO) -> int:
+    """Cut off a last line that does not end, as a kill leaves it; gives the size."""
+    size = end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - BLOCK, 0)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        file.truncate(end)
+    return end
+
+
+def strict(value: object) -> object:
+    """The value as JSON can say it in every reader: float() of a "NaN" or "Infinity" gives it back.
+
+    >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
+    {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}
+    """
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {str(strict(str(name))): strict(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [strict(each) for each in value]
+    if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch
+        return strict(value.tolist())
+    return strict(str(value))

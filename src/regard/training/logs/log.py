@@ -1,0 +1,275 @@
+"""Log: what a training run says while it runs, to people and to programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console, RenderableType
+
+from regard.errors import ArgumentError, DataError, message, positive
+from regard.training.logs.json_log import Journal, strict
+from regard.training.logs.live_table import Display, Evaluated, Standing, in_bytes, perplexity
+from regard.training.logs.tensorboard import Board
+from regard.training.loss_means import Means
+
+__all__ = ["Log"]
+
+REFRESH = 1.0
+"""Seconds between two drawings of the live table; a drawing takes about 5 milliseconds."""
+
+NOTHING: Mapping[str, float] = {}
+
+
+class Log:
+    """What a training run says: a live table or plain lines, JSON lines in a file, TensorBoard where asked.
+
+    path: of log.jsonl, appended to; None for none. total: steps, where known; may be set later. console:
+    where people read, standard output unless given; on a terminal a live table inside the `with`, else plain
+    lines. board: folder of TensorBoard's files. every: seconds between plain lines. record: a JSON record of
+    training at every step that this divides, with means over the target tokens since the one before; so
+    records are decided by the calls alone, apart from time, speed and memory. clock: in seconds.
+
+    >>> with Log(None, total=10, console=Console(width=100)) as log:
+    ...     log.event("started", "two kinds of attention, one corpus")
+    ...     log.evaluation(5, {"loss": 2.1, "bleu": 31.2}, best=True)
+    two kinds of attention, one corpus
+    evaluation at step 5  loss 2.100  BLEU 31.2  best so far
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        total: int | None = None,
+        console: Console | None = None,
+        board: Path | None = None,
+        every: float = 10.0,
+        record: int = 50,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        positive("Log()", record=record)
+        if not every >= 0:
+            raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
+        self.total = total
+        self.time_left: Callable[[], float] | None = None
+        self.every, self.record, self.clock = every, record, clock
+        self._display = Display(Console(highlight=False) if console is None else console)
+        self._journal = Journal(path, self._complain)
+        self._board = None if board is None else Board(board, self._complain)
+        self._recorded, self._recent, self._before = Means(), Means(), Means()
+        self._step, self._rate = 0, 0.0
+        self._first: tuple[int, float] | None = None
+        self._mark = clock()
+        self._due = self._roll = self._mark
+
+    def __enter__(self) -> Log:
+        self._display.total = self.total
+        self._mark = self.clock()
+        self._display.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._recent.tokens:
+                self._show(self.clock())
+        finally:
+            try:
+                self._display.stop()
+            finally:
+                if self._board is not None:
+                    self._board.close()
+
+    def step(
+        self,
+        step: int,
+        *,
+        loss: float,
+        tokens: int,
+        rate: float,
+        norm: float | None = None,
+        parts: Mapping[str, float] = NOTHING,
+    ) -> None:
+        """Tell of an optimiser step, after every one of them; it costs microseconds where nothing is due.
+
+        loss: mean over the target tokens of the step. tokens: how many those are, in all processes. rate: of
+        learning. norm: of the gradient. parts: other losses, by name.
+        """
+        now = self.clock()
+        seconds = now - self._mark
+        self._recorded.add(tokens, seconds, loss, norm, parts)
+        self._recent.add(tokens, seconds, loss, norm, parts)
+        self._step, self._rate, self._mark = step, rate, now
+        if step % self.record == 0:
+            self._write(step)
+        if now >= self._due:
+            self._show(now)
+
+    def evaluation(
+        self,
+        step: int,
+        scores: Mapping[str, float],
+        *,
+        best: bool = False,
+        shown: Sequence[RenderableType] = (),
+    ) -> None:
+        """Tell how good the model is at a step; what is shown of it is printed above the table."""
+        found = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
+        self._display.keep(found)
+        if self._display.live and not shown:
+            self._display.refresh()
+        else:
+            self._display.say(found.line(self.best_by), *shown)
+        self._journal.write(
+            {"kind": "evaluation", "step": step, **found.scores, "best": best, "time": time.time()}
+        )
+        if self._board is not None:
+            self._board.add(step, {f"evaluation/{name}": value for name, value in found.scores.items()})
+        self._mark = self.clock()  # the pace is that of training
+
+    def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
+        """Tell of something that happened: people read the text, programs the kind and the fields as well.
+
+        shown: what people see in place of the text, drawn as wide as the console is.
+        """
+        self._display.say(text if shown is None else shown)
+        self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
+        self._mark = self.clock()
+
+    def position(self) -> int:
+        """How many bytes of log.jsonl are on the disk for certain; a checkpoint keeps it."""
+        if self._board is not None:
+            self._board.flush()
+        return self._journal.position()
+
+    def move(self, folder: Path) -> None:
+        """Write log.jsonl in another folder from now on: the run folder was moved."""
+        if self._journal.path is not None:
+            self._journal.path = folder / self._journal.path.name
+
+    def rewind(self, position: int) -> None:
+        """Cut log.jsonl back to where a checkpoint has it, so that it is that of an unbroken run."""
+        self._journal.rewind(position)
+
+    def state(self) -> dict[str, Any]:
+        """What is needed to go on from here as if nothing had been: for restore(), and fit for JSON."""
+        rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
+        state = strict({"since_record": self._recorded.state(), "evaluations": rows})
+        assert isinstance(state, dict)
+        return state
+
+    def restore(self, state: Any, place: str = "state.json") -> None:
+        """Go on from what state() returned. place: the file that it was read from, for errors."""
+        try:
+            recorded = Means.restored(state["since_record"])
+            evaluations = [
+                Evaluated(
+                    int(each["step"]),
+                    {name: float(value) for name, value in each["scores"].items()},
+                    bool(each["best"]),
+                )
+                for each in state["evaluations"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            problem = f"'log.state' is damaged ({type(error).__name__}: {error})"
+            raise DataError(message(place, problem, hint="restore this file from a copy")) from None
+        self._recorded, self._display.evaluations = recorded, evaluations
+        self._display.refresh()
+
+    def _complain(self, text: str) -> None:
+        self._display.say(text, style="yellow")
+
+    def _write(self, step: int) -> None:
+        """A JSON record of the steps since the one before, and a point on each curve."""
+        means, self._recorded = self._recorded, Means()
+        own, parts = means.own(), means.parts()
+        curves = {**parts, **own, "rate": self._rate}
+        record: dict[str, object] = {"kind": "training", "step": step, "loss": None, **own}
+        record |= {"parts": parts} if parts else {}
+        record |= {"tokens": means.tokens, "rate": self._rate, "tokens_per_second": means.speed()}
+        self._journal.write({**record, **memory(), "time": time.time()})
+        if self._board is not None:
+            if "loss" in own:
+                curves["perplexity"] = perplexity(own["loss"])
+            if (speed := means.speed()) is not None:
+                curves["tokens_per_second"] = speed
+            self._board.add(step, {f"training/{name}": value for name, value in curves.items()})
+
+    def _show(self, now: float) -> None:
+        """Draw the table, over the last `every` to twice `every` seconds; or print a line over the last."""
+        if self._display.live:
+            self._display.standing = self._standing(self._before.joined(self._recent), now)
+            if now >= self._roll + self.every:
+                self._before, self._recent, self._roll = self._recent, Means(), now
+            self._display.refresh()
+            self._due = now + REFRESH
+        else:
+            self._display.say(self._standing(self._recent, now).line())
+            self._recent = Means()
+            self._due = now + self.every
+        self._mark = self.clock()
+
+    @property
+    def best_by(self) -> str:
+        """The name of the score that selects the best checkpoint; "" if it is not known."""
+        return self._display.best_by
+
+    @best_by.setter
+    def best_by(self, name: str) -> None:
+        self._display.best_by = name
+
+    def _standing(self, means: Means, now: float) -> Standing:
+        """The state of the run. The remaining time is `time_left()` for a wall-clock budget; otherwise it is
+        estimated from the time since the first step, evaluations included.
+        """
+        own, left = means.own(), None
+        if self.time_left is not None:
+            left = self.time_left()
+        elif self._first is None:
+            self._first = self._step, now
+        elif self.total is not None and self._step > self._first[0]:
+            each = (now - self._first[1]) / (self._step - self._first[0])
+            left = max(self.total - self._step, 0) * each
+        return Standing(
+            self._step,
+            self.total,
+            own.get("loss", float("nan")),
+            self._rate,
+            norm=own.get("norm"),
+            parts=means.parts(),
+            speed=means.speed(),
+            left=left,
+            memory=" + ".join(
+                in_bytes(size) + (" CUDA" if name == "cuda_memory" else "") for name, size in memory().items()
+            ),
+        )
+
+
+def memory() -> dict[str, int]:
+    """The bytes this process holds, and the most that CUDA has given it so far, where it is used."""
+    found = {}
+    if (held := resident()) is not None:
+        found["memory"] = held
+    if torch.cuda.is_initialized():
+        found["cuda_memory"] = torch.cuda.max_memory_allocated()
+    return found
+
+
+def resident() -> int | None:
+    """The bytes of main memory this process holds; the most it ever held where only that is known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

@@ -1,0 +1,242 @@
+"""The steps of one attention, from query and keys to its output, as labelled grids of real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.console import Group
+from rich.text import Text
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.colors import QUIET, ink_on, label, width_of
+from regard.viewing.pictures.picture_files import Picture
+
+__all__ = ["FORMULAS", "steps"]
+
+FORMULAS = {
+    "dot": "query · key",
+    "scaled_dot": "query · key / √D",
+    "cosine": "query · key / (|query| |key|)",
+}
+"""How scores are made that need no more than a query and a key."""
+
+WIDTH, HEIGHT, GAP = 36.0, 18.0, 26.0
+"""Of a cell, and between grids, in points."""
+
+ROWS, COLUMNS = 12, 8
+"""The most words and numbers of a vector that are drawn."""
+
+
+class Step(NamedTuple):
+    """One grid: its numbers, what stands beside and above it, and what it is."""
+
+    name: str
+    about: str
+    numbers: NDArray[numpy.float64]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def steps(
+    query: Any,
+    key: Any,
+    value: Any,
+    score: str = "scaled_dot",
+    *,
+    scores: Any = None,
+    rows: Sequence[object] | None = None,
+    columns: Sequence[object] | None = None,
+    title: str = "",
+    about: str = "",
+) -> Picture:
+    """Draw one attention step by step, with the numbers in the cells.
+
+    query: (T, D). key: (S, D). value: (S, E). score: dot, scaled_dot or cosine. scores: (T, S) where they
+    were made in another way, named by `score`; -inf is what may not be seen. rows, columns: the words of the
+    queries and of the keys. Of more than 12 words or 8 numbers of a vector, the first are drawn.
+
+    >>> from regard.viewing import steps
+    >>> print(steps([[1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]], [[5.0], [7.0]], "dot", rows=["it"], columns="ab"))
+    query: T=1, D=2
+    it   1.00   0.00
+    keys: S=2, D=2
+    a    2.00   0.00
+    b    0.00   2.00
+    scores: query · key
+            a      b
+    it   2.00   0.00
+    weights: softmax of each row
+            a      b
+    it   0.88   0.12
+    values: S=2, E=1
+    a    5.00
+    b    7.00
+    output: weights × values
+    it   5.24
+    """
+    parts = {"query": query, "key": key, "value": value}
+    arrays = {name: _matrix(name, given) for name, given in parts.items()}
+    made = _scores(arrays["query"], arrays["key"], score, scores)
+    found = _steps(
+        arrays, made, FORMULAS.get(score, score), _names("q", rows, made, 0), _names("k", columns, made, 1)
+    )
+    paper = Paper(label(title, 90) or "One attention, step by step")
+    top, left, lowest = 0.0, 0.0, 0.0
+    for number, step in enumerate(found):
+        if number == 3:  # weights, values and output stand under what they come from
+            top, left = lowest + GAP + 22, 0.0
+        part = _grid(step)
+        across = -part.room[0]
+        paper.put(part, left + across, top)
+        left += across + part.room[2] + GAP
+        lowest = max(lowest, top + part.room[3])
+    left_out = _left_out(arrays, made)
+    paper.foot(left_out)
+    paper.head(label(title, 90), label(about, 110))
+    paper.about = "query, keys, scores, weights, values and output of one attention, as grids of numbers"
+    printed = [line for step in found for line in _printed(step)]
+    return Picture([paper], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
+
+
+def _steps(
+    arrays: dict[str, NDArray[numpy.float64]],
+    scores: NDArray[numpy.float64],
+    formula: str,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+) -> list[Step]:
+    weights = _softmax(scores)
+    output = weights @ arrays["value"]
+    queries, keys = len(rows), len(columns)
+    found = [
+        Step("query", f"T={queries}, D={arrays['query'].shape[1]}", arrays["query"], rows, ()),
+        Step("keys", f"S={keys}, D={arrays['key'].shape[1]}", arrays["key"], columns, ()),
+        Step("scores", formula, scores, rows, columns),
+        Step("weights", "softmax of each row", weights, rows, columns),
+        Step("values", f"S={keys}, E={arrays['value'].shape[1]}", arrays["value"], columns, ()),
+        Step("output", "weights × values", output, rows, ()),
+    ]
+    return [
+        step._replace(
+            numbers=step.numbers[:ROWS, : ROWS if step.columns else COLUMNS],
+            rows=step.rows[:ROWS],
+            columns=step.columns[:ROWS],
+        )
+        for step in found
+    ]
+
+
+def _matrix(name: str, given: Any) -> NDArray[numpy.float64]:
+    try:
+        array = numpy.asarray(given.detach().cpu().double() if hasattr(given, "detach") else given, float)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(message("steps()", f"{name} is no array of numbers: {error}")) from None
+    if array.ndim != 2 or not array.size:
+        letters = {"query": "(T, D)", "key": "(S, D)", "value": "(S, E)", "scores": "(T, S)"}[name]
+        hint = "one head of one sentence: query[sentence, head]"
+        raise ArgumentError(
+            message("steps()", f"{name} has the sizes {array.shape}", expected=letters, hint=hint)
+        )
+    return array
+
+
+def _scores(
+    query: NDArray[numpy.float64], key: NDArray[numpy.float64], score: str, given: Any
+) -> NDArray[numpy.float64]:
+    sizes = (len(query), len(key))
+    if given is not None:
+        made = _matrix("scores", given)
+        if made.shape != sizes:
+            raise ArgumentError(
+                message("steps()", f"scores have the sizes {made.shape}", expected=f"{sizes}")
+            )
+        return made
+    if score not in FORMULAS:
+        raise UnknownName("score that needs nothing learned", score, FORMULAS)
+    if query.shape[1] != key.shape[1]:
+        problem = f"query has D={query.shape[1]} and key has D={key.shape[1]}"
+        raise ArgumentError(message("steps()", problem, hint="scores=... where they are compared otherwise"))
+    if score == "cosine":
+        query, key = (
+            each / numpy.maximum(numpy.linalg.norm(each, axis=1)[:, None], 1e-12) for each in (query, key)
+        )
+    return query @ key.T / (query.shape[1] ** 0.5 if score == "scaled_dot" else 1.0)
+
+
+def _softmax(scores: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    largest = scores.max(1, keepdims=True)
+    raised = numpy.exp(scores - numpy.where(numpy.isfinite(largest), largest, 0.0))
+    sums = raised.sum(1, keepdims=True)
+    return raised / numpy.where(sums > 0, sums, 1.0)
+
+
+def _names(
+    letter: str, words: Sequence[object] | None, scores: NDArray[numpy.float64], axis: int
+) -> tuple[str, ...]:
+    size = scores.shape[axis]
+    if words is None:
+        return tuple(f"{letter}{number}" for number in range(size))
+    if len(words) != size:
+        name, letter = (("rows", "T"), ("columns", "S"))[axis]
+        raise ArgumentError(
+            message("steps()", f"{name} are {len(words)} words", expected=f"{letter} = {size}")
+        )
+    return tuple(label(word, 14) for word in words)
+
+
+def _grid(step: Step) -> Paper:
+    """One grid, its first cell at 0, 0; its name stands above the columns."""
+    paper, finite = Paper(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
+    most = float(numpy.abs(finite).max()) or 1.0
+    width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
+    levels = finite / most * 0.85  # so that every number can be read
+    paper.cells(0, 0, levels, width, HEIGHT)
+    for row, column in numpy.ndindex(*levels.shape):
+        said, level = _said(float(step.numbers[row, column])), float(levels[row, column])
+        middle = (column + 0.5) * width - 0.5, (row + 0.5) * HEIGHT - 0.5
+        paper.words(*middle, said, 8, anchor="middle", ink=ink_on(level))
+    for row, word in enumerate(step.rows):
+        paper.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
+    for column, word in enumerate(step.columns):
+        paper.words((column + 0.5) * width, -9, word, anchor="middle")
+    title = -24.0 if step.columns else -9.0
+    paper.words(0, title, step.name, 11)
+    paper.words(width_of(step.name, 11) + 6, title, step.about, 8, ink=QUIET)
+    return paper
+
+
+def _said(number: float) -> str:
+    if not numpy.isfinite(number):
+        return "−∞" if number < 0 else "∞" if number > 0 else "?"
+    shown = f"{number:.2f}" if abs(number) < 100 else f"{number:.3g}"
+    return shown.replace("-", "−") if float(shown) else "0.00"
+
+
+def _printed(step: Step) -> list[Text]:
+    """A step for the terminal."""
+    lines = [Text.assemble((step.name, "bold"), (f": {step.about}", "dim"))]
+    side = max(map(cell_len, step.rows))
+    width = max(7, *(cell_len(word) + 2 for word in (*step.columns, "")))
+    if step.columns:
+        words = (" " * (width - cell_len(word)) + word for word in step.columns)
+        lines.append(Text(" " * side + "".join(words), no_wrap=True, overflow="crop"))
+    for word, numbers in zip(step.rows, step.numbers, strict=True):
+        shown = "".join(_said(number).rjust(width) for number in numbers)
+        lines.append(Text(word + " " * (side - cell_len(word)) + shown, no_wrap=True, overflow="crop"))
+    return lines
+
+
+def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:
+    """Of what only the first are drawn, in words."""
+    sizes = (("queries", scores.shape[0], ROWS), ("keys", scores.shape[1], ROWS))
+    wide = (
+        ("numbers of each key", arrays["key"].shape[1], COLUMNS),
+        ("numbers of each value", arrays["value"].shape[1], COLUMNS),
+    )
+    parts = [f"the first {most} of {size} {name}" for name, size, most in (*sizes, *wide) if size > most]
+    return f"drawn: {', '.join(parts)}; all are computed with" if parts else ""

@@ -1,0 +1,247 @@
+"""Canvas: marks in points, laid out by the views; svg_writer.py and matplotlib_writer.py write files of it.
+
+x goes right and y goes down, from anywhere: a finished paper is as large as what is on it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, width_of
+
+__all__ = ["Box", "Curve", "Mark", "Paper", "Raster", "Words", "together"]
+
+SIZE = 10.0
+"""Of words, in points."""
+
+NARROWEST = 300.0
+"""Titles and notes are given so much room at least, in points, however narrow what is drawn is."""
+
+MANY = 4000
+"""More cells than these are one image rather than so many boxes."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle; round: the radius of its corners; edge: the colour of its border, or nothing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str = WHITE
+    edge: str = ""
+    round: float = 0.0
+
+    @property
+    def room(self) -> tuple[float, float, float, float]:
+        return self.x, self.y, self.x + self.width, self.y + self.height
+
+    def moved(self, x: float, y: float) -> Box:
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+@dataclass(frozen=True)
+class Words:
+    """A line of text: x is its start, middle or end (anchor), y its middle; turned left by angle degrees."""
+
+    x: float
+    y: float
+    text: str
+    size: float = SIZE
+    ink: str = DARK
+    anchor: str = "start"
+    angle: float = 0.0
+
+    @property
+    def room(self) -> tuple[float, float, float, float]:
+        width = width_of(self.text, self.size)
+        left = {"start": 0.0, "middle": -width / 2, "end": -width}[self.anchor]
+        turn, half = math.radians(-self.angle), self.size * 0.62
+        corners = [(x, y) for x in (left, left + width) for y in (-half, half)]
+        xs = [self.x + x * math.cos(turn) - y * math.sin(turn) for x, y in corners]
+        ys = [self.y + x * math.sin(turn) + y * math.cos(turn) for x, y in corners]
+        return min(xs), min(ys), max(xs), max(ys)
+
+    def moved(self, x: float, y: float) -> Words:
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A cubic curve through four points, its ends the first and the last; a straight line where they are."""
+
+    points: tuple[tuple[float, float], ...]
+    ink: str = DARK
+    width: float = 1.0
+    opacity: float = 1.0
+
+    @property
+    def room(self) -> tuple[float, float, float, float]:
+        xs, ys = zip(*self.points, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+    def moved(self, x: float, y: float) -> Curve:
+        return replace(self, points=tuple((left + x, top + y) for left, top in self.points))
+
+
+@dataclass(frozen=True, eq=False)
+class Raster:
+    """An image: pixels (h, w, 3) of uint8, stretched over a rectangle, smoothly or pixel by pixel."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    pixels: NDArray[numpy.uint8]
+    smooth: bool = False
+
+    @property
+    def room(self) -> tuple[float, float, float, float]:
+        return self.x, self.y, self.x + self.width, self.y + self.height
+
+    def moved(self, x: float, y: float) -> Raster:
+        return replace(self, x=self.x + x, y=self.y + y)
+
+
+Mark = Box | Words | Curve | Raster
+
+
+@dataclass
+class Paper:
+    """Marks in the order they are drawn, and what is told to a reader who cannot see them.
+
+    >>> paper = Paper("A word")
+    >>> paper.words(0, 0, "cat")
+    >>> paper.size
+    (41.0, 38.0)
+    """
+
+    title: str = ""
+    about: str = ""
+    margin: float = 12.0
+    marks: list[Mark] = field(default_factory=list)
+
+    def box(self, x: float, y: float, width: float, height: float, fill: str, **more: object) -> None:
+        self.marks.append(Box(x, y, width, height, fill, **more))  # type: ignore[arg-type]
+
+    def words(self, x: float, y: float, text: str, size: float = SIZE, **more: object) -> None:
+        if text:
+            self.marks.append(Words(x, y, text, size, **more))  # type: ignore[arg-type]
+
+    def line(self, x: float, y: float, to_x: float, to_y: float, **more: object) -> None:
+        self.curve(((x, y), (x, y), (to_x, to_y), (to_x, to_y)), **more)
+
+    def curve(self, points: tuple[tuple[float, float], ...], **more: object) -> None:
+        self.marks.append(Curve(points, **more))  # type: ignore[arg-type]
+
+    def cells(
+        self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
+    ) -> None:
+        """A grid of cells in the shades of levels (T, S) from 0 to 1; one image where they are many."""
+        rows, columns = levels.shape
+        if rows * columns > MANY:
+            self.raster(x, y, columns * width, rows * height, shades(levels))
+            return
+        for row in range(rows):
+            for column in range(columns):
+                fill = shade(float(levels[row, column]))
+                self.box(x + column * width, y + row * height, width - gap, height - gap, fill)
+
+    def raster(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        pixels: NDArray[numpy.uint8],
+        smooth: bool = False,
+    ) -> None:
+        self.marks.append(Raster(x, y, width, height, pixels, smooth))
+
+    def head(self, title: str, *lines: str) -> None:
+        """A title over what is drawn so far, and quiet lines under it, broken where the drawing ends."""
+        left, top, right, _ = self.room
+        width = max(right - left, NARROWEST)
+        for line in reversed([part for each in lines for part in broken(each, 8.5, width)]):
+            self.words(left, top - 9, line, 8.5, ink=QUIET)
+            top -= 13
+        for line in reversed(broken(title, 12, width)):
+            self.words(left, top - 11, line, 12)
+            top -= 16
+
+    def foot(self, *lines: str) -> None:
+        """Quiet lines under what is drawn so far, broken where it ends."""
+        left, _, right, bottom = self.room
+        parts = [part for each in lines for part in broken(each, 8, max(right - left, NARROWEST))]
+        for number, line in enumerate(parts):
+            self.words(left, bottom + 11 + 12 * number, line, 8, ink=QUIET)
+
+    def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
+        """What the shades mean: a bar from the least to the most."""
+        self.words(x, y, f"{least:.3g}", 8, ink=QUIET)
+        start = x + width_of(f"{least:.3g}", 8) + 4
+        for step in range(24):
+            level = step / 23 if least == 0 else 2 * step / 23 - 1
+            self.box(start + 3 * step, y - 4, 3, 8, shade(level))
+        self.words(start + 76, y, f"{most:.3g}", 8, ink=QUIET)
+
+    def put(self, other: Paper, x: float, y: float) -> None:
+        """All marks of another paper, with its origin here."""
+        self.marks += [mark.moved(x, y) for mark in other.marks]
+
+    @property
+    def room(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of what is drawn."""
+        rooms = [mark.room for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
+        lefts, tops, rights, bottoms = zip(*rooms, strict=True)
+        return min(lefts), min(tops), max(rights), max(bottoms)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height with the margin, in points."""
+        left, top, right, bottom = self.room
+        width, height = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
+        return width + 2 * self.margin, height + 2 * self.margin
+
+    @property
+    def placed(self) -> list[Mark]:
+        """The marks, moved so that the margin begins at 0, 0."""
+        left, top, _, _ = self.room
+        return [
+            mark.moved(self.margin - math.floor(left), self.margin - math.floor(top)) for mark in self.marks
+        ]
+
+
+def broken(text: str, size: float, width: float) -> list[str]:
+    """A text in lines of this width in points, broken between words, and inside one that is wider.
+
+    >>> broken("a cat sleeps", 10, 50)
+    ['a cat', 'sleeps']
+    """
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if width_of(longer, size) <= width:
+            line = longer
+            continue
+        lines += [line] if line else []
+        line = word
+        while width_of(line, size) > width and len(line) > 1:
+            most = max(end for end in range(1, len(line)) if end == 1 or width_of(line[:end], size) <= width)
+            lines.append(line[:most])
+            line = line[most:]
+    return [*lines, line] if line else lines
+
+
+def together(papers: list[Paper]) -> list[Paper]:
+    """Papers with room for what is on any of them, so that they can follow each other in one place."""
+    rooms = [paper.room for paper in papers]
+    left, top = min(room[0] for room in rooms), min(room[1] for room in rooms)
+    right, bottom = max(room[2] for room in rooms), max(room[3] for room in rooms)
+    ground = Box(left, top, right - left, bottom - top, WHITE)
+    return [replace(paper, marks=[ground, *paper.marks]) for paper in papers]

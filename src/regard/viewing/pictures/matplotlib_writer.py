@@ -1,0 +1,199 @@
+"""A paper as PNG, PDF and GIF, drawn by matplotlib with a figure of its own: no pyplot, no settings.
+
+Nothing global is read or changed, so that pictures can be drawn from several threads, beside whatever else
+uses matplotlib; files hold no date and no version, so that the same picture is the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy
+
+from regard.viewing.pictures.canvas import Box, Curve, Mark, Paper, Raster, Words
+from regard.viewing.pictures.colors import QUIET, WHITE
+from regard.viewing.pictures.fonts import Run, hint_for, needs, written
+
+__all__ = ["gif_of", "hints", "pdf_of", "png_of"]
+
+DPI = 216
+"""Three pixels to a point: cells fall on whole pixels."""
+
+PIXELS, EDGE = 40_000_000, 60_000
+"""The most pixels of a picture, and along a side of it; larger ones are drawn coarser."""
+
+MOVING = 1600
+"""The width of a GIF in pixels, at most."""
+
+ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
+
+SMALL = 8.0
+"""The size of what is said under a picture."""
+
+
+def png_of(paper: Paper) -> bytes:
+    """The bytes of a PNG file."""
+    _, canvas = _drawn(paper, DPI)
+    file = io.BytesIO()
+    canvas.print_png(file, metadata={"Software": None, "Title": _latin(paper.title)})
+    return file.getvalue()
+
+
+def pdf_of(paper: Paper) -> bytes:
+    """The bytes of a PDF file of one page."""
+    figure, _ = _drawn(paper, 72)
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    nothing = dict.fromkeys(("CreationDate", "Creator", "Producer"))
+    file = io.BytesIO()
+    FigureCanvasPdf(figure).print_pdf(file, metadata={**nothing, "Title": paper.title})
+    return file.getvalue()
+
+
+def gif_of(papers: Sequence[Paper], seconds: float) -> bytes:
+    """The bytes of a GIF file that shows papers one after the other, the last twice as long, for ever."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise needs("Pillow") from None
+    images = []
+    for paper in papers:
+        _, canvas = _drawn(paper, min(DPI, 72 * MOVING / paper.size[0]))
+        canvas.draw()
+        images.append(Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]))
+    # One palette, from the frame with most on it: colours that differ from frame to frame would flicker.
+    palette = images[-1].quantize(128, dither=Image.Dither.NONE)
+    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(2000 * seconds)]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0, disposal=1)
+    return file.getvalue()
+
+
+def hints(papers: Sequence[Paper]) -> tuple[str, ...]:
+    """What cannot be drawn of papers with the fonts of this machine, in words; nothing where all can."""
+    texts = {mark.text for paper in papers for mark in paper.marks if isinstance(mark, Words)}
+    said = hint_for("".join(written(text).missing for text in texts))
+    return (said,) if said else ()
+
+
+def _drawn(paper: Paper, dpi: float) -> tuple[Any, Any]:
+    """A figure with its canvas; under the picture, what could not be drawn."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.transforms import Affine2D
+    except ImportError:
+        raise needs("matplotlib") from None
+    marks = paper.placed
+    width, height = paper.size
+    for said in hints([paper]):
+        marks = [*marks, Words(paper.margin, height, said, SMALL, QUIET)]
+        width, height = max(width, marks[-1].room[2] + paper.margin), height + 2 * SMALL
+    dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)), 72 * EDGE / max(width, height))
+    figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=WHITE, edgecolor="none")
+    canvas = FigureCanvasAgg(figure)
+    place = Affine2D().scale(1 / width, -1 / height).translate(0, 1) + figure.transFigure
+    for order, artist in enumerate(_artists(marks, figure, width, height)):
+        artist.set_zorder(order)
+        if not artist.is_transform_set():
+            artist.set_transform(place)
+        figure.add_artist(artist)
+    return figure, canvas
+
+
+def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) -> Iterator[Any]:
+    from matplotlib.collections import PolyCollection
+    from matplotlib.image import BboxImage
+    from matplotlib.transforms import Bbox, TransformedBbox
+
+    for kind, some in groupby(marks, lambda m: isinstance(m, Box) and not (m.round or m.edge)):
+        if kind:  # plain boxes are drawn all at once
+            boxes = [mark for mark in some if isinstance(mark, Box)]
+            corners = [_corners(box) for box in boxes]
+            fills = [box.fill for box in boxes]
+            yield PolyCollection(corners, facecolors=fills, edgecolors="none", antialiaseds=False)
+            continue
+        for mark in some:
+            if isinstance(mark, Raster):
+                ends = (mark.x / width, 1 - (mark.y + mark.height) / height)
+                far = ((mark.x + mark.width) / width, 1 - mark.y / height)
+                room = TransformedBbox(Bbox([ends, far]), figure.transFigure)
+                way = "bilinear" if mark.smooth else "nearest"
+                image = BboxImage(room, origin="upper", interpolation=way, resample=True)
+                image.set_data(mark.pixels)
+                image.set_transform(figure.transFigure)
+                yield image
+            elif isinstance(mark, Words):
+                yield from _texts(mark)
+            else:
+                yield _shape(mark)
+
+
+def _shape(mark: Box | Curve) -> Any:
+    from matplotlib.patches import FancyBboxPatch, PathPatch
+    from matplotlib.path import Path
+
+    if isinstance(mark, Box):
+        style = f"round,pad=0,rounding_size={mark.round}" if mark.round else "square,pad=0"
+        edge, corner = mark.edge or "none", (mark.x, mark.y)
+        return FancyBboxPatch(corner, mark.width, mark.height, style, fc=mark.fill, ec=edge, lw=1)
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    return PathPatch(
+        Path(mark.points, codes),
+        fill=False,
+        edgecolor=mark.ink,
+        linewidth=mark.width,
+        alpha=mark.opacity,
+        capstyle="round",
+    )
+
+
+def _texts(mark: Words) -> Iterator[Any]:
+    """A line of text, one piece for each font that it needs: as a rule, one."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.text import Text
+
+    runs = written(mark.text).runs
+    widths = [_width(run, mark.size) for run in runs] if len(runs) > 1 else [0.0]
+    turn, down = math.radians(mark.angle), 0.36 * mark.size
+    along = -sum(widths) * {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
+    for run, width in zip(runs, widths, strict=True):
+        yield Text(
+            mark.x + down * math.sin(turn) + along * math.cos(turn),
+            mark.y + down * math.cos(turn) - along * math.sin(turn),
+            run.text,
+            color=mark.ink,
+            horizontalalignment=ALIGNED[mark.anchor] if len(runs) == 1 else "left",
+            verticalalignment="baseline",
+            rotation=mark.angle,
+            rotation_mode="anchor",
+            fontproperties=FontProperties(fname=run.font, size=mark.size),
+            parse_math=False,
+            usetex=False,
+        )
+        along += width
+
+
+def _width(run: Run, size: float) -> float:
+    """How far a run of text reaches."""
+    from matplotlib.font_manager import get_font
+
+    font = get_font(run.font)
+    font.set_size(size, 72)
+    font.set_text(run.text, 0.0)
+    return font.get_width_height()[0] / 64
+
+
+def _corners(box: Box) -> list[tuple[float, float]]:
+    left, top, right, bottom = box.room
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def _latin(text: str) -> str:
+    """The letters that the header of a PNG file can hold."""
+    return text.encode("latin-1", "replace").decode("latin-1")

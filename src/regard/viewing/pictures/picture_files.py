@@ -1,0 +1,129 @@
+"""Picture: what a view drew, for the terminal, for a notebook, and for files of every kind."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from rich.console import Console, ConsoleOptions, RenderableType
+
+from regard.errors import ArgumentError, message
+from regard.files.atomic_io import write_whole
+from regard.viewing.pictures.canvas import Paper, together
+from regard.viewing.pictures.svg_writer import svg_of
+from regard.viewing.terminal import Shown
+from regard.viewing.terminal_colors import clean
+
+__all__ = ["SUFFIXES", "Picture"]
+
+SUFFIXES = (".png", ".svg", ".pdf", ".gif")
+"""What the names of pictures may end in."""
+
+
+class Picture(Shown):
+    """One picture, or several that follow each other: print it, show it in a notebook, save it.
+
+    papers: what is drawn in files. terminal: the same for rich.print(). seconds: how long each paper is shown
+    where they move.
+
+    >>> from regard.viewing import matrix
+    >>> picture = matrix([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
+    >>> picture.svg().startswith("<svg")
+    True
+    """
+
+    def __init__(self, papers: Sequence[Paper], terminal: RenderableType, seconds: float = 1.0):
+        self.papers = together(list(papers)) if len(papers) > 1 else list(papers)
+        self.terminal, self.seconds = terminal, seconds
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is more than one paper."""
+        return len(self.papers) > 1
+
+    def save(self, path: str | Path) -> tuple[str, ...]:
+        """Write a file that ends in .png, .svg, .pdf or .gif, whole or not at all.
+
+        What moves is a GIF; as .png or .svg it is one file a paper, x-01.png and on. Gives what could not be
+        drawn, in words: characters that no font of this machine has, which the picture says as well.
+        """
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix not in SUFFIXES:
+            name = clean(path.name)
+            problem = (
+                f"{name!r} does not say what to draw" if not suffix else f"{name!r} is no kind of picture"
+            )
+            raise ArgumentError(
+                message("save()", problem, expected=f"a name ending in {', '.join(SUFFIXES)}")
+            )
+        if suffix == ".gif" or not self.moves:
+            write_whole(path, self._makers()[suffix]())
+        else:
+            digits = len(str(len(self.papers)))
+            for number, paper in enumerate(self.papers, 1):
+                one = Picture([paper], self.terminal)
+                write_whole(path.with_stem(f"{path.stem}-{number:0{digits}}"), one._makers()[suffix]())
+        return () if suffix == ".svg" else self.hints
+
+    def svg(self, title: str = "") -> str:
+        """The text of an SVG file: of the last paper where it moves. title: for whoever cannot see it."""
+        return svg_of(self.papers[-1], title)
+
+    def png(self) -> bytes:
+        """The bytes of a PNG file: of the last paper where it moves."""
+        from regard.viewing.pictures.matplotlib_writer import png_of
+
+        return png_of(self.papers[-1])
+
+    def pdf(self) -> bytes:
+        """The bytes of a PDF file: of the last paper where it moves."""
+        from regard.viewing.pictures.matplotlib_writer import pdf_of
+
+        return pdf_of(self.papers[-1])
+
+    def gif(self) -> bytes:
+        """The bytes of a GIF file, every paper a frame."""
+        from regard.viewing.pictures.matplotlib_writer import gif_of
+
+        return gif_of(self.papers, self.seconds)
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What PNG, PDF and GIF cannot show with the fonts of this machine; an SVG needs none of them."""
+        from regard.viewing.pictures.matplotlib_writer import hints
+
+        return hints(self.papers)
+
+    def __repr__(self) -> str:
+        first = self.papers[-1]
+        many = f"{len(self.papers)} frames" if self.moves else ""
+        return f"<Picture {first.title!r}: {'; '.join(filter(None, (many, first.about)))}>"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.terminal
+
+    def _makers(self) -> dict[str, Callable[[], bytes]]:
+        return {".png": self.png, ".svg": lambda: self.svg().encode(), ".pdf": self.pdf, ".gif": self.gif}
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _repr_png_(self) -> bytes | None:
+        return _tried(self.png)
+
+    def _repr_html_(self) -> str:
+        moving = _tried(self.gif) if self.moves else None
+        kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
+        data = base64.b64encode(drawn).decode()
+        return f'<img alt="{escape(self.papers[-1].title)}" src="data:image/{kind};base64,{data}">'
+
+
+def _tried(make: Callable[[], bytes]) -> bytes | None:
+    """What is made, or nothing where matplotlib is missing: a notebook has the SVG then."""
+    try:
+        return make()
+    except ArgumentError:
+        return None

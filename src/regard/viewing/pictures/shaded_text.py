@@ -1,0 +1,112 @@
+"""A sentence with shaded words: of one query, or of each in turn, how much every word of it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
+
+from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, shade, width_of
+from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.view_selection import Word, place_of
+from regard.viewing.terminal import Drawing
+from regard.viewing.terminal_colors import Shades, ramp
+
+__all__ = ["shaded", "shaded_line"]
+
+WIDE = 560.0
+"""Sentences are broken where they are wider, in points."""
+
+HIGH, PAD = 17.0, 4.0
+
+
+def shaded(
+    weights: Any,
+    rows: Sequence[object],
+    columns: Sequence[object],
+    title: str = "",
+    about: str = "",
+    *,
+    word: Word | None = None,
+) -> Picture:
+    """Draw the sentence of the keys once for each query, every word as dark as its weight, (T, S).
+
+    word: one query alone, by its number or as text.
+
+    >>> from regard.viewing import shaded
+    >>> print(shaded([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
+      a  나는 .90  고양이 .10
+    cat  나는  고양이 1.00
+    """
+    array, most = checked_weights("shaded()", weights, "TS", None)
+    check_words("shaded()", "rows", rows, array, axis=0)
+    check_words("shaded()", "columns", columns, array, axis=1)
+    places = range(len(rows)) if word is None else [place_of(word, list(map(str, rows)), "shaded()")]
+    queries, keys = [label(rows[place]) for place in places], [label(each) for each in columns]
+    paper = Paper(label(title, 90) or "A sentence with shaded words")
+    side = max((width_of(each, SIZE) for each in queries), default=0.0)
+    top = 0.0
+    for query, place in zip(queries, places, strict=True):
+        paper.words(side, top + HIGH / 2, query, anchor="end", ink=DARK if word is None else QUIET)
+        top += shaded_line(paper, side + 14, top, keys, array[place] / most) + 4
+    paper.scale(side + 14, top + 10, most)
+    paper.head(label(title, 90), label(about, 110))
+    paper.about = f"{len(queries)} times the same {len(keys)} words, each as dark as it was looked at"
+    chosen = array[list(places)]
+    return Picture([paper], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
+
+
+def shaded_line(
+    paper: Paper, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
+) -> float:
+    """Draw words one after another from here, broken where it gets too wide; gives the height taken."""
+    left, top = x, y
+    for word, level in zip(words, levels, strict=True):
+        width = round(width_of(word, SIZE) + 2 * PAD)
+        if left > x and left + width > x + WIDE:
+            left, top = x, top + HIGH + 2
+        paper.box(left, top, width, HIGH, shade(float(level)), round=3)
+        paper.words(left + width / 2, top + HIGH / 2, word, anchor="middle", ink=ink_on(float(level)))
+        left += width + 3
+    return top - y + HIGH
+
+
+@dataclass(frozen=True, eq=False)
+class Lines(Drawing):
+    """Shaded sentences in the terminal; without colours, words that were read say how much."""
+
+    weights: NDArray[numpy.float64]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    title: str
+    most: float
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        if self.title:
+            yield Text(self.title, "bold", no_wrap=False)
+        side = max([0, *map(cell_len, self.rows)])
+        for name, weights in zip(self.rows, self.weights, strict=True):
+            line, used = Text(" " * (side - cell_len(name)) + name + " "), side + 1
+            for word, weight in zip(self.columns, weights, strict=True):
+                said, style = self._shown(shades, word, float(weight))
+                if used > side + 1 and used + cell_len(said) > width:
+                    yield line
+                    line, used = Text(" " * (side + 1)), side + 1
+                line.append(said, style)
+                used += cell_len(said)
+            yield line
+
+    def _shown(self, shades: Shades, word: str, weight: float) -> tuple[str, Style]:
+        level = weight / self.most
+        if shades.colour:
+            return f" {word} ", Style(bgcolor=ramp(level), color="black" if level > 0.6 else "bright_white")
+        number = f" {weight:.2f}".replace(" 0.", " .") if weight >= 0.05 else ""
+        return f" {word}{number} ", Style()

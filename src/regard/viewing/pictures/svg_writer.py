@@ -1,0 +1,105 @@
+"""A paper as SVG: text stays text, to be found and copied; nothing is fetched, and nothing is run.
+
+The letters are those of whoever looks at it, so that every script, every emoji and every direction of
+writing comes out as their browser draws it, and the same picture is the same file on every machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from html import escape
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.viewing.pictures.canvas import Box, Curve, Mark, Paper, Raster, Words
+from regard.viewing.pictures.colors import WHITE
+
+__all__ = ["png_of", "svg_of"]
+
+FONTS = (
+    "'DejaVu Sans', Verdana, 'Noto Sans', 'Noto Sans CJK KR', 'Noto Sans KR', 'Apple SD Gothic Neo', "
+    "'Malgun Gothic', 'Hiragino Sans', 'Yu Gothic', 'PingFang SC', 'Microsoft YaHei', sans-serif"
+)
+SMALL = 1 << 14
+"""Images of fewer bytes than these are not compressed: zlib's answer differs from machine to machine."""
+
+_NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def svg_of(paper: Paper, title: str = "") -> str:
+    """The text of an SVG file; title: what a reader who cannot see it is told, the paper's unless given.
+
+    >>> from regard.viewing.pictures.canvas import Paper
+    >>> paper = Paper("One word")
+    >>> paper.words(0, 0, "<cat>")
+    >>> "&lt;cat&gt;" in svg_of(paper)
+    True
+    """
+    width, height = (f"{size:g}" for size in paper.size)
+    about = f"<desc>{_text(paper.about)}</desc>\n" if paper.about else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" font-family="{FONTS}">\n'
+        f"<title>{_text(title or paper.title)}</title>\n{about}"
+        f'<rect width="100%" height="100%" fill="{WHITE}"/>\n'
+        + "".join(f"{tag}\n" for mark in paper.placed for tag in _tags(mark))
+        + "</svg>\n"
+    )
+
+
+def png_of(pixels: NDArray[numpy.uint8]) -> bytes:
+    """An image (h, w, 3) as a PNG file, without any library.
+
+    >>> import numpy
+    >>> png_of(numpy.zeros((1, 1, 3), numpy.uint8))[:4]
+    b'\\x89PNG'
+    """
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in numpy.ascontiguousarray(pixels))
+    level = 0 if len(rows) < SMALL else 9
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, level)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+
+
+def _tags(mark: Mark) -> Iterator[str]:
+    if isinstance(mark, Box):
+        place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
+        corner = f' rx="{_n(mark.round)}"' if mark.round else ""
+        edge = f' stroke="{mark.edge}"' if mark.edge else ""
+        yield f'<rect {place} fill="{mark.fill}"{corner}{edge}/>'
+    elif isinstance(mark, Words):
+        anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
+        turned = f' transform="rotate({_n(-mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
+        # y is the middle of small letters, whatever a viewer thinks of dominant-baseline.
+        place = f'x="{_n(mark.x)}" y="{_n(mark.y + 0.36 * mark.size)}" font-size="{_n(mark.size)}"'
+        yield f'<text {place} fill="{mark.ink}"{anchor}{turned}>{_text(mark.text)}</text>'
+    elif isinstance(mark, Curve):
+        (x, y), *rest = mark.points
+        path = f"M{_n(x)} {_n(y)}C" + " ".join(f"{_n(left)} {_n(top)}" for left, top in rest)
+        opacity = "" if mark.opacity == 1 else f' stroke-opacity="{mark.opacity:.2f}"'
+        yield (
+            f'<path d="{path}" fill="none" stroke="{mark.ink}" stroke-width="{_n(mark.width)}"{opacity} '
+            'stroke-linecap="round"/>'
+        )
+    elif isinstance(mark, Raster):
+        place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
+        drawn = "" if mark.smooth else ' style="image-rendering:pixelated"'
+        data = base64.b64encode(png_of(mark.pixels)).decode()
+        yield f'<image {place} preserveAspectRatio="none"{drawn} href="data:image/png;base64,{data}"/>'
+
+
+def _n(number: float) -> str:
+    return f"{round(number, 2) + 0.0:g}"
+
+
+def _text(text: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", text))

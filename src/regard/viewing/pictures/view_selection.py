@@ -1,0 +1,176 @@
+"""Choosing: which sites, heads and words of what was seen are drawn."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.viewing.seen import Seen, Site
+from regard.viewing.terminal_colors import clean
+from regard.viewing.word_groups import SPACE, grouped
+
+__all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
+
+Word = int | str
+
+_COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
+"""A word and which of its occurrences is meant."""
+
+_INTEGER = re.compile(r"-?\d+")
+
+
+class Chosen(NamedTuple):
+    """Weights (T, S) of one place, or of several taken together, with their words and what to call them."""
+
+    weights: NDArray[numpy.float64]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    about: str
+    kind: str
+
+
+def matching(seen: Seen, site: str | None = None) -> list[Site]:
+    """The sites of this name, with * as wildcard; those that look at the source unless given.
+
+    >>> from regard.viewing import Seen, Site
+    >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
+    >>> [each.name for each in matching(seen, "*cross")]
+    ['decoder.cross']
+    """
+    if not seen.sites:
+        problem = "nothing was looked at: the model has no attention, or none was kept"
+        raise ArgumentError(message("picture()", problem, hint="bahdanau, luong and transformer have some"))
+    names = [each.name for each in seen.sites]
+    if site is None:
+        crossing = [each for each in seen.sites if each.kind == "cross"]
+        return crossing or [each for each in seen.sites if each.kind == seen.sites[-1].kind]
+    found = [each for each in seen.sites if fnmatch.fnmatchcase(each.name, site)]
+    if not found:
+        raise UnknownName("site", clean(site), names)
+    return found
+
+
+def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
+    """The mean of the sites of this name and of their heads, or of one head of theirs."""
+    sites = matching(seen, site)
+    first = sites[0]
+    for other in sites[1:]:
+        if other.rows != first.rows or other.columns != first.columns:
+            problem = f"{first.name} and {other.name} do not look from the same words at the same words"
+            raise ArgumentError(message("picture()", problem, hint=f"site={first.name!r} alone"))
+    weights = numpy.stack([_of_head(each, head) for each in sites]).astype(numpy.float64).mean(0)
+    return Chosen(weights, first.rows, first.columns, _about(sites, head), first.kind)
+
+
+def place_of(
+    word: Word, words: Sequence[str], call: str = "picture()", side: str = "", others: Sequence[str] = ()
+) -> int:
+    """The index of a word, given as text or as its number from 0 on (from the end below 0).
+
+    Text is a word or a subword piece, with or without the mark of its space; the first of several unless
+    `word:2` asks for the second. Punctuation around words need not be given. Text that is no word here and is
+    a number is taken as one. side: "source" or "target", for the error; others: the words of the other side.
+
+    >>> words = ["▁a", "▁cat", "▁a"]
+    >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
+    (1, 2, 0, 2)
+    """
+    for spelled in (words, list(map(_bare, words))) if isinstance(word, str) else ():
+        found = _found(str(word), spelled, call)
+        if found is not None:
+            return found
+    try:
+        number = int(word)
+    except ValueError:
+        raise _unknown(str(word), words, side, others) from None
+    if not -len(words) <= number < len(words):
+        expected = f"0 to {len(words) - 1}, or a word: {', '.join(clean(_plain(each)) for each in words)}"
+        problem = f"there is no {side} word {number}".replace("  ", " ")
+        raise ArgumentError(message(call, problem, expected=expected))
+    return number % len(words)
+
+
+def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int]:
+    """The rows of a site that a word is made of; words: those that its rows spell, in their order.
+
+    Text is a word or else a piece; a number is that of a row.
+    """
+    if not isinstance(word, str):
+        return [place_of(word, site.rows, call)]
+    groups = grouped(site.row_words or range(len(site.rows)))
+    pieces = [[place] for place in range(len(site.rows))]
+    for spelled, rows in ((words, groups), (site.rows, pieces), (list(map(_bare, words)), groups)):
+        found = _found(word, spelled, call)
+        if found is not None:
+            return rows[found]
+    if not _INTEGER.fullmatch(word):
+        raise _unknown(word, words, "source" if site.kind == "encoder" else "target", site.columns)
+    return [place_of(word, site.rows, call)]
+
+
+def _found(word: str, words: Sequence[str], call: str) -> int | None:
+    """The index of a word given as text, or as word:2 for the second of its kind; None if not found."""
+    places = _places(word, words)
+    if places:
+        return places[0]
+    counted = _COUNTED.fullmatch(word)
+    places = _places(counted[1], words) if counted else []
+    if not counted or not places:
+        return None
+    count = int(counted[2])
+    if not 1 <= count <= len(places):
+        problem = f"the word {clean(counted[1])!r} occurs {len(places)} times, not {count}"
+        raise ArgumentError(message(call, problem, expected=f"1 to {len(places)} after the colon"))
+    return places[count - 1]
+
+
+def _places(word: str, words: Sequence[str]) -> list[int]:
+    """The indices of this text among words; as it is, or else without the mark of a space."""
+    exact = [place for place, each in enumerate(words) if each == word]
+    return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
+
+
+def _plain(piece: str) -> str:
+    return piece.replace(SPACE, " ").strip() or piece
+
+
+def _bare(word: str) -> str:
+    """A word without the punctuation around it; as it is where it is nothing else."""
+    return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
+
+
+def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
+    """The error for a word that is not among `words`; a hint if it is one of the other side."""
+    hint = ""
+    if side and _found(word, list(map(_bare, map(_plain, others))), "") is not None:
+        other = "target" if side == "source" else "source"
+        hint = f"{clean(word)!r} is a {other} word; here a {side} word is expected"
+    kind = f"{side} word" if side else "word"
+    return UnknownName(kind, clean(word), {clean(_plain(each)) for each in words}, hint=hint)
+
+
+def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:
+    if head is None:
+        return site.weights.mean(0)
+    if not 0 <= head < site.heads:
+        expected = f"0 to {site.heads - 1}" if site.heads > 1 else "0: it has one"
+        raise ArgumentError(message("picture()", f"{site.name} has no head {head}", expected=expected))
+    return site.weights[head]
+
+
+def _about(sites: Sequence[Site], head: int | None) -> str:
+    """What the weights are, in a few words."""
+    heads = sites[0].heads
+    which = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else ""
+    name = (
+        sites[0].name
+        if len(sites) == 1
+        else f"mean of {len(sites)} sites, {sites[0].name} to {sites[-1].name}"
+    )
+    return ", ".join(filter(None, (name, which)))

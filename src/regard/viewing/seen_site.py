@@ -1,0 +1,162 @@
+"""Site: one place of attention, as arrays and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.errors import ArgumentError, message
+from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.word_groups import grouped, joined, spelled_or_space
+
+__all__ = ["Site", "firsts", "real", "spelled_words", "taken", "word_numbers"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Site:
+    """One place of attention: how much each query, down, looked at each key, across.
+
+    name: "decoder.cross", "encoder.0.self". weights: (H, T, S), or (T, S) where there are no heads. rows: the
+    T queries as text. columns: the S keys. values: (H, S), the norms of the values, where they are known.
+    row_words, column_words: the number of the word that each is a piece of, -1 for none; found from the
+    sentence where they are not given.
+
+    >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
+    Site('decoder.cross', H=1 T=1 S=2)
+    """
+
+    name: str
+    weights: NDArray[numpy.float32]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: NDArray[numpy.float32] | None = None
+    row_words: tuple[int, ...] | None = None
+    column_words: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        call, weights = f"Site({self.name!r})", _array(self.weights)
+        weights = weights[None] if weights.ndim == 2 else weights
+        # What is plainly right, as almost all is, is not copied to be checked.
+        plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
+        if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
+            weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
+        if not len(weights):
+            raise ArgumentError(message(call, "weights are of no head", expected="(H, T, S), H at least 1"))
+        for name, axis in (("rows", 0), ("columns", 1)):
+            check_words(call, name, getattr(self, name), weights[0], axis=axis)
+            self._set(name, tuple(map(str, getattr(self, name))))
+        self._set("weights", weights)
+        if self.values is not None:
+            values = _array(self.values).astype(numpy.float32)
+            if values.shape != weights.shape[::2]:
+                expected = f"(H, S) = {weights.shape[::2]}"
+                raise ArgumentError(message(call, f"values are of sizes {values.shape}", expected=expected))
+            self._set("values", values)
+        for name, words in (("row_words", self.rows), ("column_words", self.columns)):
+            numbers = getattr(self, name)
+            if numbers is not None:
+                self._set(name, word_numbers(call, name, numbers, len(words)))
+
+    def __repr__(self) -> str:
+        heads, rows, columns = self.weights.shape
+        return f"Site({self.name!r}, H={heads} T={rows} S={columns})"
+
+    @property
+    def heads(self) -> int:
+        """How many heads look here, 1 where there are none."""
+        return len(self.weights)
+
+    @property
+    def kind(self) -> str:
+        """Who looks at what: "cross", "encoder" or "decoder"."""
+        return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
+
+    def words(self) -> Site:
+        """The same with pieces joined to words; see `Seen.words`."""
+        row_words, column_words = self._numbers
+        rows, columns = grouped(row_words), grouped(column_words)
+        sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
+        lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
+        return Site(
+            self.name,
+            sums / lengths[:, None],
+            spelled_words(self.rows, rows),
+            spelled_words(self.columns, columns),
+            row_words=firsts(row_words, rows),
+            column_words=firsts(column_words, columns),
+        )
+
+    def without_specials(self, renormalise: bool) -> Site:
+        """The same without what belongs to no word; see `Seen.without_specials`."""
+        row_words, column_words = self._numbers
+        rows, columns = real(row_words), real(column_words)
+        before = self.weights[:, rows]
+        weights = before[..., columns]
+        if renormalise:
+            sums = weights.sum(-1, keepdims=True)
+            weights = numpy.divide(
+                weights * before.sum(-1, keepdims=True), sums, out=numpy.zeros_like(weights), where=sums != 0
+            )
+        return Site(
+            self.name,
+            weights,
+            taken(self.rows, rows),
+            taken(self.columns, columns),
+            None if self.values is None else self.values[:, columns],
+            taken(row_words, rows),
+            taken(column_words, columns),
+        )
+
+    def weighted_by_values(self) -> Site:
+        """The same with each weight multiplied by the norm of the value it read."""
+        if self.values is None:
+            problem = "the values that were read here are not known"
+            hint = "values are known of pieces: weighted_by_values() comes before words()"
+            raise ArgumentError(message(f"{self.name}.weighted_by_values()", problem, hint=hint))
+        return replace(self, weights=self.weights * self.values[:, None], values=None)
+
+    @property
+    def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The words that rows and columns are of; each is its own where nothing is known."""
+        rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
+        return self.row_words or rows, self.column_words or columns
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+def word_numbers(call: str, name: str, given: Sequence[int], size: int) -> tuple[int, ...]:
+    """The number of the word of each piece, as many as there are pieces."""
+    numbers = tuple(map(int, given))
+    if len(numbers) != size:
+        raise ArgumentError(message(call, f"{name} are {len(numbers)} numbers", expected=f"{size}"))
+    return numbers
+
+
+def real(numbers: Sequence[int]) -> list[int]:
+    """The places of what belongs to a word."""
+    return [place for place, number in enumerate(numbers) if number >= 0]
+
+
+def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
+    """What is at these places."""
+    return tuple(items[place] for place in places)
+
+
+def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The number of each group, which all of it have."""
+    return tuple(numbers[group[0]] for group in groups)
+
+
+def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """What each group spells; a space by itself is ␣."""
+    return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
+
+
+def _array(given: Any) -> NDArray[Any]:
+    # A tensor is known by what it can do: torch is not needed to draw.
+    return numpy.asarray(given.detach().cpu().float().numpy() if hasattr(given, "detach") else given)

@@ -1,0 +1,114 @@
+"""The lock: one training per folder, released when its process ends, valid while the folder is in place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regard.errors import DataError
+from regard.files.folder_lock import FolderMoved, locked
+from tests.reading import ROOT
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from regard.files.folder_lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_training_is_told_who_the_first_is(tmp_path: Path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+            says = rf"{tmp_path.name}: a training is under way.*process {holder.pid}"
+            with pytest.raises(DataError, match=says), locked(tmp_path):
+                pass
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").read_text() == f"process {os.getpid()}\n"
+
+
+def test_it_is_free_again_after_an_error(tmp_path: Path):
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    with locked(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_a_released_lock_names_no_process(tmp_path: Path):
+    with locked(tmp_path):
+        pass
+    assert (tmp_path / ".lock").read_bytes() == b""
+
+
+def test_a_moved_folder_is_noticed_and_stays_locked(tmp_path: Path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    with locked(here) as lock:
+        lock.check()
+        here.rename(there)
+        with pytest.raises(FolderMoved, match=str(there)) as caught:
+            lock.check()
+        assert caught.value.place == there
+        with pytest.raises(DataError, match=str(os.getpid())), locked(there):
+            pass
+        here.mkdir()
+        with locked(here) as another:  # a new folder of the old name is free
+            another.check()
+            with pytest.raises(FolderMoved) as caught:
+                lock.check()
+            assert caught.value.place == there
+    with locked(there):
+        pass
+
+
+def test_a_removed_folder_is_noticed(tmp_path: Path):
+    here = tmp_path / "here"
+    here.mkdir()
+    with locked(here) as lock:
+        shutil.rmtree(here)
+        with pytest.raises(FolderMoved, match="removed") as caught:
+            lock.check()
+        here.mkdir()
+        with pytest.raises(FolderMoved, match="replaced") as again:
+            lock.check()
+    assert caught.value.place is again.value.place is None
+    assert list(here.iterdir()) == []
+
+
+def test_a_removed_lock_file_is_written_and_locked_again(tmp_path: Path):
+    with locked(tmp_path) as lock:
+        (tmp_path / ".lock").unlink()
+        lock.check()
+        assert (tmp_path / ".lock").read_text() == f"process {os.getpid()}\n"
+        with pytest.raises(DataError), locked(tmp_path):
+            pass
+        (tmp_path / ".lock").unlink()
+        with locked(tmp_path), pytest.raises(DataError, match=str(os.getpid())):
+            lock.check()
+        lock.check()
+
+
+def test_a_link_as_lock_file_is_not_followed(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(DataError, match=r"\.lock"), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+    (tmp_path / "run" / ".lock").unlink()
+    os.mkfifo(tmp_path / "run" / ".lock")
+    with pytest.raises(DataError, match=r"\.lock"), locked(tmp_path / "run"):
+        pass

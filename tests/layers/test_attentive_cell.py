@@ -1,0 +1,99 @@
+"""A cell that attends along a sequence: the same as step by step, and so are all its gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.data.batch import Batch
+from regard.layers.attentive_cell import attend_along
+from regard.layers.gated_cell import GatedCell
+from regard.models import build_model
+from regard.models.bahdanau import Bahdanau
+from regard.training.losses import cross_entropy
+
+
+def step_by_step(
+    cell: GatedCell, gates: Tensor, state: Tensor, memory: regard.Memory, site: str
+) -> tuple[Tensor, Tensor]:
+    states, contexts = [], []
+    for t in range(gates.shape[1]):
+        contexts.append(regard.attention(state[:, None], memory).output[:, 0])
+        state = cell(gates[:, t], state, contexts[-1])
+        states.append(state)
+    return torch.stack(states, 1), torch.stack(contexts, 1)
+
+
+@pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_along_is_step_by_step(steps: int, lengths: list[int] | None):
+    torch.manual_seed(0)
+    cell = GatedCell(input_size=3, width=4, context_size=5).double()
+    score = regard.Additive(4, 5, hidden=6).double()
+    source = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True)
+    inputs = torch.randn(3, steps, 3, dtype=torch.float64, requires_grad=True)
+    first = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    found = []
+    for run in (step_by_step, attend_along):
+        mask = None if lengths is None else regard.padding(torch.tensor(lengths))
+        memory = regard.prepare(source, score=score, mask=mask)
+        states, contexts = run(cell, cell.gates(inputs), first, memory, "here")
+        wanted = states.square().sum() + contexts.sin().sum()
+        leaves = [source, inputs, first, *cell.parameters(), *score.parameters()]
+        found.append([states, contexts, *torch.autograd.grad(wanted, leaves)])
+    for plain, along in zip(*found, strict=True):
+        torch.testing.assert_close(along, plain, rtol=0, atol=1e-12)
+
+
+def test_half_precision_is_as_close_as_step_by_step():
+    """Against float64, both under autocast: at most twice the error of the loop, plus a rounding step."""
+    torch.manual_seed(0)
+    cell, score = GatedCell(6, 8, context_size=10), regard.Additive(8, 10)
+    source, inputs, first = torch.randn(4, 9, 10), torch.randn(4, 12, 6), torch.randn(4, 8)
+    found = []
+    for run, kind in ((step_by_step, torch.float64), (step_by_step, None), (attend_along, None)):
+        cell.double() if kind else cell.float()
+        score.double() if kind else score.float()
+        dtype = kind or torch.float32
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind is None):
+            memory = regard.prepare(source.to(dtype), score=score)
+            gates = cell.gates(inputs.to(dtype))
+            states, contexts = run(cell, gates, first.to(gates.dtype), memory, "")
+        wanted = states.double().square().sum() + contexts.double().sin().sum()
+        gradients = torch.autograd.grad(wanted, [*cell.parameters(), *score.parameters()])
+        found.append([each.detach().double() for each in (states, contexts, *gradients)])
+    for oracle, plain, along in zip(*found, strict=True):
+        error, allowed = ((each - oracle).norm().item() for each in (along, plain))
+        assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps * oracle.norm().item()
+
+
+def test_its_gradient_is_not_differentiated_again():
+    cell, score = GatedCell(3, 4, context_size=5), regard.Additive(4, 5)
+    memory = regard.prepare(torch.randn(2, 6, 5), score=score)
+    states, _ = attend_along(cell, cell.gates(torch.randn(2, 3, 3)), torch.zeros(2, 4), memory, "")
+    (gradient,) = torch.autograd.grad(states.square().sum(), [score.vector], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("encoder", ["gru", "paper"])
+def test_a_model_that_learns_along_learns_the_same(encoder: str, monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    model = build_model("bahdanau", 9, 9, width=6, embedding=5, hidden=7, encoder=encoder).double().train()
+    batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
+    found = []
+    for alone in (False, True):
+        monkeypatch.setattr(Bahdanau, "_alone", lambda *_, alone=alone: alone)
+        total, _ = cross_entropy(model(batch), batch.labels, 0.1)
+        found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
+    for plain, along in zip(*found, strict=True):
+        torch.testing.assert_close(along, plain, rtol=1e-6, atol=1e-12)
+
+
+def test_the_encoder_of_the_paper_takes_half_precision():
+    model = build_model("bahdanau", 9, 9, width=6, encoder="paper")
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(Batch.collate([[4, 5, 6], [7]], [[8, 4], [5]]))
+    assert logits.isfinite().all()

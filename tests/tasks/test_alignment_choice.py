@@ -1,0 +1,106 @@
+"""Where a run is aligned is kept beside it and read back; two directions are joined with their weights."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from regard.decoding import Choice, Translator, align
+from regard.errors import ArgumentError, DataError
+from regard.evaluation import Links
+from regard.models import build_model
+from regard.tasks.translation.alignment_choice import (
+    choose_by_agreement,
+    choose_by_links,
+    join_directions,
+    read_choice,
+    write_choice,
+)
+from tests.decoding.toys import Spaced
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice("decoder.5.cross", 7), Choice("*", None, shifted=True)])
+def test_a_choice_is_read_as_it_was_written(tmp_path, choice):
+    assert read_choice(tmp_path) is None
+    write_choice(tmp_path, Choice("another"))
+    write_choice(tmp_path, choice, "by the links of 개발.links")
+    assert read_choice(tmp_path) == choice
+    assert [path.name for path in tmp_path.iterdir()] == ["alignment.json"]
+    assert json.loads((tmp_path / "alignment.json").read_bytes())["why"] == "by the links of 개발.links"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"3",
+        b'{"site": "x"}',
+        b'{"site": 3, "head": null, "shifted": true}',
+        b'{"site": "x", "head": -1, "shifted": true}',
+        b'{"site": "x", "head": true, "shifted": true}',
+        b'{"site": "x", "head": 1.5, "shifted": true}',
+        b'{"site": "x", "head": null, "shifted": 1}',
+    ],
+)
+def test_what_is_no_choice_is_refused(tmp_path, written):
+    (tmp_path / "alignment.json").write_bytes(written)
+    with pytest.raises(DataError, match=r"(?s)alignment.json: this does not say where to align.*remove it"):
+        read_choice(tmp_path)
+
+
+def test_a_choice_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(DataError, match=r"alignment.json could not be written"):
+        write_choice(tmp_path / "nowhere", Choice())
+
+
+def translator(name: str, **options: object) -> Translator:
+    torch.manual_seed(0)
+    model = build_model(name, 30, 30, width=8)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)  # far from uniform, so that each step looks elsewhere
+    return Translator(model, Spaced(size=30), Spaced(size=30), **options)
+
+
+def test_choosing_needs_a_model_that_looks_and_a_translator_that_keeps_it():
+    for maker in (lambda: translator("bahdanau", look=None), lambda: translator("seq2seq")):
+        with pytest.raises(ArgumentError, match=r"the translator looks at None|nothing to choose"):
+            choose_by_links(maker(), ["ab"], ["ab"], [Links(frozenset())])
+        with pytest.raises(ArgumentError, match=r"the translator looks at None|nothing to choose"):
+            choose_by_agreement(translator("bahdanau"), maker(), ["ab"], ["ab"])
+
+
+def test_what_is_chosen_is_what_aligns_best():
+    model = translator("bahdanau")
+    sources, targets = ["a b c", "d e", "f g h i j"], ["c b a", "x y", "p q"]
+    later = Translator(model.model, Spaced(size=30), Spaced(size=30), alignment=Choice(shifted=True))
+    gold = [Links(frozenset(each.links)) for each in later.align(sources, targets)]
+    ranked = choose_by_links(model, sources, targets, gold)
+    assert [choice for choice, _ in ranked] == [
+        Choice("decoder.cross", shifted=True),
+        Choice("decoder.cross"),
+    ]
+    assert ranked[0][1].error_rate == 0 < ranked[1][1].error_rate
+
+
+def test_the_weight_of_a_link_is_the_mean_of_both_directions():
+    """Rows are the words that a model says: target words forward, source words backward."""
+    forward = align(torch.tensor([[0.8, 0.2], [0.4, 0.6]]), [0, 1], [0, 1])
+    backward = align(torch.tensor([[0.5, 0.5], [0.1, 0.9]]), [0, 1], [0, 1])
+    assert join_directions(forward, backward, "intersection") == [
+        (0, 0, pytest.approx(0.65)),
+        (1, 1, pytest.approx(0.75)),
+    ]
+    above = join_directions(forward, backward, "union", threshold=0.45)
+    assert above == [(0, 0, pytest.approx(0.65)), (0, 1, pytest.approx(0.45)), (1, 1, pytest.approx(0.75))]
+
+
+def test_where_one_model_read_less_of_a_pair_the_other_still_counts():
+    forward = align(torch.tensor([[0.8, 0.2], [0.4, 0.6]]), [0, 1], [0, 1])
+    backward = align(torch.tensor([[1.0]]), [0], [0])
+    found = join_directions(forward, backward, "grow-diag-final-and")
+    assert found == [(0, 0, pytest.approx(0.9)), (1, 1, pytest.approx(0.3))]

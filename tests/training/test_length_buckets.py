@@ -1,0 +1,73 @@
+"""Shapes: batches of a few sizes, and what was added to make them so costs nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.data import Batches, EncodedPairs
+from regard.data.batch import Batch
+from regard.models import build_model
+from regard.training.length_buckets import Shapes
+from regard.training.losses import cross_entropy
+
+
+def pairs(count: int, longest: int) -> EncodedPairs:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, longest + 1, (count, 2), generator=generator).tolist()
+    return EncodedPairs.in_memory(
+        [[4] * source for source, _ in lengths], [[5] * target for _, target in lengths]
+    )
+
+
+@pytest.mark.parametrize("longest", [1, 8, 9, 33, 100, 257, 1000])
+def test_lengths_reach_as_far_as_they_must(longest: int):
+    lengths = Shapes(1024, longest).lengths
+    assert list(lengths) == sorted(set(lengths))
+    assert lengths[-1] >= longest and (len(lengths) == 1 or lengths[-2] < longest)
+    assert all(length % 8 == 0 for length in lengths)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_an_epoch_has_a_shape_for_each_length_and_hardly_more(world: int):
+    shapes = Shapes(tokens=500, longest=61)
+    for rank in range(world):
+        batches = Batches(pairs(3000, 60), 500, rounded=shapes.lengths, rank=rank, world=world)
+        seen = set()
+        for batch in batches.epoch(0):
+            filled = shapes.filled(batch)
+            seen.add((filled.source.shape, filled.target.shape))
+            assert world > 1 or filled.source.numel() < 500 + filled.source.shape[1]
+        assert len(seen) <= len(shapes.lengths) + (world > 1)
+        assert len(seen) <= shapes.most
+
+
+def test_batches_that_grew_after_they_were_planned_have_few_shapes_too():
+    shapes = Shapes(tokens=500, longest=61)
+    seen = set()
+    for batch in Batches(pairs(3000, 40), 500, rounded=shapes.lengths).epoch(0):
+        longer = Batch.collate(
+            [[4] * int(length * 1.4) for length in batch.source_lengths],
+            [[5] * int(length * 1.4) for length in batch.target_lengths],
+        )
+        seen.add(shapes.filled(longer).source.shape)
+    assert len(seen) <= shapes.most
+
+
+def test_the_budget_is_kept_by_the_lengths_that_batches_are_padded_to():
+    data = EncodedPairs.in_memory([[4] * 8] * 100, [[5] * 8] * 100)  # 9 with EOS, padded to 16
+    assert max(len(batch) for batch in Batches(data, 160).epoch(0)) == 17
+    assert max(len(batch) for batch in Batches(data, 160, rounded=(8, 16)).epoch(0)) == 10
+
+
+def test_what_is_added_costs_nothing():
+    torch.manual_seed(0)
+    model = build_model("transformer", 9, 9, size="tiny", dropout=0.0)
+    batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
+    filled = Shapes(tokens=64, longest=20).filled(batch)
+    assert filled.source.shape == (8, 8) and filled.target.shape == (8, 9)
+    assert int(filled.target_lengths.sum()) == int(batch.target_lengths.sum())
+    losses = [cross_entropy(model(each), each.labels, 0.1) for each in (batch, filled)]
+    torch.testing.assert_close(losses[0], losses[1])
+    gradients = [torch.autograd.grad(loss, model.target.weight)[0] for loss, _ in losses]
+    torch.testing.assert_close(*gradients)

@@ -1,0 +1,65 @@
+"""Speed: steps are timed without leaving anything, and fewer threads are used where they are faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training import step_speed
+from regard.training.settings import Training
+from regard.training.step_speed import StepTimer, fastest_threads
+from tests.training.toys import Toy
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """The number of threads is restored."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_timer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(step_speed, "SECONDS", 0.0)
+    timer = StepTimer(Toy(), Training(steps=5), torch.device("cpu"), tmp_path / "scratch")
+    assert timer.tokens_per_second() > 0 and timer.step() == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    task, now = Toy(), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    timer = StepTimer(task, Training(steps=5), torch.device("cpu"), tmp_path)
+
+    def passes(count: int) -> None:
+        now[0] += 9.0 if count == 2 else 0.25
+
+    task.on_loss = passes
+    monkeypatch.setattr(step_speed, "SECONDS", 10.0)
+    assert timer.tokens_per_second() == pytest.approx(4 / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("cost", "best"),
+    [
+        ({1: 8, 2: 4, 4: 2, 6: 1}, 6),
+        ({1: 1, 2: 500, 4: 500, 6: 500}, 1),
+        ({1: 4, 2: 2, 4: 2, 6: 3}, 2),
+        ({1: 1, 2: 0.99, 4: 2, 6: 2}, 1),
+    ],
+)
+def test_the_fastest_number_of_threads_is_set(
+    cost: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(step_speed, "operation_seconds", lambda: cost[torch.get_num_threads()])
+    assert fastest_threads(6) == best == torch.get_num_threads()
+
+
+def test_an_operation_is_timed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(step_speed, "TURN_SECONDS", 0.01)
+    assert 0 < step_speed.operation_seconds() <= 10

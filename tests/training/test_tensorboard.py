@@ -1,0 +1,91 @@
+"""The curves for TensorBoard: what is read back is what was told, and a failing disk ends nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from regard.errors import ArgumentError
+from regard.training.logs.log import Log
+from regard.training.logs.tensorboard import Board
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The curves of a folder, as TensorBoard would show them."""
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {name: [(each.step, each.value) for each in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def test_what_is_read_back_is_what_was_told(tmp_path: Path):
+    now = [0.0]
+    with Log(None, console=quiet(), board=tmp_path / "board", record=2, clock=lambda: now[0]) as log:
+        for step in range(1, 6):
+            now[0] += 1.0
+            log.step(step, loss=float(step), tokens=10, rate=0.25, norm=2.0, parts={"guided": 0.5})
+        log.evaluation(5, {"loss": 0.0, "bleu": 31.25})
+    assert curves(tmp_path / "board") == {
+        "training/loss": [(2, 1.5), (4, 3.5)],
+        "training/perplexity": [(2, pytest.approx(2.718281828**1.5)), (4, pytest.approx(2.718281828**3.5))],
+        "training/norm": [(2, 2.0), (4, 2.0)],
+        "training/guided": [(2, 0.5), (4, 0.5)],
+        "training/rate": [(2, 0.25), (4, 0.25)],
+        "training/tokens_per_second": [(2, 10.0), (4, 10.0)],
+        "evaluation/loss": [(5, 0.0)],
+        "evaluation/bleu": [(5, 31.25)],
+    }
+
+
+def test_a_resumed_run_shows_no_point_twice(tmp_path: Path):
+    first = Log(None, console=quiet(), board=tmp_path, record=1)
+    for step in range(1, 6):
+        first.step(step, loss=float(step), tokens=1, rate=0.5)
+    assert first.position() == 0  # which brings the points to the disk; then the run is killed
+    with Log(None, console=quiet(), board=tmp_path, record=1) as again:
+        for step in range(4, 7):
+            again.step(step, loss=float(step), tokens=1, rate=0.5)
+    assert curves(tmp_path)["training/loss"] == [(step, float(step)) for step in range(1, 7)]
+    first.__exit__()
+
+
+def test_losses_that_are_no_numbers_are_points_too(tmp_path: Path):
+    with Log(None, console=quiet(), board=tmp_path, record=1) as log:
+        log.step(1, loss=float("inf"), tokens=1, rate=0.5)
+        log.step(2, loss=float("nan"), tokens=0, rate=0.5)
+    found = curves(tmp_path)
+    assert found["training/loss"] == [(1, float("inf"))] and len(found["training/rate"]) == 2
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ArgumentError) as caught:
+        Log(None, console=quiet(), board=tmp_path / "board")
+    assert str(caught.value) == ('Log(board=...): TensorBoard is not installed\nhint: pip install ".[board]"')
+
+
+def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path):
+    (tmp_path / "board").write_text("a file stands where the folder should")
+    console = Console(file=io.StringIO(), width=500)
+    with Log(None, console=console, board=tmp_path / "board", record=1, every=100) as log:
+        log.evaluation(1, {"loss": 1.0})
+        log.evaluation(2, {"loss": 1.0})
+        assert log.position() == 0
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3 and lines[1].startswith("TensorBoard's files in board cannot be written: ")
+
+
+def test_nothing_is_made_before_the_first_point(tmp_path: Path):
+    board = Board(tmp_path / "board", print)
+    board.flush()
+    board.close()
+    assert not (tmp_path / "board").exists()
