@@ -116,7 +116,15 @@ def assert_as_exact(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor
             assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max() + small, f"number {at}"
 
 
-@pytest.mark.parametrize("name", TRIES)
+def slow(value: object) -> object:
+    """A parameter that runs in `make test-all` only: the interpreter takes seconds for each."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+QUICK = ("causal", "padding, a vector a head", "far key")
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in TRIES])
 def test_as_exact_as_plain_ones(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     one = TRIES[name]
     if one.chunks:
@@ -139,7 +147,7 @@ def test_explain_names_the_approximation_and_the_exact_backends():
     assert not regard.explain(*wide, score=Given(vector.float()), backend="fused").approximations
 
 
-@pytest.mark.parametrize("sizes", [(1.0, 1e-10), (0.0, 1e-36)])
+@pytest.mark.parametrize("sizes", [(1.0, 1e-10), slow((0.0, 1e-36))])
 def test_tiny_gradients_are_as_exact(sizes: tuple[float, float]):
     one = Try()
     doutput = doutputs(one) * torch.tensor(sizes)[:, None, None, None]
@@ -203,7 +211,9 @@ def test_every_channel_is_exact_within_rounding():
         assert (error[2:] < 2.0**-7).all(), at
 
 
-@pytest.mark.parametrize(("small", "chunks"), [(1e-12, False), (1e-20, True)])
+@pytest.mark.parametrize(
+    ("small", "chunks"), [(1e-12, False), pytest.param(1e-20, True, marks=pytest.mark.slow)]
+)
 def test_rows_with_small_gradients_keep_them(small: float, chunks: bool, request: pytest.FixtureRequest):
     if chunks:
         request.getfixturevalue("long")
@@ -222,7 +232,7 @@ def test_rows_with_small_gradients_keep_them(small: float, chunks: bool, request
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("number", [torch.inf, torch.nan])
+@pytest.mark.parametrize("number", [slow(torch.inf), torch.nan])
 def test_what_is_no_number_stays_in_its_sequence(number: float):
     one, doutput = Try(), doutputs(Try())
     doutput[0, 0, 3] = number
@@ -232,7 +242,7 @@ def test_what_is_no_number_stays_in_its_sequence(number: float):
     assert_as_exact(alone, one.tensors(), doutput, slice(1, None))
 
 
-@pytest.mark.parametrize("number", [torch.nan, -9.0])
+@pytest.mark.parametrize("number", [torch.nan, slow(-9.0)])
 def test_hidden_keys_do_not_change_a_bit(number: float):
     one = Try(regard.padding(torch.tensor([30, 35])))
     tensors, doutput = saturated(one), doutputs(one)

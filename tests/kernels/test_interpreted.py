@@ -17,8 +17,9 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
-def test_gradients_as_products_agree():
-    assert_passes_interpreted("interpreted_series.py")
+@pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_gradients_as_products_agree(part: str):
+    assert_passes_interpreted("interpreted_series.py", "-m", part)
 
 
 def test_cells_and_losses_agree():
