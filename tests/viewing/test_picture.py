@@ -21,7 +21,7 @@ from PIL import Image
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName, install_command
 from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, picture_files
-from regard.viewing.pictures.canvas import broken
+from regard.viewing.pictures.canvas import wrapped
 from regard.viewing.pictures.colors import width_of
 from regard.viewing.pictures.view_selection import place_of, rows_of
 from tests.browser.sentences import sentence
@@ -87,13 +87,13 @@ def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(v
         paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
         hints = {picture(seen, view).save(path) for path in paths}
         files = [sorted(tmp_path.glob(f"{name}*{suffix}")) for name in "ab"]
-        assert hints == {()} and len(files[0]) == len(drawn.papers)
+        assert hints == {()} and len(files[0]) == len(drawn.frames)
         for one, other in zip(*files, strict=True):
             assert one.read_bytes() == other.read_bytes()
         content = files[0][0].read_bytes()
         if suffix == ".png":
             width, height = pixels(content)
-            assert (width, height) == tuple(round(3 * size) for size in drawn.papers[0].size)
+            assert (width, height) == tuple(round(3 * size) for size in drawn.frames[0].size)
         elif suffix == ".pdf":
             assert content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
             assert b"CreationDate" not in content
@@ -109,15 +109,15 @@ def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(v
 def test_a_film_has_as_many_frames_as_steps(tmp_path):
     seen = transformer()
     film = picture(seen, "player")
-    assert len(film.papers) == len(SOURCE) + 2 * len(TARGET) + 1
-    assert len({paper.size for paper in film.papers}) == 1
+    assert len(film.frames) == len(SOURCE) + 2 * len(TARGET) + 1
+    assert len({frame.size for frame in film.frames}) == 1
     film.save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
     assert content == film.gif()
     with Image.open(io.BytesIO(content)) as opened:
-        assert opened.format == "GIF" and opened.n_frames == len(film.papers) and opened.info["loop"] == 0
+        assert opened.format == "GIF" and opened.n_frames == len(film.frames) and opened.info["loop"] == 0
     recurrent = Seen(seen.sites[2:3], SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1))
-    assert len(picture(recurrent, "player").papers) == len(SOURCE) + len(TARGET) + 1
+    assert len(picture(recurrent, "player").frames) == len(SOURCE) + len(TARGET) + 1
     still = picture(seen, "matrix")
     still.save(tmp_path / "still.gif")
     with Image.open(tmp_path / "still.gif") as opened:
@@ -196,7 +196,7 @@ def test_where_no_font_has_a_character_it_is_replaced_and_told(monkeypatch, tmp_
         assert "no font here draws Korean" in hint and "install fonts-noto-cjk" in hint
         assert fonts.written("고양이 cat").text == "▯▯▯ cat"
         width, height = pixels((tmp_path / "x.png").read_bytes())
-        assert width >= 3 * drawn.papers[0].size[0] and height > 3 * drawn.papers[0].size[1]
+        assert width >= 3 * drawn.frames[0].size[0] and height > 3 * drawn.frames[0].size[1]
         assert drawn.save(tmp_path / "x.svg") == () and "고양이" in (tmp_path / "x.svg").read_text("utf-8")
         emoji = matrix([[1.0]], ["\U0001f9a9"], ["x"])
         assert "U+1F9A9 flamingo" in emoji.hints[0] and "an SVG is drawn with the fonts" in emoji.hints[0]
@@ -332,7 +332,7 @@ def test_a_picture_says_what_it_is():
 def test_long_titles_and_notes_end_where_the_picture_does(view):
     told = "a note that goes on for much longer than the picture is wide " * 3
     plain, titled = (
-        picture(replace(transformer(), notes=(note,)), view, title=title).papers[0]
+        picture(replace(transformer(), notes=(note,)), view, title=title).frames[0]
         for note, title in (("", ""), (told, "고양이가 아주 많은 " * 9))
     )
     assert (
@@ -343,10 +343,10 @@ def test_long_titles_and_notes_end_where_the_picture_does(view):
 
 def test_titles_break_between_words_and_inside_those_that_are_too_wide():
     for text in ("one", "one two three four", "x" * 90, f"a {'y' * 70} b"):
-        lines = broken(text, 10, 100)
+        lines = wrapped(text, 10, 100)
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
         assert all(0 < width_of(line, 10) <= 100 for line in lines)
-    assert broken("", 10, 100) == [] and broken("고", 10, 1) == ["고"]
+    assert wrapped("", 10, 100) == [] and wrapped("고", 10, 1) == ["고"]
 
 
 def test_a_word_of_a_site_of_pieces_is_all_its_rows():

@@ -33,7 +33,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def marks(picture, kind):
-    return [mark for mark in picture.papers[0].marks if isinstance(mark, kind)]
+    return [mark for mark in picture.frames[0].marks if isinstance(mark, kind)]
 
 
 def lightness(colours: numpy.ndarray) -> numpy.ndarray:
@@ -53,15 +53,15 @@ def test_words_beside_a_matrix_of_thirty_by_thirty_do_not_touch():
     words = [f"word{number}" if number % 2 else "고양이로소이다" for number in range(30)]
     picture = matrix(numpy.eye(30), words, words)
     beside = [mark for mark in marks(picture, Words) if mark.anchor == "end"]
-    rooms = [mark.room for mark in beside]
-    assert len(rooms) == 30 and all(one[3] <= other[1] for one, other in pairwise(rooms))
+    bounds = [mark.bounds for mark in beside]
+    assert len(bounds) == 30 and all(one[3] <= other[1] for one, other in pairwise(bounds))
     slanted = [mark for mark in marks(picture, Words) if mark.angle]
     assert len(slanted) == 30
     # Lines of text that are slanted alike are as far apart as their starts are, across their direction.
     apart = (slanted[1].x - slanted[0].x) * numpy.sin(numpy.radians(slanted[0].angle))
     assert apart > slanted[0].size
-    wide = max(mark.room[2] for mark in marks(picture, Box))
-    assert min(mark.room[2] for mark in beside) <= 0 and wide == pytest.approx(30 * 18 - 1)
+    wide = max(mark.bounds[2] for mark in marks(picture, Box))
+    assert min(mark.bounds[2] for mark in beside) <= 0 and wide == pytest.approx(30 * 18 - 1)
 
 
 def test_a_long_matrix_is_one_image_and_names_some_of_its_words():
@@ -70,7 +70,7 @@ def test_a_long_matrix_is_one_image_and_names_some_of_its_words():
     (image,) = marks(picture, Raster)
     named = [mark for mark in marks(picture, Words) if mark.anchor == "end"]
     assert image.pixels.shape == (400, 400, 3) and 20 < len(named) < 100
-    assert max(picture.papers[0].size) < 1000
+    assert max(picture.frames[0].size) < 1000
 
 
 def test_cells_are_as_dark_as_their_weights_and_say_them():
@@ -126,7 +126,7 @@ def test_8192_tokens_are_drawn_from_the_largest_weights_alone():
     diagonal = image.pixels[numpy.arange(256), numpy.arange(256)]
     assert (diagonal == shades(numpy.array(1.0))).all()
     assert (
-        "8,192 by 8,192 tokens" in picture.papers[0].about and "from the largest of each row" in picture.svg()
+        "8,192 by 8,192 tokens" in picture.frames[0].about and "from the largest of each row" in picture.svg()
     )
 
 
@@ -172,15 +172,15 @@ def test_steps_of_learned_scores_are_given_and_what_may_not_be_seen_has_no_weigh
 
 def test_a_film_lights_up_what_each_word_reads():
     film = player(numpy.eye(3)[::-1], ["나는", "고양이", "."], ["x", "y", "z"])
-    for place, paper in enumerate(film.papers[:3]):
-        boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
+    for place, frame in enumerate(film.frames[:3]):
+        boxes = [mark for mark in frame.marks if isinstance(mark, Box) and mark.round]
         assert [box.edge == DARK for box in boxes[:3]] == [other == place for other in range(3)]
-        shown = [mark.text for mark in paper.marks if isinstance(mark, Words)]
+        shown = [mark.text for mark in frame.marks if isinstance(mark, Words)]
         assert [word in shown for word in ("나는", "고양이", ".")] == [other <= place for other in range(3)]
-    for step, paper in enumerate(film.papers[3:6]):
-        boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
+    for step, frame in enumerate(film.frames[3:6]):
+        boxes = [mark for mark in frame.marks if isinstance(mark, Box) and mark.round]
         assert [box.fill == shade(1.0) for box in boxes[:3]] == [place == 2 - step for place in range(3)]
-        shown = {mark.text for mark in paper.marks if isinstance(mark, Words)}
+        shown = {mark.text for mark in frame.marks if isinstance(mark, Words)}
         assert {"x", "y", "z"} & shown == {"x", "y", "z"} - set("xyz"[step + 1 :])
 
 
@@ -199,7 +199,7 @@ def test_a_story_and_a_tape_are_drawn_step_by_step():
     said = [mark.text for mark in marks(story, Words)]
     assert {"hop 1", "hop 2", "where?", "answer: home", ".90", ".80"} <= set(said)
     machine = tape(numpy.eye(200, 100), numpy.eye(200, 100))
-    assert len(marks(machine, Raster)) == 2 and max(machine.papers[0].size) < 800
+    assert len(marks(machine, Raster)) == 2 and max(machine.frames[0].size) < 800
     assert marks(tape(numpy.eye(4)), Words)[0].text == "read"
 
 

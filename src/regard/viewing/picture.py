@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.animation import player
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.head_grid import heads
 from regard.viewing.pictures.link_lines import lines
@@ -31,7 +31,7 @@ FEW, EVEN = 4, 1.5
 """Of so many keys on, weights are told to be even where none is more than so many times its share."""
 
 BETWEEN = 36.0
-"""Between matrices on one paper, in points."""
+"""Between matrices on one canvas, in points."""
 
 
 def picture(
@@ -71,8 +71,8 @@ def picture(
 def noted(drawn: Picture, *notes: str) -> Picture:
     """The picture with notes under it, in its files and in the terminal."""
     told = [label(note, 220) for note in notes]
-    for paper in drawn.papers:
-        paper.foot(*told)
+    for canvas in drawn.frames:
+        canvas.foot(*told)
     if told:
         drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in told))
     return drawn
@@ -132,14 +132,14 @@ def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
         hint = "a transformer does; of its translator, look='*' keeps all"
         raise ArgumentError(message("picture()", problem, hint=hint))
     drawn = [matrix(*_values(chosen(seen, pattern, head), "")) for pattern in patterns]
-    paper, left = Paper(label(title, 90) or "Self-attention"), 0.0
+    canvas, left = Canvas(label(title, 90) or "Self-attention"), 0.0
     for each in drawn:
-        room = each.papers[0].room
-        paper.put(each.papers[0], left - room[0], -room[1])
+        room = each.frames[0].bounds
+        canvas.put(each.frames[0], left - room[0], -room[1])
         left += room[2] - room[0] + BETWEEN
-    paper.head(label(title, 90))
-    paper.about = " and ".join(each.papers[0].about for each in drawn)
-    return Picture([paper], Group(*(each.terminal for each in drawn)))
+    canvas.head(label(title, 90))
+    canvas.about = " and ".join(each.frames[0].about for each in drawn)
+    return Picture([canvas], Group(*(each.terminal for each in drawn)))
 
 
 def _rollout(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:

@@ -1,1 +1,1 @@
-"""Pictures: views laid out as marks on paper, then written as SVG, PNG, PDF or GIF."""
+"""Pictures: views laid out as marks on canvas, then written as SVG, PNG, PDF or GIF."""

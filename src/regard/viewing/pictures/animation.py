@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, ink_on, label, shade, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, text_color_on, label, shade, width_of
 from regard.viewing.pictures.link_lines import Joined
 from regard.viewing.pictures.picture_files import Picture
 
@@ -46,7 +46,7 @@ def player(
     >>> import numpy
     >>> from regard.viewing import player
     >>> film = player(numpy.eye(2), ["나는", "고양이"], ["I", "cat"])
-    >>> len(film.papers)
+    >>> len(film.frames)
     5
     """
     top, bottom = [label(word) for word in source], [label(word) for word in target]
@@ -62,21 +62,21 @@ def player(
     if not top or not bottom:
         raise ArgumentError(message("player()", "a sentence without words has no film"))
     stage = _Stage(top, bottom, label(title, 90), arcs=reading is not None or past is not None)
-    papers = []
+    frames = []
     for place, word in enumerate(top):
         row = None if reading is None else numpy.asarray(reading)[place]
-        papers.append(stage.encoded(place, f"the source is read: {word}", row))
+        frames.append(stage.encoded(place, f"the source is read: {word}", row))
     for step, word in enumerate(bottom):
         if past is not None:
-            papers.append(
+            frames.append(
                 stage.frame(f"step {step + 1}: what was said is read", step, past=numpy.asarray(past)[step])
             )
         said = f"step {step + 1}: the source is read, and {word} is said"
-        papers.append(stage.frame(said, step, cross=numpy.asarray(cross)[step]))
-    papers.append(stage.frame("all of it, word by word", len(bottom), all_cross=numpy.asarray(cross)))
+        frames.append(stage.frame(said, step, cross=numpy.asarray(cross)[step]))
+    frames.append(stage.frame("all of it, word by word", len(bottom), all_cross=numpy.asarray(cross)))
     told = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
     heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture(papers, Group(*heading, told), SECONDS)
+    return Picture(frames, Group(*heading, told), SECONDS)
 
 
 class _Stage:
@@ -93,18 +93,18 @@ class _Stage:
                 left.append(left[-1] + width + APART)
         self.tops = (0.0, HIGH + BETWEEN)
 
-    def encoded(self, place: int, said: str, reading: Weights) -> Paper:
+    def encoded(self, place: int, said: str, reading: Weights) -> Canvas:
         """One frame of the reading: a source word with what it looks at, or with the words before it."""
-        paper = Paper(self.title or "A translation in the making", said)
+        canvas = Canvas(self.title or "A translation in the making", said)
         for other, word in enumerate(self.source):
             level = 0.0 if reading is None else float(reading[other])
             shown = word if reading is not None or other <= place else ""
-            self._word(paper, 0, other, shown, level, now=other == place)
+            self._word(canvas, 0, other, shown, level, now=other == place)
         for other in range(len(self.target)):
-            self._word(paper, 1, other, "", 0.0)
+            self._word(canvas, 1, other, "", 0.0)
         if reading is not None:
-            self._arcs(paper, 0, place, reading)
-        return self._told(paper, said)
+            self._arcs(canvas, 0, place, reading)
+        return self._told(canvas, said)
 
     def frame(
         self,
@@ -113,55 +113,55 @@ class _Stage:
         past: Weights = None,
         cross: Weights = None,
         all_cross: Weights = None,
-    ) -> Paper:
+    ) -> Canvas:
         """One frame of the writing: step is the target word that is being said."""
-        paper = Paper(self.title or "A translation in the making", said)
+        canvas = Canvas(self.title or "A translation in the making", said)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
         if all_cross is not None:
             for number, weights in enumerate(all_cross):
-                self._links(paper, number, weights, 0.55)
+                self._links(canvas, number, weights, 0.55)
         if cross is not None:
-            self._links(paper, step, cross, 0.9)
+            self._links(canvas, step, cross, 0.9)
         for place, word in enumerate(self.source):
-            self._word(paper, 0, place, word, float(levels[place]))
+            self._word(canvas, 0, place, word, float(levels[place]))
         for place in range(len(self.target)):
             shown = self.target[place] if place < step or (place == step and past is None) else ""
             level = float(past[place]) if past is not None and place < step else 0.0
-            self._word(paper, 1, place, shown, level, now=place == step)
+            self._word(canvas, 1, place, shown, level, now=place == step)
         if past is not None:
-            self._arcs(paper, 1, step, past)
-        return self._told(paper, said)
+            self._arcs(canvas, 1, step, past)
+        return self._told(canvas, said)
 
-    def _told(self, paper: Paper, said: str) -> Paper:
+    def _told(self, canvas: Canvas, said: str) -> Canvas:
         """A frame with its words above it, on the same ground as every other."""
-        self._room(paper)
-        paper.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, said, 9, ink=QUIET)
-        paper.head(self.title)
-        return paper
+        self._room(canvas)
+        canvas.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, said, 9, color=QUIET)
+        canvas.head(self.title)
+        return canvas
 
-    def _word(self, paper: Paper, side: int, place: int, word: str, level: float, now: bool = False) -> None:
+    def _word(self, canvas: Canvas, side: int, place: int, word: str, level: float, now: bool = False) -> None:
         left, width, top = self.left[side][place], self.widths[side][place], self.tops[side]
-        paper.box(left, top, width, HIGH, shade(level), edge=DARK if now else FAINT, round=4)
-        paper.words(left + width / 2, top + HIGH / 2, word, anchor="middle", ink=ink_on(level))
+        canvas.box(left, top, width, HIGH, shade(level), edge=DARK if now else FAINT, round=4)
+        canvas.words(left + width / 2, top + HIGH / 2, word, anchor="middle", color=text_color_on(level))
 
     def _middle(self, side: int, place: int) -> float:
         return self.left[side][place] + self.widths[side][place] / 2
 
-    def _links(self, paper: Paper, step: int, weights: NDArray[numpy.floating], most: float) -> None:
+    def _links(self, canvas: Canvas, step: int, weights: NDArray[numpy.floating], most: float) -> None:
         start, end = self.tops[0] + HIGH, self.tops[1]
         bend = (end - start) * 0.45
         for place, weight in enumerate(weights):
             if weight >= FAINTEST:
                 above, below = self._middle(0, place), self._middle(1, step)
                 points = ((above, start), (above, start + bend), (below, end - bend), (below, end))
-                paper.curve(
+                canvas.curve(
                     points,
-                    ink=LINK,
+                    color=LINK,
                     width=0.5 + 3.5 * float(weight),
                     opacity=round(most * (0.25 + 0.75 * float(weight)), 2),
                 )
 
-    def _arcs(self, paper: Paper, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
+    def _arcs(self, canvas: Canvas, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
         """Arcs over the source, or under the target, from the words read to the one that reads them."""
         edge, way = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HIGH, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
@@ -171,15 +171,15 @@ class _Stage:
             start, end = self._middle(side, place), self._middle(side, row)
             high = edge + way * (12 + (ARCS - 12) * 1.3 * abs(end - start) / whole)
             points = ((start, edge), (start, high), (end, high), (end, edge))
-            paper.curve(
+            canvas.curve(
                 points,
-                ink=LINK,
+                color=LINK,
                 width=0.5 + 2.5 * float(weight),
                 opacity=round(0.2 + 0.6 * float(weight), 2),
             )
 
-    def _room(self, paper: Paper) -> None:
+    def _room(self, canvas: Canvas) -> None:
         """The same ground in every frame, whatever is drawn on it."""
         left = min(self.left[0][0], self.left[1][0])
         bottom = self.tops[1] + HIGH + self.arcs
-        paper.line(left, bottom, left, bottom, ink="#ffffff", width=0.1)
+        canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import QUIET, text_color_on, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 
 __all__ = ["FORMULAS", "steps"]
@@ -85,22 +85,22 @@ def steps(
     found = _steps(
         arrays, made, FORMULAS.get(score, score), _names("q", rows, made, 0), _names("k", columns, made, 1)
     )
-    paper = Paper(label(title, 90) or "One attention, step by step")
+    canvas = Canvas(label(title, 90) or "One attention, step by step")
     top, left, lowest = 0.0, 0.0, 0.0
     for number, step in enumerate(found):
         if number == 3:  # weights, values and output stand under what they come from
             top, left = lowest + GAP + 22, 0.0
         part = _grid(step)
-        across = -part.room[0]
-        paper.put(part, left + across, top)
-        left += across + part.room[2] + GAP
-        lowest = max(lowest, top + part.room[3])
+        across = -part.bounds[0]
+        canvas.put(part, left + across, top)
+        left += across + part.bounds[2] + GAP
+        lowest = max(lowest, top + part.bounds[3])
     left_out = _left_out(arrays, made)
-    paper.foot(left_out)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = "query, keys, scores, weights, values and output of one attention, as grids of numbers"
+    canvas.foot(left_out)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = "query, keys, scores, weights, values and output of one attention, as grids of numbers"
     printed = [line for step in found for line in _printed(step)]
-    return Picture([paper], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
+    return Picture([canvas], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
 
 
 def _steps(
@@ -189,25 +189,25 @@ def _names(
     return tuple(label(word, 14) for word in words)
 
 
-def _grid(step: Step) -> Paper:
+def _grid(step: Step) -> Canvas:
     """One grid, its first cell at 0, 0; its name stands above the columns."""
-    paper, finite = Paper(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
+    canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
     width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
     levels = finite / most * 0.85  # so that every number can be read
-    paper.cells(0, 0, levels, width, HEIGHT)
+    canvas.cells(0, 0, levels, width, HEIGHT)
     for row, column in numpy.ndindex(*levels.shape):
         said, level = _said(float(step.numbers[row, column])), float(levels[row, column])
         middle = (column + 0.5) * width - 0.5, (row + 0.5) * HEIGHT - 0.5
-        paper.words(*middle, said, 8, anchor="middle", ink=ink_on(level))
+        canvas.words(*middle, said, 8, anchor="middle", color=text_color_on(level))
     for row, word in enumerate(step.rows):
-        paper.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
+        canvas.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
     for column, word in enumerate(step.columns):
-        paper.words((column + 0.5) * width, -9, word, anchor="middle")
+        canvas.words((column + 0.5) * width, -9, word, anchor="middle")
     title = -24.0 if step.columns else -9.0
-    paper.words(0, title, step.name, 11)
-    paper.words(width_of(step.name, 11) + 6, title, step.about, 8, ink=QUIET)
-    return paper
+    canvas.words(0, title, step.name, 11)
+    canvas.words(width_of(step.name, 11) + 6, title, step.about, 8, color=QUIET)
+    return canvas
 
 
 def _said(number: float) -> str:

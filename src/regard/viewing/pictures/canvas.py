@@ -1,6 +1,6 @@
 """Canvas: marks in points, laid out by the views; svg_writer.py and matplotlib_writer.py write files of it.
 
-x goes right and y goes down, from anywhere: a finished paper is as large as what is on it.
+x goes right and y goes down, from anywhere: a finished canvas is as large as what is on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, width_of
 
-__all__ = ["Box", "Curve", "Mark", "Paper", "Raster", "Words", "together"]
+__all__ = ["Box", "Curve", "Mark", "Canvas", "Raster", "Words", "same_size"]
 
 SIZE = 10.0
 """Of words, in points."""
@@ -38,7 +38,7 @@ class Box:
     round: float = 0.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         return self.x, self.y, self.x + self.width, self.y + self.height
 
     def moved(self, x: float, y: float) -> Box:
@@ -53,12 +53,12 @@ class Words:
     y: float
     text: str
     size: float = SIZE
-    ink: str = DARK
+    color: str = DARK
     anchor: str = "start"
     angle: float = 0.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         width = width_of(self.text, self.size)
         left = {"start": 0.0, "middle": -width / 2, "end": -width}[self.anchor]
         turn, half = math.radians(-self.angle), self.size * 0.62
@@ -76,12 +76,12 @@ class Curve:
     """A cubic curve through four points, its ends the first and the last; a straight line where they are."""
 
     points: tuple[tuple[float, float], ...]
-    ink: str = DARK
+    color: str = DARK
     width: float = 1.0
     opacity: float = 1.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         xs, ys = zip(*self.points, strict=True)
         return min(xs), min(ys), max(xs), max(ys)
 
@@ -101,7 +101,7 @@ class Raster:
     smooth: bool = False
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         return self.x, self.y, self.x + self.width, self.y + self.height
 
     def moved(self, x: float, y: float) -> Raster:
@@ -112,12 +112,12 @@ Mark = Box | Words | Curve | Raster
 
 
 @dataclass
-class Paper:
+class Canvas:
     """Marks in the order they are drawn, and what is told to a reader who cannot see them.
 
-    >>> paper = Paper("A word")
-    >>> paper.words(0, 0, "cat")
-    >>> paper.size
+    >>> canvas = Canvas("A word")
+    >>> canvas.words(0, 0, "cat")
+    >>> canvas.size
     (41.0, 38.0)
     """
 
@@ -165,62 +165,62 @@ class Paper:
 
     def head(self, title: str, *lines: str) -> None:
         """A title over what is drawn so far, and quiet lines under it, broken where the drawing ends."""
-        left, top, right, _ = self.room
+        left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
-        for line in reversed([part for each in lines for part in broken(each, 8.5, width)]):
-            self.words(left, top - 9, line, 8.5, ink=QUIET)
+        for line in reversed([part for each in lines for part in wrapped(each, 8.5, width)]):
+            self.words(left, top - 9, line, 8.5, color=QUIET)
             top -= 13
-        for line in reversed(broken(title, 12, width)):
+        for line in reversed(wrapped(title, 12, width)):
             self.words(left, top - 11, line, 12)
             top -= 16
 
     def foot(self, *lines: str) -> None:
         """Quiet lines under what is drawn so far, broken where it ends."""
-        left, _, right, bottom = self.room
-        parts = [part for each in lines for part in broken(each, 8, max(right - left, NARROWEST))]
+        left, _, right, bottom = self.bounds
+        parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
         for number, line in enumerate(parts):
-            self.words(left, bottom + 11 + 12 * number, line, 8, ink=QUIET)
+            self.words(left, bottom + 11 + 12 * number, line, 8, color=QUIET)
 
     def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
         """What the shades mean: a bar from the least to the most."""
-        self.words(x, y, f"{least:.3g}", 8, ink=QUIET)
+        self.words(x, y, f"{least:.3g}", 8, color=QUIET)
         start = x + width_of(f"{least:.3g}", 8) + 4
         for step in range(24):
             level = step / 23 if least == 0 else 2 * step / 23 - 1
             self.box(start + 3 * step, y - 4, 3, 8, shade(level))
-        self.words(start + 76, y, f"{most:.3g}", 8, ink=QUIET)
+        self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
 
-    def put(self, other: Paper, x: float, y: float) -> None:
-        """All marks of another paper, with its origin here."""
+    def put(self, other: Canvas, x: float, y: float) -> None:
+        """All marks of another canvas, with its origin here."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         """Left, top, right and bottom of what is drawn."""
-        rooms = [mark.room for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
+        rooms = [mark.bounds for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
         lefts, tops, rights, bottoms = zip(*rooms, strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
     @property
     def size(self) -> tuple[float, float]:
         """Width and height with the margin, in points."""
-        left, top, right, bottom = self.room
+        left, top, right, bottom = self.bounds
         width, height = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
         return width + 2 * self.margin, height + 2 * self.margin
 
     @property
     def placed(self) -> list[Mark]:
         """The marks, moved so that the margin begins at 0, 0."""
-        left, top, _, _ = self.room
+        left, top, _, _ = self.bounds
         return [
             mark.moved(self.margin - math.floor(left), self.margin - math.floor(top)) for mark in self.marks
         ]
 
 
-def broken(text: str, size: float, width: float) -> list[str]:
+def wrapped(text: str, size: float, width: float) -> list[str]:
     """A text in lines of this width in points, broken between words, and inside one that is wider.
 
-    >>> broken("a cat sleeps", 10, 50)
+    >>> wrapped("a cat sleeps", 10, 50)
     ['a cat', 'sleeps']
     """
     lines, line = [], ""
@@ -238,10 +238,10 @@ def broken(text: str, size: float, width: float) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def together(papers: list[Paper]) -> list[Paper]:
+def same_size(frames: list[Canvas]) -> list[Canvas]:
     """Papers with room for what is on any of them, so that they can follow each other in one place."""
-    rooms = [paper.room for paper in papers]
+    rooms = [canvas.bounds for canvas in frames]
     left, top = min(room[0] for room in rooms), min(room[1] for room in rooms)
     right, bottom = max(room[2] for room in rooms), max(room[3] for room in rooms)
     ground = Box(left, top, right - left, bottom - top, WHITE)
-    return [replace(paper, marks=[ground, *paper.marks]) for paper in papers]
+    return [replace(canvas, marks=[ground, *canvas.marks]) for canvas in frames]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from regard.viewing.terminal_colors import clean, cropped
 
-__all__ = ["DARK", "FAINT", "LINK", "QUIET", "WHITE", "label", "ink_on", "shade", "shades", "width_of"]
+__all__ = ["DARK", "FAINT", "LINK", "QUIET", "WHITE", "label", "text_color_on", "shade", "shades", "width_of"]
 
 WHITE, DARK, QUIET, FAINT = "#ffffff", "#1b2030", "#69707f", "#dfe2e8"
 LINK = "#1f6287"
@@ -56,7 +56,7 @@ def shade(level: float) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def ink_on(level: float) -> str:
+def text_color_on(level: float) -> str:
     """The colour of what is written on a cell of this level."""
     return WHITE if abs(level) > 0.52 else DARK
 

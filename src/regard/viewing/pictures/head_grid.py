@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.seen import Site
@@ -46,7 +46,7 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
         raise ArgumentError(message("heads()", "there are no sites to draw"))
     most = max((float(site.weights.max(initial=0.0)) for site in sites), default=0.0) or 1.0
     small = [[pooled_down(weights, FINE, FINE) / most for weights in site.weights] for site in sites]
-    paper = Paper(label(title, 90) or "Layers and heads")
+    canvas = Canvas(label(title, 90) or "Layers and heads")
     many = sum(levels.size for each in small for levels in each) > CELLS
     widest = max(len(each) for each in small)
     across = GAP + max(SIDE * site.weights.shape[2] / max(*site.weights.shape[1:], 1) for site in sites)
@@ -55,18 +55,18 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
         # The longer side fills the thumbnail, so that the shape of the matrix is seen.
         rows, columns = site.weights.shape[1:]
         width, height = (SIDE * size / max(rows, columns, 1) for size in (columns, rows))
-        paper.words(-10, top + height / 2, label(site.name), 9, anchor="end")
+        canvas.words(-10, top + height / 2, label(site.name), 9, anchor="end")
         for number, levels in enumerate(thumbnails):
-            _thumbnail(paper, number * across, top, width, height, levels, many)
+            _thumbnail(canvas, number * across, top, width, height, levels, many)
         top += height + GAP
     for number in range(widest if widest > 1 else 0):
-        paper.words(number * across + (across - GAP) / 2, -9, f"{number}", 8, anchor="middle", ink=QUIET)
+        canvas.words(number * across + (across - GAP) / 2, -9, f"{number}", 8, anchor="middle", color=QUIET)
     if widest > 1:
-        paper.words(-10, -9, "head", 8, anchor="end", ink=QUIET)
-    paper.scale(0, top + 8, most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = f"{len(sites)} sites, up to {widest} heads; a darker cell is a larger weight"
-    return Picture([paper], _terminal(sites, most, label(title, 90)))
+        canvas.words(-10, -9, "head", 8, anchor="end", color=QUIET)
+    canvas.scale(0, top + 8, most)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = f"{len(sites)} sites, up to {widest} heads; a darker cell is a larger weight"
+    return Picture([canvas], _terminal(sites, most, label(title, 90)))
 
 
 def pooled_down(weights: NDArray[numpy.floating], rows: int, columns: int) -> NDArray[numpy.float64]:
@@ -86,13 +86,13 @@ def pooled_down(weights: NDArray[numpy.floating], rows: int, columns: int) -> ND
 
 
 def _thumbnail(
-    paper: Paper, x: float, y: float, width: float, height: float, levels: NDArray[numpy.float64], image: bool
+    canvas: Canvas, x: float, y: float, width: float, height: float, levels: NDArray[numpy.float64], image: bool
 ) -> None:
     if image:
-        paper.raster(x, y, width, height, shades(levels))
+        canvas.raster(x, y, width, height, shades(levels))
     elif levels.size:
         rows, columns = levels.shape
-        paper.cells(x, y, levels, width / columns, height / rows, gap=0.5)
+        canvas.cells(x, y, levels, width / columns, height / rows, gap=0.5)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
@@ -36,7 +36,7 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
     >>> import numpy
     >>> from regard.viewing import gaze
     >>> image = numpy.linspace(0, 1, 64).reshape(8, 8)
-    >>> gaze(image, numpy.eye(4).reshape(4, 2, 2), ["a", "cat", "sits", "."]).papers[0].size
+    >>> gaze(image, numpy.eye(4).reshape(4, 2, 2), ["a", "cat", "sits", "."]).frames[0].size
     (526.0, 159.0)
     """
     pixels, looked = _image(image), numpy.asarray(weights, float)
@@ -45,22 +45,22 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
         raise ArgumentError(message("gaze()", f"weights have the sizes {looked.shape}", expected=expected))
     if not numpy.isfinite(looked).all() or looked.min() < -1e-6:
         raise ArgumentError(message("gaze()", "weights are not all finite and 0 or more"))
-    paper = Paper(label(title, 90) or "What each word looked at", about)
+    canvas = Canvas(label(title, 90) or "What each word looked at", about)
     height, width = pixels.shape[:2]
     wide, high = (SIDE * size / max(height, width) for size in (width, height))
     for number, (word, map_hw) in enumerate(zip(words, looked, strict=True)):
         x, y = number % ACROSS * (SIDE + GAP), number // ACROSS * (high + GAP + 16)
         light = _spread(map_hw, height, width)[..., None]
         lit = pixels * (DIM + (1 - DIM) * light)
-        paper.raster(x, y, wide, high, (255 * lit).round().astype(numpy.uint8), smooth=True)
-        paper.words(x + wide / 2, y + high + 10, label(word, 18), SIZE, anchor="middle")
-    paper.head(label(title, 90), label(about, 110))
+        canvas.raster(x, y, wide, high, (255 * lit).round().astype(numpy.uint8), smooth=True)
+        canvas.words(x + wide / 2, y + high + 10, label(word, 18), SIZE, anchor="middle")
+    canvas.head(label(title, 90), label(about, 110))
     most = looked.max() or 1.0
     small = [
         Thumbnails(label(word, 18), (pooled_down(map_hw, 10, 20) / most,))
         for word, map_hw in zip(words, looked, strict=True)
     ]
-    return Picture([paper], beside(*small))
+    return Picture([canvas], beside(*small))
 
 
 def _image(given: Any) -> NDArray[numpy.float64]:

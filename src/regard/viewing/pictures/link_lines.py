@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import LINK, label
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import Drawing
@@ -45,7 +45,7 @@ def lines(
     check_words("lines()", "rows", rows, array, axis=0)
     check_words("lines()", "columns", columns, array, axis=1)
     right, left = [label(word) for word in rows], [label(word) for word in columns]
-    paper = Paper(label(title, 90) or "Words joined by lines")
+    canvas = Canvas(label(title, 90) or "Words joined by lines")
     tallest = max(len(left), len(right))
     tops = [(tallest - len(side)) * STEP / 2 for side in (left, right)]
     order = numpy.argsort(array, axis=None, kind="stable")
@@ -54,16 +54,16 @@ def lines(
         if level >= FAINTEST:
             start, end = tops[0] + column * STEP, tops[1] + row * STEP
             points = ((0, start), (ACROSS * 0.4, start), (ACROSS * 0.6, end), (ACROSS, end))
-            paper.curve(
-                points, ink=LINK, width=0.5 + 3.2 * level, opacity=round(0.12 + 0.78 * float(level), 2)
+            canvas.curve(
+                points, color=LINK, width=0.5 + 3.2 * level, opacity=round(0.12 + 0.78 * float(level), 2)
             )
     for number, word in enumerate(left):
-        paper.words(-8, tops[0] + number * STEP, word, anchor="end")
+        canvas.words(-8, tops[0] + number * STEP, word, anchor="end")
     for number, word in enumerate(right):
-        paper.words(ACROSS + 8, tops[1] + number * STEP, word)
-    paper.about = f"{len(left)} keys on the left, {len(right)} queries on the right"
-    paper.head(label(title, 90), label(about, 110))
-    return Picture([paper], Joined(array, tuple(right), tuple(left), label(title, 90)))
+        canvas.words(ACROSS + 8, tops[1] + number * STEP, word)
+    canvas.about = f"{len(left)} keys on the left, {len(right)} queries on the right"
+    canvas.head(label(title, 90), label(about, 110))
+    return Picture([canvas], Joined(array, tuple(right), tuple(left), label(title, 90)))
 
 
 @dataclass(frozen=True, eq=False)

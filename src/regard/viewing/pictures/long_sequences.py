@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
@@ -41,25 +41,25 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
     rows, columns = len(seen.rows), len(seen.columns)
     longest = max(rows, columns)
     width, height = SIDE * columns / longest, SIDE * rows / longest
-    paper = Paper(label(title or seen.name, 90))
-    paper.box(-1, -1, width + 2, height + 2, "#ffffff", edge="#dfe2e8")
-    paper.raster(0, 0, width, height, shades(maxima / most))
+    canvas = Canvas(label(title or seen.name, 90))
+    canvas.box(-1, -1, width + 2, height + 2, "#ffffff", edge="#dfe2e8")
+    canvas.raster(0, 0, width, height, shades(maxima / most))
     for count, across in ((columns, True), (rows, False)):
         for place in _ticks(count):
             at = SIDE * (place + 0.5) / longest
             if across:
-                paper.words(at, -9, f"{place:,}", 8, anchor="middle", ink=QUIET)
+                canvas.words(at, -9, f"{place:,}", 8, anchor="middle", color=QUIET)
             else:
-                paper.words(-7, at, f"{place:,}", 8, anchor="end", ink=QUIET)
-    paper.scale(0, height + 14, most)
+                canvas.words(-7, at, f"{place:,}", 8, anchor="end", color=QUIET)
+    canvas.scale(0, height + 14, most)
     block = f"{_side(rows, maxima.shape[0])} by {_side(columns, maxima.shape[1])}"
     said = f"{rows:,} by {columns:,} tokens; each cell the largest weight of {block}"
     said += "" if seen.whole else ", from the largest of each row"
     which = f"head {head}" if head is not None else f"{seen.heads} heads" if seen.heads > 1 else ""
-    paper.head(label(title or seen.name, 90), label(about, 110), " · ".join(filter(None, (said, which))))
-    paper.about = said
+    canvas.head(label(title or seen.name, 90), label(about, 110), " · ".join(filter(None, (said, which))))
+    canvas.about = said
     small = (pooled_down(maxima, 24, 64) / most,)
-    return Picture([paper], Thumbnails(label(title or seen.name, 60), small))
+    return Picture([canvas], Thumbnails(label(title or seen.name, 60), small))
 
 
 def _side(count: int, blocks: int) -> int:

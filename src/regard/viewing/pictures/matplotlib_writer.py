@@ -1,4 +1,4 @@
-"""A paper as PNG, PDF and GIF, drawn by matplotlib with a figure of its own: no pyplot, no settings.
+"""A canvas as PNG, PDF and GIF, drawn by matplotlib with a figure of its own: no pyplot, no settings.
 
 Nothing global is read or changed, so that pictures can be drawn from several threads, beside whatever else
 uses matplotlib; files hold no date and no version, so that the same picture is the same bytes.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 
-from regard.viewing.pictures.canvas import Box, Curve, Mark, Paper, Raster, Words
+from regard.viewing.pictures.canvas import Box, Curve, Mark, Canvas, Raster, Words
 from regard.viewing.pictures.colors import QUIET, WHITE
 from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 
@@ -35,36 +35,36 @@ SMALL = 8.0
 """The size of what is said under a picture."""
 
 
-def png_of(paper: Paper) -> bytes:
+def png_of(canvas: Canvas) -> bytes:
     """The bytes of a PNG file."""
-    _, canvas = _drawn(paper, DPI)
+    _, agg = _drawn(canvas, DPI)
     file = io.BytesIO()
-    canvas.print_png(file, metadata={"Software": None, "Title": _latin(paper.title)})
+    agg.print_png(file, metadata={"Software": None, "Title": _latin(canvas.title)})
     return file.getvalue()
 
 
-def pdf_of(paper: Paper) -> bytes:
+def pdf_of(canvas: Canvas) -> bytes:
     """The bytes of a PDF file of one page."""
-    figure, _ = _drawn(paper, 72)
+    figure, _ = _drawn(canvas, 72)
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
     nothing = dict.fromkeys(("CreationDate", "Creator", "Producer"))
     file = io.BytesIO()
-    FigureCanvasPdf(figure).print_pdf(file, metadata={**nothing, "Title": paper.title})
+    FigureCanvasPdf(figure).print_pdf(file, metadata={**nothing, "Title": canvas.title})
     return file.getvalue()
 
 
-def gif_of(papers: Sequence[Paper], seconds: float) -> bytes:
-    """The bytes of a GIF file that shows papers one after the other, the last twice as long, for ever."""
+def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
+    """The bytes of a GIF file that shows frames one after the other, the last twice as long, for ever."""
     try:
         from PIL import Image
     except ImportError:
         raise needs("Pillow") from None
     images = []
-    for paper in papers:
-        _, canvas = _drawn(paper, min(DPI, 72 * MOVING / paper.size[0]))
-        canvas.draw()
-        images.append(Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]))
+    for canvas in frames:
+        _, agg = _drawn(canvas, min(DPI, 72 * MOVING / canvas.size[0]))
+        agg.draw()
+        images.append(Image.fromarray(numpy.asarray(agg.buffer_rgba())[..., :3]))
     # One palette, from the frame with most on it: colours that differ from frame to frame would flicker.
     palette = images[-1].quantize(128, dither=Image.Dither.NONE)
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
@@ -74,36 +74,36 @@ def gif_of(papers: Sequence[Paper], seconds: float) -> bytes:
     return file.getvalue()
 
 
-def hints(papers: Sequence[Paper]) -> tuple[str, ...]:
-    """What cannot be drawn of papers with the fonts of this machine, in words; nothing where all can."""
-    texts = {mark.text for paper in papers for mark in paper.marks if isinstance(mark, Words)}
+def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
+    """What cannot be drawn of frames with the fonts of this machine, in words; nothing where all can."""
+    texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
     said = hint_for("".join(written(text).missing for text in texts))
     return (said,) if said else ()
 
 
-def _drawn(paper: Paper, dpi: float) -> tuple[Any, Any]:
-    """A figure with its canvas; under the picture, what could not be drawn."""
+def _drawn(canvas: Canvas, dpi: float) -> tuple[Any, Any]:
+    """A figure with its agg; under the picture, what could not be drawn."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.transforms import Affine2D
     except ImportError:
         raise needs("matplotlib") from None
-    marks = paper.placed
-    width, height = paper.size
-    for said in hints([paper]):
-        marks = [*marks, Words(paper.margin, height, said, SMALL, QUIET)]
-        width, height = max(width, marks[-1].room[2] + paper.margin), height + 2 * SMALL
+    marks = canvas.placed
+    width, height = canvas.size
+    for said in hints([canvas]):
+        marks = [*marks, Words(canvas.margin, height, said, SMALL, QUIET)]
+        width, height = max(width, marks[-1].bounds[2] + canvas.margin), height + 2 * SMALL
     dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)), 72 * EDGE / max(width, height))
     figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=WHITE, edgecolor="none")
-    canvas = FigureCanvasAgg(figure)
+    agg = FigureCanvasAgg(figure)
     place = Affine2D().scale(1 / width, -1 / height).translate(0, 1) + figure.transFigure
     for order, artist in enumerate(_artists(marks, figure, width, height)):
         artist.set_zorder(order)
         if not artist.is_transform_set():
             artist.set_transform(place)
         figure.add_artist(artist)
-    return figure, canvas
+    return figure, agg
 
 
 def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) -> Iterator[Any]:
@@ -146,7 +146,7 @@ def _shape(mark: Box | Curve) -> Any:
     return PathPatch(
         Path(mark.points, codes),
         fill=False,
-        edgecolor=mark.ink,
+        edgecolor=mark.color,
         linewidth=mark.width,
         alpha=mark.opacity,
         capstyle="round",
@@ -167,7 +167,7 @@ def _texts(mark: Words) -> Iterator[Any]:
             mark.x + down * math.sin(turn) + along * math.cos(turn),
             mark.y + down * math.cos(turn) - along * math.sin(turn),
             run.text,
-            color=mark.ink,
+            color=mark.color,
             horizontalalignment=ALIGNED[mark.anchor] if len(runs) == 1 else "left",
             verticalalignment="baseline",
             rotation=mark.angle,
@@ -190,7 +190,7 @@ def _width(run: Run, size: float) -> float:
 
 
 def _corners(box: Box) -> list[tuple[float, float]]:
-    left, top, right, bottom = box.room
+    left, top, right, bottom = box.bounds
     return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 

@@ -9,8 +9,8 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, QUIET, text_color_on, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
@@ -51,14 +51,14 @@ def matrix(
     array, darkest = checked_weights("matrix()", weights, "TS", most)
     check_words("matrix()", "rows", rows, array, axis=0)
     check_words("matrix()", "columns", columns, array, axis=1)
-    paper = grid(array, rows, columns, darkest, numbers)
-    paper.scale(0, paper.room[3] + 14, darkest)
-    paper.head(label(title, 90), label(about, 110))
-    paper.title = label(title, 90) or "An alignment matrix"
-    paper.about = (
+    canvas = grid(array, rows, columns, darkest, numbers)
+    canvas.scale(0, canvas.bounds[3] + 14, darkest)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.title = label(title, 90) or "An alignment matrix"
+    canvas.about = (
         f"{array.shape[0]} queries down, {array.shape[1]} keys across; darker cells are larger weights"
     )
-    return Picture([paper], draw(array, rows, columns, title or None, numbers=numbers, most=most))
+    return Picture([canvas], draw(array, rows, columns, title or None, numbers=numbers, most=most))
 
 
 def grid(
@@ -67,9 +67,9 @@ def grid(
     columns: Sequence[object],
     most: float,
     numbers: bool = False,
-) -> Paper:
+) -> Canvas:
     """The cells of a matrix, the first at 0, 0, and their words."""
-    paper, levels = Paper(), weights / most
+    canvas, levels = Canvas(), weights / most
     beside, above = [label(word) for word in rows], [label(word) for word in columns]
     widest = max((width_of(word, SIZE) for word in above), default=0.0)
     height, width = _cell(len(beside)), _cell(len(above))
@@ -79,35 +79,35 @@ def grid(
         level = least <= 64 and least * len(above) <= LEVEL
         width = least if level else 30 if numbers else width
     width = round(width) if width > 6 else width
-    paper.cells(0, 0, levels, width, height)
+    canvas.cells(0, 0, levels, width, height)
     if numbers:
         for row, column in numpy.ndindex(*weights.shape):
             if weights[row, column] >= 0.005:
                 centre = (column + 0.5) * width - 0.5, (row + 0.5) * height - 0.5
                 said = f"{weights[row, column]:.2f}".removeprefix("0")
-                paper.words(*centre, said, 8, anchor="middle", ink=ink_on(float(levels[row, column])))
-    _beside(paper, beside, height)
-    _above(paper, above, width, level)
-    return paper
+                canvas.words(*centre, said, 8, anchor="middle", color=text_color_on(float(levels[row, column])))
+    _beside(canvas, beside, height)
+    _above(canvas, above, width, level)
+    return canvas
 
 
-def _beside(paper: Paper, words: Sequence[str], height: float) -> None:
+def _beside(canvas: Canvas, words: Sequence[str], height: float) -> None:
     step = _step(height)
     size = min(SIZE, step * height - 1)
     for row in range(0, len(words), step):
-        ink = DARK if step == 1 else QUIET
-        paper.words(-6, (row + 0.5) * height - 0.5, words[row], size, anchor="end", ink=ink)
+        color = DARK if step == 1 else QUIET
+        canvas.words(-6, (row + 0.5) * height - 0.5, words[row], size, anchor="end", color=color)
 
 
-def _above(paper: Paper, words: Sequence[str], width: float, level: bool) -> None:
+def _above(canvas: Canvas, words: Sequence[str], width: float, level: bool) -> None:
     step = _step(width)
     size = min(SIZE, step * width - 1)
     for column in range(0, len(words), step):
-        middle, ink = (column + 0.5) * width - 0.5, DARK if step == 1 else QUIET
+        middle, color = (column + 0.5) * width - 0.5, DARK if step == 1 else QUIET
         if level:
-            paper.words(middle, -10, words[column], size, anchor="middle", ink=ink)
+            canvas.words(middle, -10, words[column], size, anchor="middle", color=color)
         else:
-            paper.words(middle, -6, words[column], size, angle=50, ink=ink)
+            canvas.words(middle, -6, words[column], size, angle=50, color=color)
 
 
 def _cell(count: int) -> float:

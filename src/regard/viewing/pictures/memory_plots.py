@@ -11,8 +11,8 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import QUIET, text_color_on, label, width_of
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
@@ -49,29 +49,29 @@ def hops(
     names = [f"hop {number}" for number in range(1, len(array) + 1)]
     told = [label(each, LONGEST) for each in sentences]
     side = max((width_of(each, SIZE) for each in told), default=0.0)
-    paper = Paper(label(title or question, 90) or "Hops over a story")
+    canvas = Canvas(label(title or question, 90) or "Hops over a story")
     for row, sentence in enumerate(told):
-        paper.words(0, (row + 0.5) * HIGH, sentence)
+        canvas.words(0, (row + 0.5) * HIGH, sentence)
     left = round(side + 14)
-    paper.cells(left, 0, array.T / most, CELL, HIGH)
+    canvas.cells(left, 0, array.T / most, CELL, HIGH)
     for hop, row in numpy.ndindex(*array.shape):
         middle = left + (hop + 0.5) * CELL - 0.5, (row + 0.5) * HIGH - 0.5
-        said, ink = f"{array[hop, row]:.2f}".removeprefix("0"), ink_on(float(array[hop, row] / most))
-        paper.words(*middle, said, 8, anchor="middle", ink=ink)
+        said, color = f"{array[hop, row]:.2f}".removeprefix("0"), text_color_on(float(array[hop, row] / most))
+        canvas.words(*middle, said, 8, anchor="middle", color=color)
     for number, name in enumerate(names):
-        paper.words(left + (number + 0.5) * CELL, -9, name, 9, anchor="middle", ink=QUIET)
+        canvas.words(left + (number + 0.5) * CELL, -9, name, 9, anchor="middle", color=QUIET)
     if answer:
-        paper.words(0, len(told) * HIGH + 14, f"answer: {label(answer, LONGEST)}")
-    paper.head(label(title, 90), label(question, 100))
+        canvas.words(0, len(told) * HIGH + 14, f"answer: {label(answer, LONGEST)}")
+    canvas.head(label(title, 90), label(question, 100))
     drawn = draw(array.T, told, names, question or title or None, numbers=True)
-    return Picture([paper], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
+    return Picture([canvas], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
 
 
 def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:
     """Draw where the heads of a machine stood on its tape over time (Graves et al. 2014, figure 6).
 
     read: (T, N), the weights of the reading head at each step, N places. write: the same of the writing head,
-    where there is one. Time goes right and the tape goes down, as in the paper.
+    where there is one. Time goes right and the tape goes down, as in the canvas.
 
     >>> import numpy
     >>> from regard.viewing import tape
@@ -97,22 +97,22 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
         raise ArgumentError(message("tape()", problem, expected="both (T, N), T and N at least 1"))
     (steps, places) = sizes.pop()
     cell = min(max(BAND / max(steps, places), FINEST), COARSEST)
-    paper = Paper(label(title, 90) or "Heads over a tape", about)
+    canvas = Canvas(label(title, 90) or "Heads over a tape", about)
     most = max(float(array.max(initial=0.0)) for array in arrays.values()) or 1.0
     left = 0.0
     for name, array in arrays.items():
-        paper.words(left, -10, f"{name}", SIZE)
+        canvas.words(left, -10, f"{name}", SIZE)
         small = pooled_down(array.T, int(BAND / cell) or 1, int(BAND / cell) or 1)
         wide, high = (min(size * cell, BAND) for size in (steps, places))
-        paper.cells(
+        canvas.cells(
             left, 0, small / most, wide / small.shape[1], high / small.shape[0], gap=0.5 if cell > 4 else 0
         )
-        paper.words(left, high + 10, f"time, {steps:,} steps", 8, ink=QUIET)
+        canvas.words(left, high + 10, f"time, {steps:,} steps", 8, color=QUIET)
         left += wide + 24
     high = min(places * cell, BAND)
-    paper.words(-9, high / 2, f"tape, {places:,} places", 8, anchor="middle", angle=90, ink=QUIET)
-    paper.scale(0, high + 28, most)
-    paper.head(label(title, 90), label(about, 110))
+    canvas.words(-9, high / 2, f"tape, {places:,} places", 8, anchor="middle", angle=90, color=QUIET)
+    canvas.scale(0, high + 28, most)
+    canvas.head(label(title, 90), label(about, 110))
     drawn = [Thumbnails(name, (pooled_down(array.T, 16, 60) / most,)) for name, array in arrays.items()]
     heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture([paper], Group(*heading, *drawn))
+    return Picture([canvas], Group(*heading, *drawn))

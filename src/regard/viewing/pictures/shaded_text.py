@@ -13,8 +13,8 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, shade, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, QUIET, text_color_on, label, shade, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Word, place_of
 from regard.viewing.terminal import Drawing
@@ -51,21 +51,21 @@ def shaded(
     check_words("shaded()", "columns", columns, array, axis=1)
     places = range(len(rows)) if word is None else [place_of(word, list(map(str, rows)), "shaded()")]
     queries, keys = [label(rows[place]) for place in places], [label(each) for each in columns]
-    paper = Paper(label(title, 90) or "A sentence with shaded words")
+    canvas = Canvas(label(title, 90) or "A sentence with shaded words")
     side = max((width_of(each, SIZE) for each in queries), default=0.0)
     top = 0.0
     for query, place in zip(queries, places, strict=True):
-        paper.words(side, top + HIGH / 2, query, anchor="end", ink=DARK if word is None else QUIET)
-        top += shaded_line(paper, side + 14, top, keys, array[place] / most) + 4
-    paper.scale(side + 14, top + 10, most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = f"{len(queries)} times the same {len(keys)} words, each as dark as it was looked at"
+        canvas.words(side, top + HIGH / 2, query, anchor="end", color=DARK if word is None else QUIET)
+        top += shaded_line(canvas, side + 14, top, keys, array[place] / most) + 4
+    canvas.scale(side + 14, top + 10, most)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = f"{len(queries)} times the same {len(keys)} words, each as dark as it was looked at"
     chosen = array[list(places)]
-    return Picture([paper], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
+    return Picture([canvas], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
 
 
 def shaded_line(
-    paper: Paper, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
+    canvas: Canvas, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
 ) -> float:
     """Draw words one after another from here, broken where it gets too wide; gives the height taken."""
     left, top = x, y
@@ -73,8 +73,8 @@ def shaded_line(
         width = round(width_of(word, SIZE) + 2 * PAD)
         if left > x and left + width > x + WIDE:
             left, top = x, top + HIGH + 2
-        paper.box(left, top, width, HIGH, shade(float(level)), round=3)
-        paper.words(left + width / 2, top + HIGH / 2, word, anchor="middle", ink=ink_on(float(level)))
+        canvas.box(left, top, width, HIGH, shade(float(level)), round=3)
+        canvas.words(left + width / 2, top + HIGH / 2, word, anchor="middle", color=text_color_on(float(level)))
         left += width + 3
     return top - y + HIGH
 

@@ -9,7 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import FAINT, LINK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Word, place_of
@@ -49,54 +49,54 @@ def over_time(
     steps, keys = [label(each) for each in rows], [label(each) for each in columns]
     most = max(1.0, float(numpy.nanmax(array, initial=0.0)))
     if word is None:
-        paper = _all(array / most, steps, keys)
+        canvas = _all(array / most, steps, keys)
         terminal: Any = draw(array.T, keys, steps, title or None)
     else:
         place = place_of(word, list(map(str, columns)), "over_time()")
-        paper = _one(array[:, place] / most, steps, most)
+        canvas = _one(array[:, place] / most, steps, most)
         title = title or keys[place]
         terminal = bars(array[:, place], steps, keys[place], most=most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.title = label(title, 90) or "Words over time"
-    paper.about = "how much a word was looked at at each step, as bars"
-    return Picture([paper], terminal)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.title = label(title, 90) or "Words over time"
+    canvas.about = "how much a word was looked at at each step, as bars"
+    return Picture([canvas], terminal)
 
 
-def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> Paper:
-    paper, width = Paper(), len(levels) * STEP
+def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> Canvas:
+    canvas, width = Canvas(), len(levels) * STEP
     for part in (0.0, 0.5, 1.0):
-        paper.line(0, -HIGH * part, width, -HIGH * part, ink=FAINT, width=0.7)
-        paper.words(-6, -HIGH * part, f"{part * most:g}", 8, anchor="end", ink=QUIET)
+        canvas.line(0, -HIGH * part, width, -HIGH * part, color=FAINT, width=0.7)
+        canvas.words(-6, -HIGH * part, f"{part * most:g}", 8, anchor="end", color=QUIET)
     for number, level in enumerate(levels):
         if level > 0.002:
-            paper.box(number * STEP + 3, -HIGH * level, STEP - 6, HIGH * level, LINK)
+            canvas.box(number * STEP + 3, -HIGH * level, STEP - 6, HIGH * level, LINK)
         if level >= 0.05:
             middle = number * STEP + STEP / 2
             said = f"{level * most:.2f}".removeprefix("0")
-            paper.words(middle, -HIGH * level - 7, said, 7.5, anchor="middle", ink=QUIET)
-    _under(paper, steps, 8)
-    return paper
+            canvas.words(middle, -HIGH * level - 7, said, 7.5, anchor="middle", color=QUIET)
+    _under(canvas, steps, 8)
+    return canvas
 
 
-def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[str]) -> Paper:
-    paper, width = Paper(), len(steps) * STEP
+def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[str]) -> Canvas:
+    canvas, width = Canvas(), len(steps) * STEP
     for place, key in enumerate(keys):
         bottom = place * (LOW + 5)
-        paper.words(-8, bottom - LOW / 3, key, anchor="end")
-        paper.line(0, bottom, width, bottom, ink=FAINT, width=0.7)
+        canvas.words(-8, bottom - LOW / 3, key, anchor="end")
+        canvas.line(0, bottom, width, bottom, color=FAINT, width=0.7)
         for number, level in enumerate(levels[:, place]):
             if level > 0.01:
-                paper.box(number * STEP + 2, bottom - LOW * level, STEP - 4, LOW * level, LINK)
-    _under(paper, steps, (len(keys) - 1) * (LOW + 5) + 8)
-    return paper
+                canvas.box(number * STEP + 2, bottom - LOW * level, STEP - 4, LOW * level, LINK)
+    _under(canvas, steps, (len(keys) - 1) * (LOW + 5) + 8)
+    return canvas
 
 
-def _under(paper: Paper, steps: Sequence[str], y: float) -> None:
+def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
     """The words of the steps below their bars, slanted where they would not fit side by side."""
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2
         if level:
-            paper.words(middle, y + 3, each, anchor="middle")
+            canvas.words(middle, y + 3, each, anchor="middle")
         else:
-            paper.words(middle + 2, y, each, anchor="end", angle=50)
+            canvas.words(middle + 2, y, each, anchor="end", angle=50)
