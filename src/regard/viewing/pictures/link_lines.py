@@ -1,4 +1,4 @@
-"""Two columns of words joined by lines: a line is as thick and as dark as its weight."""
+"""lines(): two columns of words joined by lines whose width shows the weight."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["lines"]
 
 STEP, ACROSS = 18.0, 130.0
-"""From word to word, and between the columns, in points."""
+"""Distance between words, and between the two columns, in points."""
 
 FAINTEST = 0.05
-"""Weights below this part of the largest have no line."""
+"""Weights below this fraction of the largest weight have no line."""
 
-TOLD = 4
-"""How many words the terminal tells of each row, at most."""
+KEYS_SHOWN = 4
+"""Maximum number of keys per query in the terminal."""
 
 
 def lines(
     weights: Any, rows: Sequence[object], columns: Sequence[object], title: str = "", about: str = ""
 ) -> Picture:
-    """Draw keys on the left and queries on the right, joined by lines as thick as their weights, (T, S).
+    """Draw keys on the left and queries on the right, joined by lines whose width shows the weight.
+
+    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
 
     >>> from regard.viewing import lines
     >>> print(lines([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
@@ -68,7 +71,7 @@ def lines(
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """Each query with the keys it looked at most, in words."""
+    """Each query with its keys of largest weight, for the terminal."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -81,8 +84,8 @@ class Joined(Drawing):
         side = max([0, *map(cell_len, self.rows)])
         for name, weights in zip(self.rows, self.weights, strict=True):
             line = Text(" " * (side - cell_len(name)) + name)
-            found = [key for key in numpy.argsort(-weights, kind="stable")[:TOLD] if weights[key] >= 0.05]
-            for number, key in enumerate(found):
+            keys = numpy.argsort(-weights, kind="stable")[:KEYS_SHOWN]
+            for number, key in enumerate(key for key in keys if weights[key] >= 0.05):
                 level = float(weights[key])
                 strong = "=" if shades.plain else "━"
                 mark = strong * (2 if level >= 0.5 else 1)

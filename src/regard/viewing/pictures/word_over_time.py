@@ -1,4 +1,4 @@
-"""One word over time: how much it was looked at at each step, as bars."""
+"""over_time(): the weights of one key at each step, as bars."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from regard.viewing.terminal import bars, draw
 __all__ = ["over_time"]
 
 STEP = 22.0
-"""From step to step, in points."""
+"""Distance between steps in points."""
 
-HIGH, LOW = 130.0, 24.0
-"""The height of a weight of 1: of one word alone, and of each where all are drawn."""
+HEIGHT, SMALL_HEIGHT = 130.0, 24.0
+"""Height in points of a bar of weight 1, if one key is drawn and if all are."""
 
 
 def over_time(
@@ -33,9 +33,11 @@ def over_time(
     *,
     word: Word | None = None,
 ) -> Picture:
-    """Draw how much a key was looked at by each query, from the first step to the last; weights: (T, S).
+    """Draw the weight of a key for each query, from the first step to the last, as bars.
 
-    word: the key, by its number or as text; all of them, one under the other, unless given.
+    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
+    word: the key to draw; an index or the word itself. Default: all keys, one below the other.
 
     >>> from regard.viewing import over_time
     >>> print(over_time([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"], word="고양이"))
@@ -57,23 +59,23 @@ def over_time(
         title = title or keys[place]
         terminal = bars(array[:, place], steps, keys[place], most=most)
     canvas.head(label(title, 90), label(about, 110))
-    canvas.title = label(title, 90) or "Words over time"
-    canvas.about = "how much a word was looked at at each step, as bars"
+    canvas.title = label(title, 90) or "Attention to words over time"
+    canvas.about = "the weight of a word at each step, as bars"
     return Picture([canvas], terminal)
 
 
 def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> Canvas:
     canvas, width = Canvas(), len(levels) * STEP
     for part in (0.0, 0.5, 1.0):
-        canvas.line(0, -HIGH * part, width, -HIGH * part, color=FAINT, width=0.7)
-        canvas.words(-6, -HIGH * part, f"{part * most:g}", 8, anchor="end", color=QUIET)
+        canvas.line(0, -HEIGHT * part, width, -HEIGHT * part, color=FAINT, width=0.7)
+        canvas.words(-6, -HEIGHT * part, f"{part * most:g}", 8, anchor="end", color=QUIET)
     for number, level in enumerate(levels):
         if level > 0.002:
-            canvas.box(number * STEP + 3, -HIGH * level, STEP - 6, HIGH * level, LINK)
+            canvas.box(number * STEP + 3, -HEIGHT * level, STEP - 6, HEIGHT * level, LINK)
         if level >= 0.05:
             middle = number * STEP + STEP / 2
-            said = f"{level * most:.2f}".removeprefix("0")
-            canvas.words(middle, -HIGH * level - 7, said, 7.5, anchor="middle", color=QUIET)
+            number_text = f"{level * most:.2f}".removeprefix("0")
+            canvas.words(middle, -HEIGHT * level - 7, number_text, 7.5, anchor="middle", color=QUIET)
     _under(canvas, steps, 8)
     return canvas
 
@@ -81,18 +83,20 @@ def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> C
 def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[str]) -> Canvas:
     canvas, width = Canvas(), len(steps) * STEP
     for place, key in enumerate(keys):
-        bottom = place * (LOW + 5)
-        canvas.words(-8, bottom - LOW / 3, key, anchor="end")
+        bottom = place * (SMALL_HEIGHT + 5)
+        canvas.words(-8, bottom - SMALL_HEIGHT / 3, key, anchor="end")
         canvas.line(0, bottom, width, bottom, color=FAINT, width=0.7)
         for number, level in enumerate(levels[:, place]):
             if level > 0.01:
-                canvas.box(number * STEP + 2, bottom - LOW * level, STEP - 4, LOW * level, LINK)
-    _under(canvas, steps, (len(keys) - 1) * (LOW + 5) + 8)
+                canvas.box(
+                    number * STEP + 2, bottom - SMALL_HEIGHT * level, STEP - 4, SMALL_HEIGHT * level, LINK
+                )
+    _under(canvas, steps, (len(keys) - 1) * (SMALL_HEIGHT + 5) + 8)
     return canvas
 
 
 def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
-    """The words of the steps below their bars, slanted where they would not fit side by side."""
+    """Write the words of the steps below their bars, slanted if they do not fit side by side."""
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2
