@@ -24,7 +24,7 @@ from regard.viewing.view_inputs import Drawable, seen_of
 
 __all__ = ["explore"]
 
-TITLE = "What the model looked at"
+TITLE = "Recorded attention"
 
 SCRIPTS = (
     *("data", "table", "long", "element", "reading", "matrix", "canvas", "map", "lines"),

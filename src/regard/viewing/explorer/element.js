@@ -1,4 +1,4 @@
-// Elements, and text in them: strings become text nodes and nothing else.
+// Create elements and format text. Strings become text nodes, never markup.
 
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
@@ -18,7 +18,7 @@ function filled(made, attributes, children) {
   return made;
 }
 
-// First-strong isolates keep a right-to-left word from turning what stands around it.
+// First-strong isolates keep a right-to-left word from changing the order of the text around it.
 function isolated(text) {
   return `\u2068${text}\u2069`;
 }
@@ -32,21 +32,21 @@ function counted(number) {
   return number.toLocaleString("en");
 }
 
-// A weight to as many digits: .90, 1, ?
+// Format a weight with this many digits: .90, 1; ? for NaN.
 function figures(weight, digits = 2) {
   if (Number.isNaN(weight)) return "?";
   const text = weight.toFixed(weight >= 10 ? 1 : digits).replace(/^0\./, ".");
   return Number(text) === Math.round(Number(text)) && Math.abs(weight - Number(text)) < 1e-9 ? String(Number(text)) : text;
 }
 
-// A weight as it is said: small ones keep their size.
+// Format a weight for a sentence; small weights in scientific notation.
 function spoken(weight) {
   if (Number.isNaN(weight)) return "not a number";
   if (weight > 0 && weight < 0.0005) return weight.toExponential(1);
   return figures(weight, 3);
 }
 
-// How deep a weight is drawn: 16 depths, as entry.css names them.
+// Return the CSS class of a weight: one of the 16 levels in entry.css.
 function depth(weight, most) {
   const step = Math.round((Math.min(weight, most) / most) * 16);
   return step > 0 ? `l${step}` : false;

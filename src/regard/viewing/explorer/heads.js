@@ -1,6 +1,6 @@
-// All layers and heads as small pictures; one that is chosen is shown large.
+// Thumbnails of all layers and heads; selecting one enlarges it.
 const SMALL = 64;
-const KINDS = { cross: "Target looks at source", encoder: "Source looks at itself", decoder: "Target looks at its past", long: "Long sequences" };
+const KINDS = { cross: "Cross-attention (target to source)", encoder: "Encoder self-attention", decoder: "Decoder self-attention", long: "Long sequences" };
 
 function headsView(panel, table, state, open) {
   const seen = new IntersectionObserver((entries) => {

@@ -1,4 +1,4 @@
-// Two columns of words, keys and queries as in the picture, joined by lines: the deeper, the larger the weight.
+// Two columns of words, keys on the left and queries on the right, joined by lines; darker lines have larger weights.
 const LINES = 2000;
 const WORDS = 600;
 const HIGH = 28;
@@ -8,10 +8,10 @@ function linesView(panel, table) {
   const columns = table.columns.slice(0, WORDS);
   const height = HIGH * Math.max(rows.length, columns.length, 1);
   const svg = drawn("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true", height });
-  const lists = [wordList(rows, "looking"), wordList(columns, "looked at")];
+  const lists = [wordList(rows, "Queries"), wordList(columns, "Keys")];
   panel.append(element("div", { class: "joined" }, lists[1].list, svg, lists[0].list), asText(table));
   if (table.rows.length > WORDS || table.columns.length > WORDS) {
-    panel.append(element("p", { class: "quiet" }, `The first ${WORDS} words of each side.`));
+    panel.append(element("p", { class: "quiet" }, `Only the first ${WORDS} words of each side are shown.`));
   }
   const shift = [rows, columns].map((names) => (height - HIGH * names.length) / 2);
   lists.forEach(({ list }, side) => list.style.setProperty("padding-top", `${shift[side]}px`));
@@ -52,6 +52,6 @@ function linesView(panel, table) {
 
 function wordList(names, label) {
   const words = names.map((name) => element("button", { type: "button", class: "word", dir: "auto", title: name.text }, cut(name.text)));
-  const list = element("ol", { class: label === "looking" ? "to" : "from", "aria-label": `Words ${label}`, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
+  const list = element("ol", { class: label === "Queries" ? "to" : "from", "aria-label": label, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
   return { list, words };
 }

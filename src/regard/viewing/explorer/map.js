@@ -1,4 +1,4 @@
-// The matrix as a canvas: zoom with + and -, move with the pointer, choose a cell with the pointer or the arrow keys.
+// The matrix as a canvas: zoom with + and -, drag to move, select a cell with the pointer or the arrow keys.
 const LEGIBLE = 13;
 const HIGHEST = 480;
 const MARGIN = 10;
@@ -20,7 +20,7 @@ function mapView(panel, table, state) {
     class: "map",
     tabindex: 0,
     role: "img",
-    "aria-label": `Weights of ${counted(source.rows)} rows and ${counted(source.columns)} columns. Arrow keys choose a cell, plus and minus zoom, 0 shows everything.`,
+    "aria-label": `Weights of ${counted(source.rows)} rows and ${counted(source.columns)} columns. Arrow keys select a cell, plus and minus zoom, 0 shows everything.`,
     "aria-describedby": "told",
   });
   const tools = element(
@@ -37,7 +37,7 @@ function mapView(panel, table, state) {
   panel.append(tools, element("div", { class: "mapped" }, map.frame, chosen), asText(table));
   listen(map);
   paint(map);
-  hint("Point at a cell, or choose it with the arrow keys; + and - zoom, dragging moves, 0 shows everything.");
+  hint("Point at a cell, or select it with the arrow keys; + and - zoom, dragging moves, 0 shows everything.");
   tellChosen(map);
 }
 
@@ -55,7 +55,7 @@ function keptView(state, source) {
   return state.view;
 }
 
-// Zooms about the chosen cell; a factor of 0 shows everything.
+// Zoom around the selected cell; a factor of 0 shows everything.
 function zoom(map, factor, about = map.state.cursor) {
   const { view, source } = map;
   const least = Math.min(8, source.rows, source.columns);
@@ -109,7 +109,7 @@ function paint(map) {
     `rows ${span(view.row, view.height)}, columns ${span(view.column, view.width)}` + (grid.blocks ? `, the ${source.mean ? "mean" : "largest"} of blocks of ${grid.binRows} × ${grid.binColumns}` : "");
 }
 
-// Where cells are drawn: square ones where there is room, and a margin for words or for numbers.
+// Return the area of the cells, square if there is room, with a margin for words or position numbers.
 function boxOf({ view, frame }) {
   const room = Math.max(200, frame.clientWidth);
   const ratio = Math.min(Math.max(view.height / view.width, 0.25), 4);
@@ -120,7 +120,7 @@ function boxOf({ view, frame }) {
   return { left, top: width / view.width >= LEGIBLE ? 84 : 48, width, height: high };
 }
 
-// Words where there is room for them, else their numbers.
+// Draw words as labels if there is room, else position numbers.
 function labels(pen, { view, source, box }, kind, each) {
   const [first, count, names] = kind === "row" ? [view.row, view.height, source.rowNames] : [view.column, view.width, source.columnNames];
   const legible = each >= LEGIBLE;
@@ -189,7 +189,7 @@ function listen(map) {
 function mapKey(map, event) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const { cursor } = map.state;
-  // One bin of what is drawn, so that a step can be seen.
+  // A step is one bin of the grid, so that it is visible.
   const [down, across] = [map.grid.binRows, map.grid.binColumns];
   const moved = {
     ArrowDown: { ...cursor, row: cursor.row + down },
@@ -227,7 +227,7 @@ function cellAt({ view, box }, event) {
   return event.offsetX < box.left || event.offsetY < box.top ? null : { row, column };
 }
 
-// A cell in words; where many share a pixel, the largest of them.
+// Describe a cell; if a pixel covers several cells, describe their maximum or mean.
 function tellMap(map, row, column) {
   const { source, grid, table } = map;
   if (grid.binRows * grid.binColumns > 1) {
@@ -243,7 +243,7 @@ function tellMap(map, row, column) {
   tell(`${names}: ${tellWeight(table, row, weight || 0)}`);
 }
 
-// What the chosen row looked at most, as bars.
+// Show the largest weights of the selected row as bars.
 function tellChosen(map) {
   const { source, state, table } = map;
   const { row } = state.cursor;

@@ -1,4 +1,4 @@
-// The alignment matrix: a real table while it can be read as one, a canvas with zoom beyond.
+// The alignment matrix: an HTML table, or, if it is large, a canvas with zoom.
 const CELLS = 3000;
 const WIDE = 80;
 
@@ -54,6 +54,6 @@ function tableView(panel, table) {
 
 function legend(most, rooted = false) {
   const steps = Array.from({ length: 8 }, (_, step) => element("i", { level: ((step + 1) / 8).toFixed(3) }));
-  const told = rooted ? "; shades grow with the square root" : "";
-  return element("p", { class: "legend", "aria-hidden": "true" }, "0", element("span", {}, ...steps), `${spoken(most)}${told}`);
+  const note = rooted ? "; the shade is the square root of the weight" : "";
+  return element("p", { class: "legend", "aria-hidden": "true" }, "0", element("span", {}, ...steps), `${spoken(most)}${note}`);
 }

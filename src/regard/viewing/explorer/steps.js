@@ -1,10 +1,10 @@
-// One word over time: a column, how much each step looked at it; or a row, how its step was shared out.
+// One word over time: the weights of a key at each step (a column), or the weights of one step (a row).
 
 function stepsView(panel, table, state) {
   if (!table.rows.length || !table.columns.length) return;
   const options = [
-    ["column", "Looked at", table.columns],
-    ["row", "Looking", table.rows],
+    ["column", "Keys", table.columns],
+    ["row", "Queries", table.rows],
   ].map(([kind, label, names]) =>
     element("optgroup", { label }, ...names.slice(0, WORDS).map((name, place) => element("option", { value: `${kind} ${place}` }, `${place + 1}  ${cut(name.text)}`))),
   );
@@ -44,7 +44,7 @@ function stepsView(panel, table, state) {
   draw();
 }
 
-// The word that is looked at most of all, special tokens left out where there are others.
+// Return the key with the largest total weight, ignoring special tokens.
 function rankedMass(table) {
   const mass = table.columns.map((name, column) => (name.special ? 0 : table.rows.reduce((sum, _, row) => sum + (weightAt(table, row, column) || 0), 0)));
   return Math.min(mass.indexOf(Math.max(...mass)), WORDS - 1);
