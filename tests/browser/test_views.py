@@ -29,7 +29,7 @@ def heads(page: Any, scope: str) -> list[str]:
 
 
 def described(page: Any) -> str:
-    return re.sub("[\u2068\u2069]", "", page.text_content("#told"))
+    return re.sub("[\u2068\u2069]", "", page.text_content("#description"))
 
 
 def pick(page: Any, name: str, value: str) -> None:
@@ -225,8 +225,8 @@ def test_weight_of_a_cell_of_a_long_text(opened: Opened):
     assert described(page).startswith("word5050 (5,051) looked at word5051 (5,052): not among the 32 largest")
     page.keyboard.press("ArrowLeft")
     assert described(page) == "word5050 (5,051) looked at word5050 (5,051): .500"
-    found = page.locator(".chosen-row li").all_text_contents()
-    assert found[0].startswith("word5050") and found[1].startswith("word5000")
+    bars = page.locator(".chosen-row li").all_text_contents()
+    assert bars[0].startswith("word5050") and bars[1].startswith("word5000")
     for tab in ("lines", "sentence", "steps"):
         page.click(f"#tab-{tab}")
         assert "48 × 48 tokens around the cell" in page.text_content("#panel")

@@ -120,8 +120,8 @@ def test_hostile_words_are_escaped(make):
     shown = read.of("dd")
     assert "<script>alert(1)</script>" in shown and "&amp;" in shown
     assert {"a\\u2028b\\u2029c", "\\u202egnp.exe", "a\\x00b", "\\ud800", "👩‍👩‍👧‍👦", "می‌خواهم"} <= set(shown)
-    given = [value for _, each in read.tags for value in each.values() if value]
-    assert not any("alert" in value for value in given)
+    values = [value for _, each in read.tags for value in each.values() if value]
+    assert not any("alert" in value for value in values)
 
 
 def test_policy_allows_only_the_own_style_and_script():

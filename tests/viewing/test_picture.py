@@ -112,6 +112,7 @@ def test_number_of_frames_of_an_animation(tmp_path):
     seen = transformer()
     animation = picture(seen, "player")
     assert len(animation.frames) == len(SOURCE) + 2 * len(TARGET) + 1
+    assert animation.papers is animation.frames
     assert len({frame.size for frame in animation.frames}) == 1
     animation.save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
@@ -134,7 +135,7 @@ def test_notebook_shows_pictures_and_animations():
     assert still._repr_html_().startswith('<img alt="I am a cat" src="data:image/svg+xml;base64,')
     assert pixels(still._repr_png_())
     assert animation._repr_html_().startswith('<img alt="I am a cat" src="data:image/gif;base64,R0lG')
-    assert to_svg(still, title="told") == still.svg("told") and "<title>told</title>" in still.svg("told")
+    assert to_svg(still, title="cat") == still.svg("cat") and "<title>cat</title>" in still.svg("cat")
 
 
 @pytest.mark.parametrize("view", ["matrix", "lines", "shaded", "word", "player"])
@@ -182,13 +183,13 @@ def test_pyplot_is_not_imported():
 
 def test_pictures_can_be_drawn_in_threads():
     drawn = picture(transformer(), "matrix")
-    expected, found = drawn.png(), []
-    threads = [threading.Thread(target=lambda: found.append(drawn.png())) for _ in range(4)]
+    expected, files = drawn.png(), []
+    threads = [threading.Thread(target=lambda: files.append(drawn.png())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 4
+    assert files == [expected] * 4
 
 
 def test_missing_characters_are_replaced_and_reported(monkeypatch, tmp_path):

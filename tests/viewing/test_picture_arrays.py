@@ -77,8 +77,8 @@ def test_shades_and_numbers_of_cells():
     picture = matrix([[0.5, 0.25], [0.0, 0.5]], ["a", "b"], ["c", "d"], numbers=True)
     fills = [mark.fill for mark in marks(picture, Box)[:4]]
     assert fills == [shade(level) for level in (1.0, 0.5, 0.0, 1.0)]
-    said = [mark.text for mark in marks(picture, Words)]
-    assert said.count(".50") == 2 and said.count(".25") == 1 and "0.00" not in said
+    texts = [mark.text for mark in marks(picture, Words)]
+    assert texts.count(".50") == 2 and texts.count(".25") == 1 and "0.00" not in texts
 
 
 def test_width_of_lines_grows_with_weight():
@@ -163,8 +163,8 @@ def _number(text: str) -> bool:
 def test_steps_with_given_scores_and_masked_keys():
     scores = [[0.0, -numpy.inf], [-numpy.inf, -numpy.inf]]
     picture = steps(numpy.ones((2, 3)), numpy.ones((2, 4)), numpy.eye(2), "additive", scores=scores)
-    said = [mark.text for mark in marks(picture, Words)]
-    assert said.count("−∞") == 3 and "additive" in said
+    texts = [mark.text for mark in marks(picture, Words)]
+    assert texts.count("−∞") == 3 and "additive" in texts
     assert str(picture).splitlines()[-2:] == ["q0   1.00   0.00", "q1   0.00   0.00"]
     large = steps(numpy.ones((20, 64)), numpy.ones((30, 64)), numpy.ones((30, 64)))
     assert "the first 12 of 20 queries" in large.svg() and "the first 8 of 64 components" in large.svg()
@@ -196,8 +196,8 @@ def test_gaze_is_bright_where_the_weight_is_large():
 
 def test_hops_and_tape():
     story = hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took it", "Mary left"], "where?", "home")
-    said = [mark.text for mark in marks(story, Words)]
-    assert {"hop 1", "hop 2", "where?", "answer: home", ".90", ".80"} <= set(said)
+    texts = [mark.text for mark in marks(story, Words)]
+    assert {"hop 1", "hop 2", "where?", "answer: home", ".90", ".80"} <= set(texts)
     machine = tape(numpy.eye(200, 100), numpy.eye(200, 100))
     assert len(marks(machine, Raster)) == 2 and max(machine.frames[0].size) < 800
     assert marks(tape(numpy.eye(4)), Words)[0].text == "read"
@@ -247,10 +247,10 @@ def test_estimated_text_width_is_large_enough():
     from regard.viewing.pictures.fonts import written
 
     for text in ("interesting", "WWW mmm", "고양이로소이다", "the quick brown fox", "1,234.56", "</s>"):
-        found = written(text)
-        if found.missing:  # replaced characters have the same width
+        text_runs = written(text)
+        if text_runs.missing:  # replaced characters have the same width
             continue
-        (run,) = found.runs
+        (run,) = text_runs.runs
         font = get_font(run.font)
         font.set_size(100, 72)
         font.set_text(run.text, 0.0)

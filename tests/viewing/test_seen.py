@@ -200,15 +200,15 @@ def test_grouped_and_spelled():
 
 
 def passage(first_word: int, heads: int) -> Passage:
-    """Two source pieces and three target pieces, of one word each, whose words are counted from a number."""
+    """Return a passage with one source word and one target word, both with index `first_word`."""
     seen = {
         "encoder.0.self": torch.rand(heads, 3, 3),
         "decoder.0.self": torch.rand(heads, 4, 4).tril(),
         "decoder.0.cross": torch.rand(4, 3),
     }
     words, values = (first_word, first_word, -1), {"decoder.0.cross": torch.rand(1, 3)}
-    said = (*words[:2], first_word, -1)
-    return Passage(("▁a", "b", "</s>"), words, (*"xyz", "</s>"), said, (-0.5,) * 4, seen, values)
+    target_words = (*words[:2], first_word, -1)
+    return Passage(("▁a", "b", "</s>"), words, (*"xyz", "</s>"), target_words, (-0.5,) * 4, seen, values)
 
 
 def test_seen_of_a_translation():

@@ -33,9 +33,9 @@ function show(word) {
   const most = seen.filter((each) => each.weight).sort((a, b) => b.weight - a.weight).slice(0, MOST);
   // First-strong isolates keep a right-to-left word from changing the order of the numbers around it.
   const isolated = (each) => `\u2068${each.textContent}\u2069`;
-  const told = most.map((each) => `${isolated(each.other)} (${each.text})`).join(", ");
+  const largest = most.map((each) => `${isolated(each.other)} (${each.text})`).join(", ");
   entry.querySelector("p.seen").textContent =
-    `${isolated(word)} ${target ? "looked at" : "was looked at by"} ${told || "nothing"}`;
+    `${isolated(word)} ${target ? "looked at" : "was looked at by"} ${largest || "nothing"}`;
 }
 
 function wordAt(event) {

@@ -85,8 +85,8 @@ function sized(canvas, width, height) {
   canvas.height = Math.round(height * fine);
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d");
-  pen.setTransform(fine, 0, 0, fine, 0, 0);
-  pen.clearRect(0, 0, width, height);
-  return pen;
+  const context = canvas.getContext("2d");
+  context.setTransform(fine, 0, 0, fine, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
 }

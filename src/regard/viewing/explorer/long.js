@@ -67,9 +67,9 @@ function windowOf(site, choice) {
   const begin = (place, size) => Math.max(0, Math.min(place - WINDOW / 2, size - WINDOW));
   const firstRow = begin(choice.cursor.row, long.rows);
   const firstColumn = begin(choice.cursor.column, long.columns);
-  const cut = (side, first) => namesOf({ ...side, pieces: side.pieces.slice(first, first + WINDOW) });
-  const rows = cut(page.sides[site.rows], firstRow);
-  const columns = cut(page.sides[site.columns], firstColumn);
+  const windowed = (side, first) => namesOf({ ...side, pieces: side.pieces.slice(first, first + WINDOW) });
+  const rows = windowed(page.sides[site.rows], firstRow);
+  const columns = windowed(page.sides[site.columns], firstColumn);
   const cells = new Float32Array(rows.length * columns.length);
   eachLargest(long, firstRow, firstRow + rows.length, (row, key, weight) => {
     const column = key - firstColumn;

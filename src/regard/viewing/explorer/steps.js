@@ -6,7 +6,7 @@ function stepsView(panel, table, state) {
     ["column", "Keys", table.columns],
     ["row", "Queries", table.rows],
   ].map(([kind, label, names]) =>
-    element("optgroup", { label }, ...names.slice(0, WORDS).map((name, place) => element("option", { value: `${kind} ${place}` }, `${place + 1}  ${cut(name.text)}`))),
+    element("optgroup", { label }, ...names.slice(0, WORDS).map((name, place) => element("option", { value: `${kind} ${place}` }, `${place + 1}  ${truncated(name.text)}`))),
   );
   const select = element("select", { id: "word" }, ...options);
   const chart = element("ol", { class: "steps", "data-roving": true });
@@ -20,22 +20,22 @@ function stepsView(panel, table, state) {
     const bars = names.map((name, step) =>
       element(
         "li",
-        { "aria-label": `${isolated(cut(name.text))} ${spoken(weights[step])}` },
-        element("span", { class: "number", "aria-hidden": "true" }, weights[step] >= 0.005 ? figures(weights[step]) : ""),
+        { "aria-label": `${isolated(truncated(name.text))} ${formatWeight(weights[step])}` },
+        element("span", { class: "number", "aria-hidden": "true" }, weights[step] >= 0.005 ? formatNumber(weights[step]) : ""),
         element("i", { level: ((weights[step] || 0) / table.most).toFixed(4) }),
-        element("bdi", { title: name.text, "aria-hidden": "true" }, cut(name.text, 14)),
+        element("bdi", { title: name.text, "aria-hidden": "true" }, truncated(name.text, 14)),
       ),
     );
     const fresh = element("ol", { class: names.length > 48 ? "steps dense" : "steps", "data-roving": true, "aria-label": kind === "column" ? "How much each step looked at the word" : "How much the word looked at each" }, ...bars);
     panel.querySelector("ol.steps").replaceWith(fresh);
-    const cell = (step) => (kind === "column" ? tellCell(table, step, place) : tellCell(table, place, step));
+    const cell = (step) => (kind === "column" ? describeCell(table, step, place) : describeCell(table, place, step));
     roving(bars, { on: cell });
     fresh.addEventListener("pointerover", (event) => {
       const step = bars.indexOf(event.target.closest("li"));
       if (step >= 0) cell(step);
     });
-    if (kind === "column") tellColumn(table, place);
-    else tellRow(table, place);
+    if (kind === "column") describeColumn(table, place);
+    else describeRow(table, place);
   };
   select.addEventListener("change", draw);
   const busiest = rankedMass(table);

@@ -75,17 +75,17 @@ function weightAt(table, row, column) {
 
 // Return the positions and weights of one row or column, largest first, without zeros.
 function rankedRow(table, row, count) {
-  const found = table.columns.map((name, place) => ({ name, place, weight: weightAt(table, row, place) }));
-  return ranked(found, count);
+  const entries = table.columns.map((name, place) => ({ name, place, weight: weightAt(table, row, place) }));
+  return ranked(entries, count);
 }
 
 function rankedColumn(table, column, count) {
-  const found = table.rows.map((name, place) => ({ name, place, weight: weightAt(table, place, column) }));
-  return ranked(found, count);
+  const entries = table.rows.map((name, place) => ({ name, place, weight: weightAt(table, place, column) }));
+  return ranked(entries, count);
 }
 
-function ranked(found, count) {
-  return found
+function ranked(entries, count) {
+  return entries
     .filter((each) => each.weight > 0)
     .sort((a, b) => b.weight - a.weight)
     .slice(0, count);

@@ -39,6 +39,11 @@ class Picture(Shown):
         self.terminal, self.seconds = terminal, seconds
 
     @property
+    def papers(self) -> list[Canvas]:
+        """The earlier name of `frames`."""
+        return self.frames
+
+    @property
     def moves(self) -> bool:
         """Whether this is an animation: more than one frame."""
         return len(self.frames) > 1
