@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.report import number
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, WHITE, width_of
 from regard.viewing.pictures.svg_writer import svg_of
 
@@ -29,7 +29,7 @@ WIDE, HIGH, ROW, RADIUS = 300.0, 200.0, 17.0, 3.5
 class Plot:
     """A paper that to_svg() draws."""
 
-    paper: Paper
+    paper: Canvas
 
     def svg(self, title: str = "") -> str:
         """The text of an SVG file."""
@@ -67,25 +67,25 @@ class Axis:
         return [self.low * base**step for step in range(steps + 1)]
 
 
-def _dots(name: str, case: Found, rows: list[Found]) -> Paper:
+def _dots(name: str, case: Found, rows: list[Found]) -> Canvas:
     """A line a peer: a ring for the forward pass, a dot for both, and where the limit is."""
-    paper = Paper(name, about=case["about"])
+    paper = Canvas(name, about=case["about"])
     limit = [case["limit"]] if case.get("limit") else []
     times = [row[each]["median"] for row in rows for each in ("forward", "both") if each in row]
     axis = Axis.around(times + limit, WIDE)
     bottom = len(rows) * ROW
     for tick in axis.ticks():
-        paper.line(axis.at(tick), 0, axis.at(tick), bottom, ink=FAINT)
-        paper.words(axis.at(tick), bottom + 10, f"{tick:g} ms", 8, ink=QUIET, anchor="middle")
+        paper.line(axis.at(tick), 0, axis.at(tick), bottom, color=FAINT)
+        paper.words(axis.at(tick), bottom + 10, f"{tick:g} ms", 8, color=QUIET, anchor="middle")
     for at in limit:
-        paper.line(axis.at(at), -4, axis.at(at), bottom, ink=OTHERS[0], width=1.2)
+        paper.line(axis.at(at), -4, axis.at(at), bottom, color=OTHERS[0], width=1.2)
         said = f"limit of {case['limited by']}"
-        paper.words(axis.at(at), -10, said, 8, ink=OTHERS[0], anchor="middle")
+        paper.words(axis.at(at), -10, said, 8, color=OTHERS[0], anchor="middle")
     several = len({row["dtype"] for row in rows}) > 1
     for line, row in enumerate(rows):
         y, ink = (line + 0.5) * ROW, LINK if row.get("ours") else DARK
         label = f"{row['peer']}, {row['dtype']}" if several else row["peer"]
-        paper.words(-8, y, label, 9, ink=ink, anchor="end")
+        paper.words(-8, y, label, 9, color=ink, anchor="end")
         for each in ("forward", "both"):
             if each in row:
                 x = axis.at(row[each]["median"])
@@ -93,7 +93,7 @@ def _dots(name: str, case: Found, rows: list[Found]) -> Paper:
                 _dot(paper, x, y, fill, edge)
         last = max(row[each]["median"] for each in ("forward", "both") if each in row)
         numbers = " / ".join(number(row[each]["median"]) for each in ("forward", "both") if each in row)
-        paper.words(max(axis.at(last) + 7, 0), y, numbers, 8, ink=QUIET)
+        paper.words(max(axis.at(last) + 7, 0), y, numbers, 8, color=QUIET)
     trains = any("both" in row for row in rows)
     paper.foot(
         "ring: forward" + (", dot: forward and backward; median milliseconds" if trains else ", median")
@@ -102,9 +102,9 @@ def _dots(name: str, case: Found, rows: list[Found]) -> Paper:
     return paper
 
 
-def _curves(name: str, case: Found, rows: list[Found]) -> Paper:
+def _curves(name: str, case: Found, rows: list[Found]) -> Canvas:
     """Time and memory against length, both logarithmic, a curve a peer."""
-    paper = Paper(name, about=case["about"])
+    paper = Canvas(name, about=case["about"])
     panels: dict[str, Callable[[Found], float | None]] = {
         "milliseconds": lambda row: row["both"]["median"] if "both" in row else None,
         "MiB at the peak": lambda row: row.get("peak_mib") or None,
@@ -123,26 +123,26 @@ def _curves(name: str, case: Found, rows: list[Found]) -> Paper:
     return paper
 
 
-def _panel(title: str, points: dict[str, list[tuple[int, float]]]) -> Paper:
-    paper = Paper(title)
+def _panel(title: str, points: dict[str, list[tuple[int, float]]]) -> Canvas:
+    paper = Canvas(title)
     if not points:
         return paper
     across = Axis.around([float(length) for each in points.values() for length, _ in each], WIDE, 2)
     up = Axis.around([value for each in points.values() for _, value in each], HIGH)
     for tick in across.ticks(4):
-        paper.line(across.at(tick), 0, across.at(tick), HIGH, ink=FAINT)
-        paper.words(across.at(tick), HIGH + 10, f"{tick:,.0f}", 8, ink=QUIET, anchor="middle")
+        paper.line(across.at(tick), 0, across.at(tick), HIGH, color=FAINT)
+        paper.words(across.at(tick), HIGH + 10, f"{tick:,.0f}", 8, color=QUIET, anchor="middle")
     for tick in up.ticks():
-        paper.line(0, HIGH - up.at(tick), WIDE, HIGH - up.at(tick), ink=FAINT)
-        paper.words(-6, HIGH - up.at(tick), f"{tick:,g}", 8, ink=QUIET, anchor="end")
-    paper.words(0, -10, title, 9, ink=QUIET)
+        paper.line(0, HIGH - up.at(tick), WIDE, HIGH - up.at(tick), color=FAINT)
+        paper.words(-6, HIGH - up.at(tick), f"{tick:,g}", 8, color=QUIET, anchor="end")
+    paper.words(0, -10, title, 9, color=QUIET)
     taken: list[float] = []
     others = iter(OTHERS)
     for peer, each in points.items():
         ink = LINK if peer == "regard" else next(others, QUIET)
         places = [(across.at(length), HIGH - up.at(value)) for length, value in sorted(each)]
         for (x, y), (to_x, to_y) in itertools.pairwise(places):
-            paper.line(x, y, to_x, to_y, ink=ink, width=1.6)
+            paper.line(x, y, to_x, to_y, color=ink, width=1.6)
         for x, y in places:
             _dot(paper, x, y, ink, ink, 2.4)
         x, y = places[-1]
@@ -150,9 +150,9 @@ def _panel(title: str, points: dict[str, list[tuple[int, float]]]) -> Paper:
             y -= 11  # names of curves that end together stand over each other
         taken.append(y)
         room = width_of(peer, 9) + 10
-        paper.words(min(x + 7, WIDE + 100 - room), y, peer, 9, ink=ink)
+        paper.words(min(x + 7, WIDE + 100 - room), y, peer, 9, color=ink)
     return paper
 
 
-def _dot(paper: Paper, x: float, y: float, fill: str, edge: str, radius: float = RADIUS) -> None:
+def _dot(paper: Canvas, x: float, y: float, fill: str, edge: str, radius: float = RADIUS) -> None:
     paper.box(x - radius, y - radius, 2 * radius, 2 * radius, fill, edge=edge, round=radius)

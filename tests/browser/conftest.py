@@ -1,4 +1,4 @@
-"""A real Chromium, and pages opened in it that may ask for nothing and complain of nothing."""
+"""Open pages in Chromium; they must make no requests and log no errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.viewing import Seen, explore
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open a Seen as a page; when the test ends, it has asked for nothing, opened nothing, logged nothing."""
+    """Open a Seen as a page; at the end of the test, check that it made no request, dialog or log message."""
     contexts, trouble = [], []
 
     def open_page(seen: Seen, **options: Any) -> Any:
@@ -23,16 +23,16 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         contexts.append(context)
         context.set_default_timeout(10_000)
 
-        def ask(route: Any) -> None:
+        def on_request(route: Any) -> None:
             if route.request.url == place.as_uri():
                 route.continue_()
             else:
-                trouble.append(f"asked for {route.request.url}")
+                trouble.append(f"requested {route.request.url}")
                 route.abort()
 
-        context.route("**/*", ask)
+        context.route("**/*", on_request)
         page = context.new_page()
-        page.on("console", lambda said: trouble.append(f"logged {said.type}: {said.text}"))
+        page.on("console", lambda message: trouble.append(f"logged {message.type}: {message.text}"))
         page.on("pageerror", lambda error: trouble.append(f"raised {error}"))
         page.on("dialog", lambda dialog: (trouble.append(f"opened {dialog.message}"), dialog.dismiss()))
         page.on("popup", lambda popup: trouble.append(f"popped up {popup.url}"))

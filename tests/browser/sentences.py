@@ -1,4 +1,4 @@
-"""What the pages of these tests show: a sentence seen by a small Transformer, and a long text."""
+"""Test data: the attention of a small Transformer for a sentence, and for a long text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def drawn(rows: int, columns: int, heads: int, seed: int) -> numpy.ndarray:
 
 
 def sentence(layers: int = 2, heads: int = 3) -> Seen:
-    """Every kind of site, with heads, values and special tokens."""
+    """Return every kind of site, with heads, value norms and special tokens."""
     read, sites = ("<s>", *TARGET[:-1]), []
     norms = numpy.random.default_rng(9).uniform(0.5, 3.0, (heads, len(SOURCE)))
     for layer in range(layers):
@@ -34,7 +34,7 @@ def sentence(layers: int = 2, heads: int = 3) -> Seen:
 
 
 class Top:
-    """What Look(top=k) gives of a long text: each token looks at itself, and at every 100th before it."""
+    """A result of Look(top=k): each token attends to itself and to every 100th token before it."""
 
     def __init__(self, size: int, kept: int):
         place = numpy.arange(size)[:, None]

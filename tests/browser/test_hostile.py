@@ -1,4 +1,4 @@
-"""A thousand hostile strings, as words, titles, notes and names of sites: shown, and nothing more."""
+"""A thousand hostile strings as words, titles, notes and site names are shown as text."""
 
 from __future__ import annotations
 
@@ -165,16 +165,16 @@ ATTRIBUTES = {
 
 
 def hostile() -> list[str]:
-    """The known ones, then others put together by chance, no two of them the same once they are shown."""
-    chance = random.Random(0)
-    found = {clean(text, kept=JOINERS): text for text in KNOWN}
-    while len(found) < COUNT:
-        text = "".join(chance.choices(PARTS, k=chance.randint(1, 8)))
-        found[clean(text, kept=JOINERS)] = text
-    return list(found.values())
+    """Return the known strings, then random combinations of PARTS, all different once escaped."""
+    generator = random.Random(0)
+    strings = {clean(text, kept=JOINERS): text for text in KNOWN}
+    while len(strings) < COUNT:
+        text = "".join(generator.choices(PARTS, k=generator.randint(1, 8)))
+        strings[clean(text, kept=JOINERS)] = text
+    return list(strings.values())
 
 
-def test_a_thousand_hostile_strings_run_nothing(opened: Callable[..., Any]):
+def test_hostile_strings_run_no_script(opened: Callable[..., Any]):
     words = hostile()
     few = words[:2]
     weights = numpy.full((2, COUNT), 1 / COUNT)
@@ -189,7 +189,7 @@ def test_a_thousand_hostile_strings_run_nothing(opened: Callable[..., Any]):
     tags, attributes = set(), set()
     for site, scope in ((0, "col"), (1, "row")):
         page.select_option("#site", str(site))
-        page.evaluate("change({ units: 'pieces' })")  # of which no space is stripped
+        page.evaluate("change({ units: 'pieces' })")  # words would be stripped of spaces
         for tab in ("heads", "steps", "sentence", "lines", "matrix"):
             page.evaluate("tab => document.getElementById(`tab-${tab}`).click()", tab)
             page.evaluate("document.querySelector('#panel details')?.setAttribute('open', '')")
@@ -211,8 +211,8 @@ def test_a_thousand_hostile_strings_run_nothing(opened: Callable[..., Any]):
     ]
 
 
-def test_the_policy_holds_even_where_markup_would_get_in(browser: Any, tmp_path: Path):
-    """A last door: were a string ever made markup by our script, the browser would refuse."""
+def test_policy_blocks_markup_from_scripts(browser: Any, tmp_path: Path):
+    """Second line of defence: the browser refuses if a script assigns a string as markup."""
     explore(Seen((Site("a.cross", [[1.0]], ["x"], ["y"]),), ["y"], ["x"], [0], [0]), tmp_path / "a.html")
     page = browser.new_page()
     page.goto((tmp_path / "a.html").as_uri())

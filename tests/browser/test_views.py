@@ -1,4 +1,4 @@
-"""The explorer in a real Chromium: every view answers the pointer, and its numbers are right."""
+"""The explorer in Chromium: every view reacts to the pointer and shows the right numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Opened = Callable[..., Any]
 
 
 def numbers(page: Any) -> numpy.ndarray:
-    """The table on the page, a blank as 0."""
+    """Return the numbers of the table on the page; a blank cell is 0."""
     rows = page.eval_on_selector_all(
         "#panel tbody tr", "rows => rows.map(row => [...row.querySelectorAll('td')].map(c => c.textContent))"
     )
@@ -28,15 +28,15 @@ def heads(page: Any, scope: str) -> list[str]:
     return page.eval_on_selector_all(f"#panel th[scope={scope}] bdi", "all => all.map(each => each.title)")
 
 
-def told(page: Any) -> str:
-    return re.sub("[\u2068\u2069]", "", page.text_content("#told"))
+def described(page: Any) -> str:
+    return re.sub("[\u2068\u2069]", "", page.text_content("#description"))
 
 
 def pick(page: Any, name: str, value: str) -> None:
     page.click(f"label[for={name}-{value}]")
 
 
-def test_the_matrix_is_the_first_thing_seen_and_tells_of_the_cell_under_the_pointer(opened: Opened):
+def test_matrix_is_shown_first_and_describes_the_cell_under_the_pointer(opened: Opened):
     page = opened(sentence())
     assert page.get_attribute("#tab-matrix", "aria-selected") == "true"
     assert page.locator("#panel table").bounding_box()["y"] < 350
@@ -44,14 +44,14 @@ def test_the_matrix_is_the_first_thing_seen_and_tells_of_the_cell_under_the_poin
     cell.hover()
     seen = sentence().words()
     weight = numpy.mean([site.weights.mean(0) for site in seen.sites if site.kind == "cross"], 0)[3, 1]
-    name, _, number = told(page).rpartition(": ")
+    name, _, number = described(page).rpartition(": ")
     assert name == "cat. looked at 고양이를" and abs(float(number) - weight) < 0.001
     assert page.locator("#panel th.on").all_text_contents() == ["고양이를", "cat."]
     page.locator("#panel tbody th").nth(0).hover()
-    assert told(page).startswith("I looked at ")
+    assert described(page).startswith("I looked at ")
 
 
-def test_choices_are_made_above_the_view(opened: Opened):
+def test_controls_change_the_view(opened: Opened):
     page = opened(sentence())
     pick(page, "units", "pieces")
     pick(page, "specials", "hidden")
@@ -64,11 +64,11 @@ def test_choices_are_made_above_the_view(opened: Opened):
         "decoder.1.cross · head 2, of 3 · 6 tokens looked at 8 · special tokens hidden · weights × value norm"
     )
     page.select_option("#site", label="encoder.0.self")
-    assert page.locator("#measure-values").count() == 0  # whose values are not known
+    assert page.locator("#measure-values").count() == 0  # it has no value norms
     assert page.text_content("#caption").startswith("encoder.0.self · head 2, of 3 · 8 tokens looked at 8")
 
 
-def test_every_choice_shows_what_python_computes(opened: Opened):
+def test_every_combination_of_controls_equals_python(opened: Opened):
     page = opened(sentence())
     places = page.evaluate("Object.fromEntries(page.sites.map((site, number) => [site.name, number]))")
     chosen = (
@@ -103,17 +103,17 @@ def test_rollout_and_the_mean_of_layers_are_sites(opened: Opened):
     numpy.testing.assert_allclose(numbers(page), numpy.mean(layers, 0), atol=0.0051)
 
 
-def test_lines_join_a_word_to_what_it_looked_at(opened: Opened):
+def test_lines_of_the_word_under_the_pointer(opened: Opened):
     page = opened(sentence())
     page.click("#tab-lines")
     lines = page.locator("#panel path").count()
     assert lines > 10 and page.locator("#panel path.off").count() == 0
     page.hover("#panel .to li:nth-child(2) button")
-    assert told(page).startswith("saw looked at ")
+    assert described(page).startswith("saw looked at ")
     left = page.locator("#panel path:not(.off)").count()
     assert 0 < left <= 4 and page.locator("#panel .from .word[class*=' l']").count() > 0
     page.hover("#panel .from li:nth-child(2) button")
-    assert told(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was looked at by ")
     page.mouse.move(5, 5)
     assert page.locator("#panel path.off").count() == 0
     opacity = page.eval_on_selector_all(
@@ -122,19 +122,19 @@ def test_lines_join_a_word_to_what_it_looked_at(opened: Opened):
     assert max(map(float, opacity)) == 1 and min(map(float, opacity)) < 0.3
 
 
-def test_a_word_shades_the_others(opened: Opened):
+def test_sentence_is_shaded_by_the_selected_word(opened: Opened):
     page = opened(sentence())
     page.click("#tab-sentence")
     assert page.locator("#panel .sentence").count() == 2
     page.hover("#panel .sentence >> nth=1 >> button >> nth=1")
-    assert told(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was looked at by ")
     assert page.locator("#panel .sentence >> nth=0").locator("[class*=' l']").count() > 0
     page.select_option("#site", label="encoder.0.self")
     assert page.locator("#panel .sentence").count() == 1
     page.hover("#panel .sentence button >> nth=1")
-    assert told(page).startswith("고양이를 looked at ")
+    assert described(page).startswith("고양이를 looked at ")
     pick(page, "direction", "received")
-    assert told(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was looked at by ")
 
 
 def test_one_word_over_time(opened: Opened):
@@ -143,16 +143,16 @@ def test_one_word_over_time(opened: Opened):
     assert page.locator("#panel .steps li").count() == 5  # a bar for each step, the last "</s>"
     page.select_option("#word", label="2  고양이를")
     page.hover("#panel .steps li:nth-child(4)")
-    assert told(page).startswith("cat. looked at 고양이를: ")
+    assert described(page).startswith("cat. looked at 고양이를: ")
     page.select_option("#word", label="1  I")
-    assert page.locator("#panel .steps li").count() == 4 and told(page).startswith("I looked at ")
+    assert page.locator("#panel .steps li").count() == 4 and described(page).startswith("I looked at ")
     heights = page.eval_on_selector_all("#panel .steps i", "all => all.map(each => each.offsetHeight)")
     cross = [site.weights.mean(0) for site in sentence().words().sites if site.kind == "cross"]
     weights = numpy.mean(cross, 0)
     numpy.testing.assert_allclose(heights, 176 * weights[0] / weights.max(), atol=1.5)
 
 
-def test_all_heads_are_pictures_and_one_is_enlarged(opened: Opened):
+def test_thumbnail_of_a_head_is_enlarged(opened: Opened):
     page = opened(sentence())
     page.click("#tab-heads")
     assert page.locator("#panel button.small").count() == 2 * 3 * 3 + 1
@@ -167,7 +167,7 @@ def test_all_heads_are_pictures_and_one_is_enlarged(opened: Opened):
     numpy.testing.assert_allclose(numbers(page), sentence().site("encoder.1.self").weights[2], atol=0.0051)
 
 
-def test_a_view_can_be_read_as_text(opened: Opened):
+def test_view_as_text(opened: Opened):
     page = opened(sentence())
     for tab in ("matrix", "lines", "sentence", "steps"):
         page.click(f"#tab-{tab}")
@@ -177,7 +177,7 @@ def test_a_view_can_be_read_as_text(opened: Opened):
         assert len(lines) == 5 and lines[0].startswith("I looked at ")
 
 
-def test_long_text_is_zoomed_and_moved(opened: Opened):
+def test_zoom_and_drag_in_a_long_text(opened: Opened):
     page = opened(long_text())
     assert "8,192" in page.text_content("#caption")
     assert page.text_content("#place") == "rows 1–8,192, columns 1–8,192, the largest of blocks of 32 × 32"
@@ -191,7 +191,7 @@ def test_long_text_is_zoomed_and_moved(opened: Opened):
     box = canvas.bounding_box()
     middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.move(*middle)
-    assert re.match(r"rows [\d,]+–[\d,]+, columns [\d,]+–[\d,]+: largest", told(page))
+    assert re.match(r"rows [\d,]+–[\d,]+, columns [\d,]+–[\d,]+: largest", described(page))
     page.mouse.down()
     page.mouse.move(middle[0] - 80, middle[1] - 80)
     page.mouse.up()
@@ -209,11 +209,11 @@ def test_long_text_is_zoomed_and_moved(opened: Opened):
     )
     assert rows[1] - rows[0] < 40 and columns[1] - columns[0] < 40
     page.keyboard.press("ArrowDown")
-    assert re.match(r"word\d+ \([\d,]+\) looked at word\d+ \([\d,]+\): ", told(page))
+    assert re.match(r"word\d+ \([\d,]+\) looked at word\d+ \([\d,]+\): ", described(page))
     assert page.locator(".chosen-row li").count() > 5
 
 
-def test_a_cell_of_a_long_text_has_its_weight(opened: Opened):
+def test_weight_of_a_cell_of_a_long_text(opened: Opened):
     seen = long_text()
     page = opened(seen)
     page.evaluate("state.cursor = { row: 5050, column: 5050 }; state.view = null; drawView()")
@@ -222,11 +222,11 @@ def test_a_cell_of_a_long_text_has_its_weight(opened: Opened):
     for _ in range(12):
         page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
-    assert told(page) == "word5050 (5,051) looked at word5051 (5,052): not among the 32 largest of its row"
+    assert described(page).startswith("word5050 (5,051) looked at word5051 (5,052): not among the 32 largest")
     page.keyboard.press("ArrowLeft")
-    assert told(page) == "word5050 (5,051) looked at word5050 (5,051): .500"
-    found = page.locator(".chosen-row li").all_text_contents()
-    assert found[0].startswith("word5050") and found[1].startswith("word5000")
+    assert described(page) == "word5050 (5,051) looked at word5050 (5,051): .500"
+    bars = page.locator(".chosen-row li").all_text_contents()
+    assert bars[0].startswith("word5050") and bars[1].startswith("word5000")
     for tab in ("lines", "sentence", "steps"):
         page.click(f"#tab-{tab}")
         assert "48 × 48 tokens around the cell" in page.text_content("#panel")
@@ -234,7 +234,7 @@ def test_a_cell_of_a_long_text_has_its_weight(opened: Opened):
     assert page.locator("#panel button.small").count() == 1
 
 
-def test_512_tokens_and_many_heads_open_without_unpacking_them_all(opened: Opened):
+def test_only_the_displayed_head_is_decoded(opened: Opened):
     words = tuple(f"w{place}" for place in range(512))
     weights = drawn_wide()
     sites = tuple(Site(f"encoder.{layer}.self", weights, words, words) for layer in range(2))
@@ -248,8 +248,8 @@ def test_512_tokens_and_many_heads_open_without_unpacking_them_all(opened: Opene
         page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
-    weight = float(told(page).rpartition(": ")[2])
-    assert told(page).startswith("w0 (1) looked at w0 (1)") and abs(weight - weights[4, 0, 0]) < 0.005
+    weight = float(described(page).rpartition(": ")[2])
+    assert described(page).startswith("w0 (1) looked at w0 (1)") and abs(weight - weights[4, 0, 0]) < 0.005
     page.click("#tab-lines")
     assert page.locator("#panel .from li").count() == 512
     page.click("#tab-heads")
@@ -257,14 +257,14 @@ def test_512_tokens_and_many_heads_open_without_unpacking_them_all(opened: Opene
 
 
 def drawn_wide() -> numpy.ndarray:
-    """Weights (12, 512, 512), most of each row near the diagonal."""
+    """Return weights (12, 512, 512), concentrated near the diagonal."""
     place = numpy.arange(512.0)
     scores = -numpy.abs(place[:, None] - place) / numpy.arange(2.0, 14.0)[:, None, None]
     weights = numpy.exp(scores)
     return (weights / weights.sum(-1, keepdims=True)).astype(numpy.float32)
 
 
-def test_an_empty_sentence_and_one_without_sites_are_pages_too(opened: Opened):
+def test_empty_sentence_and_no_sites(opened: Opened):
     page = opened(Seen((), SOURCE, TARGET, tuple(range(9)), tuple(range(7)), "no sites"))
     assert page.locator("#panel").count() == 0 and "고" in page.text_content("main")
     empty = Site("decoder.cross", numpy.zeros((1, 0, 2)), (), ("a", "</s>"))
@@ -272,12 +272,12 @@ def test_an_empty_sentence_and_one_without_sites_are_pages_too(opened: Opened):
     for tab in ("matrix", "lines", "sentence", "steps", "heads"):
         page.click(f"#tab-{tab}")
     page.click("#tab-matrix")
-    assert page.text_content("#panel") == "Nothing is left to show."
+    assert page.text_content("#panel") == "There are no tokens to show."
 
 
-def test_a_weight_that_is_no_number_is_marked(opened: Opened):
+def test_nan_is_marked_with_a_question_mark(opened: Opened):
     site = Site("decoder.cross", [[0.5, numpy.nan]], ("x",), ("a", "b"))
     page = opened(replace(sentence(), sites=(site,), source=("a", "b"), source_words=(0, 1)))
     assert page.locator("#panel td").all_text_contents()[-2:] == [".50", "?"]
     page.hover("#panel tbody td >> nth=1")
-    assert told(page) == "x looked at b: not a number"
+    assert described(page) == "x looked at b: not a number"

@@ -56,7 +56,7 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
     target = ("--target", "I go to school .", "--view", view)
     said = command("view", layered, SENTENCE, *target)
     if view == "long":
-        assert said.status == 2 and "nothing long was kept" in said.err
+        assert said.status == 2 and "long" in said.err
         return
     assert (said.status, said.err) == (0, "") and said.out.strip()
     path = tmp_path / "x.svg"
@@ -91,7 +91,7 @@ def test_what_was_seen_is_kept_and_viewed_without_the_model(command, trained, tm
         asked = ("--view", view, "--subwords")
         assert command("view", kept, *asked).out == command("view", trained, SENTENCE, *asked).out
     weighted = command("view", kept, "--by-values", "--subwords")
-    assert weighted.status == 0 and "multiplied by the norms of the values" in weighted.out
+    assert weighted.status == 0 and "multiplied by value norms" in weighted.out
     assert weighted.out == command("view", trained, SENTENCE, "--by-values", "--subwords").out
     for more in ((SENTENCE,), ("--view", "steps"), ("--target", "x")):
         refused = command("view", kept, *more)
@@ -224,7 +224,7 @@ def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
     command, trained, unseeing, tmp_path
 ):
     said = command("view", unseeing, SENTENCE)
-    assert said.status == 2 and "nothing was looked at" in said.err
+    assert said.status == 2 and "no sites" in said.err
     for blank in ((), ("",), (" \t",)):
         said = command("view", trained, *blank)
         assert said.status == 2 and "sentence" in said.err

@@ -93,9 +93,7 @@ def test_a_model_without_attention_draws_and_says_so(tmp_path: Path):
     made = Translator(make("seq2seq gru").float(), Spaced(11), Spaced(11))
     (found,) = made.translate(["ab cd"])
     assert found.entry().weights is None
-    assert (
-        "no attention to its source" in drawn(found) and "no attention to its source" in found._repr_html_()
-    )
+    assert "no cross-attention" in drawn(found) and "no cross-attention" in found._repr_html_()
     found.save(tmp_path / "page.html")
     assert "<table" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
@@ -148,7 +146,7 @@ def test_saving_says_what_it_cannot_do(tmp_path: Path):
     assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
     with pytest.raises(ArgumentError, match=r"does not end in \.html"):
         example().save(tmp_path / "page.txt")
-    with pytest.raises(ArgumentError, match=r'\.seen\(\)\.picture\(\)\.save\("x\.png"\)'):
+    with pytest.raises(ArgumentError, match=r'picture\(translation\)\.save\("x\.png"\)'):
         example().save(tmp_path / "page.png")
     with pytest.raises(DataError, match="make the folder first"):
         example().save(tmp_path / "none" / "page.html")

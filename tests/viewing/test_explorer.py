@@ -1,4 +1,4 @@
-"""The explorer's page as a file: its size, its numbers, its policy, and that nothing in it is obeyed."""
+"""The explorer page as a file: size, stored weights, Content-Security-Policy, and escaping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEGABYTE = 1_000_000
 
 
 def unscaled(numbers: numpy.ndarray, most: float, bits: int) -> numpy.ndarray:
-    """Weights from whole numbers, as the page makes them."""
+    """Dequantise weights, as the page does."""
     top = 2**bits - 2
     return numpy.where(numbers > top, numpy.nan, most * (numbers / top) ** 2)
 
@@ -50,7 +50,7 @@ def wide(sites: int, heads: int, size: int) -> Seen:
     st.floats(1e-3, 1e3),
     st.sampled_from([8, 16]),
 )
-def test_the_error_of_a_weight_is_as_small_as_is_said(shares: list[float], most: float, bits: int):
+def test_quantisation_error_is_within_the_documented_bound(shares: list[float], most: float, bits: int):
     weights = numpy.array([shares]) * most
     numbers = quantised(weights, numpy.array([most]), bits)
     error = numpy.abs(unscaled(numbers.astype(float), most, bits) - weights)
@@ -60,7 +60,7 @@ def test_the_error_of_a_weight_is_as_small_as_is_said(shares: list[float], most:
     assert (numpy.diff(numbers[0][order].astype(int)) >= 0).all()
 
 
-def test_few_weights_have_16_bits_and_many_8():
+def test_small_pages_use_16_bits_and_large_pages_8():
     packed = pack(sentence())
     about = packed.sites[packed_place(packed, "decoder.0.cross")]
     assert (about["form"], about["bits"], about["heads"], len(about["most"])) == ("whole", 16, 3, 5)
@@ -85,7 +85,7 @@ def packed_place(packed: Any, name: str) -> int:
     return [site["name"] for site in packed.sites].index(name)
 
 
-def test_512_tokens_of_12_layers_and_12_heads_are_less_than_10_megabytes():
+def test_page_of_512_tokens_12_layers_12_heads_is_below_10_megabytes():
     seen = wide(12, 12, 512)
     packed = pack(seen)
     assert sum(map(len, packed.blocks)) <= BYTES
@@ -104,7 +104,7 @@ def test_512_tokens_of_12_layers_and_12_heads_are_less_than_10_megabytes():
     assert len(explore(seen)) < 10 * MEGABYTE
 
 
-def test_8192_tokens_never_need_their_matrix():
+def test_8192_tokens_are_stored_without_the_matrix():
     page = explore(long_text())
     assert len(page) < 2 * MEGABYTE
     (site,) = data(page)["sites"]
@@ -115,7 +115,7 @@ def test_8192_tokens_never_need_their_matrix():
     assert packed.sites[0]["wide"] and len(packed.blocks[0]) == 70_000 * 4 * 5 + 2 * 256 * 256
 
 
-def test_a_matrix_that_is_too_large_becomes_a_map():
+def test_too_large_matrix_becomes_a_block_map():
     words = tuple(map(str, range(1100)))
     weights = numpy.eye(1100, dtype=numpy.float32)[None].repeat(2, 0)
     assert weights[0].size > LONG
@@ -125,9 +125,9 @@ def test_a_matrix_that_is_too_large_becomes_a_map():
     assert (about["form"], about["heads"], about["mean"], about["whole"]) == ("long", 2, True, True)
 
 
-def test_sides_are_written_once_and_say_which_word_a_piece_is_of():
+def test_sides_are_stored_once_with_the_word_of_each_subword():
     packed = pack(sentence())
-    assert len(packed.sides) == 3  # source, target, and what the decoder read
+    assert len(packed.sides) == 3  # source, target, and decoder input
     source = packed.sides[packed.sites[0]["columns"]]
     assert source["words"] == ["나는", "고양이를", "보았다.", "</s>"]
     assert source["groups"] == [0, 0, 1, 1, 1, 2, 2, 2, 3] and source["special"] == [0, 0, 0, 1]
@@ -138,7 +138,7 @@ def test_sides_are_written_once_and_say_which_word_a_piece_is_of():
     )
 
 
-def test_a_page_allows_its_own_style_and_script_and_no_more():
+def test_policy_allows_only_the_own_style_and_script():
     page = explore(sentence())
     policy = next(each["content"] for _, each in Read(page).tags if "http-equiv" in each)
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
@@ -157,7 +157,7 @@ def test_a_page_allows_its_own_style_and_script_and_no_more():
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
 
-def test_hostile_text_is_in_the_page_as_text_alone():
+def test_hostile_text_is_escaped():
     size = len(HOSTILE)
     site = Site("</script>.cross", numpy.full((size, size), 1 / size), HOSTILE, HOSTILE)
     seen = Seen((site,), HOSTILE, HOSTILE, range(size), range(size), " ".join(HOSTILE), tuple(HOSTILE))
@@ -173,7 +173,7 @@ def test_hostile_text_is_in_the_page_as_text_alone():
     assert {"<script>alert(1)</script>", "\\u202egnp.exe", "a\\x00b", "👩‍👩‍👧‍👦"} <= set(pieces)
 
 
-def test_every_part_of_the_script_is_read():
+def test_every_script_file_is_loaded():
     folder = Path(__file__).parents[2] / "src" / "regard" / "viewing" / "explorer"
     assert {path.stem for path in folder.glob("*.js")} == set(SCRIPTS) and len(SCRIPTS) == len(set(SCRIPTS))
     for path in folder.glob("*.js"):
@@ -181,7 +181,7 @@ def test_every_part_of_the_script_is_read():
         assert len(text.splitlines()) < 300 and "</script" not in text and "<!--" not in text
 
 
-def test_the_title_is_what_was_given_or_what_was_seen(tmp_path: Path):
+def test_title_defaults_to_the_title_of_seen(tmp_path: Path):
     for title, seen, expected in (
         ("mine", sentence(), "mine"),
         ("", sentence(), "I saw a cat."),
@@ -192,15 +192,15 @@ def test_the_title_is_what_was_given_or_what_was_seen(tmp_path: Path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == page == explore(sentence())
 
 
-def test_what_cannot_be_explored_is_refused(tmp_path: Path):
-    with pytest.raises(ArgumentError, match="of type Entry"):
+def test_explore_raises_for_other_types_and_file_names(tmp_path: Path):
+    with pytest.raises(ArgumentError, match="Entry"):
         explore(Entry(["a"], ["b"]))  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"does not end in \.html"):
+    with pytest.raises(ArgumentError, match=r"a\.pdf(.|\n)*expected: \.html"):
         explore(sentence(), tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_notebook_shows_the_page_in_a_sandbox():
+def test_notebook_shows_the_page_in_a_sandboxed_iframe():
     page = explore(sentence(), title='<b>"quoted" & more')
     shown = page._repr_html_()
     (frame,) = re.findall(r"<[^>]*>(?=</iframe>)", shown)

@@ -1,4 +1,4 @@
-"""Pictures as files: whole, valid, the same twice, and nothing of matplotlib changed by them."""
+"""Pictures as files: valid, deterministic, atomic, and without side effects on matplotlib."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from dataclasses import replace
 import matplotlib
 import numpy
 import pytest
+import torch
 from matplotlib import font_manager
 from PIL import Image
 
+import regard
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName, install_command
-from regard.viewing import VIEWS, Seen, Site, matrix, picture, pooled, to_svg
+from regard.viewing import VIEWS, Seen, Site, explore, matrix, picture, pooled, to_svg
 from regard.viewing.pictures import fonts, picture_files
-from regard.viewing.pictures.canvas import broken
+from regard.viewing.pictures.canvas import wrapped
 from regard.viewing.pictures.colors import width_of
 from regard.viewing.pictures.view_selection import place_of, rows_of
 from tests.browser.sentences import sentence
@@ -56,7 +58,7 @@ def weights(*sizes: int) -> numpy.ndarray:
 
 
 def transformer(source: tuple[str, ...] = SOURCE) -> Seen:
-    """What a transformer of two layers and two heads might have seen."""
+    """Return attention of a Transformer of two layers and two heads, with random weights."""
     sites = []
     for layer in range(2):
         sites.append(Site(f"encoder.{layer}.self", weights(2, 3, 3), source, source))
@@ -69,7 +71,7 @@ def transformer(source: tuple[str, ...] = SOURCE) -> Seen:
 
 
 def settings() -> dict[str, object]:
-    """Matplotlib's, but for the backend, which it looks for when it is asked."""
+    """Return matplotlib's settings without the backend, which is resolved lazily."""
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 
 
@@ -79,21 +81,21 @@ def pixels(content: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(view, tmp_path):
-    seen = transformer(("Ich", "Katze", "</s>"))  # which every machine has a font for
+def test_every_view_is_saved_in_every_format_deterministically(view, tmp_path):
+    seen = transformer(("Ich", "Katze", "</s>"))  # Latin letters, which every machine can draw
     drawn = picture(seen, view)
     assert str(drawn).strip()
     for suffix in (".png", ".svg", ".pdf"):
         paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
         hints = {picture(seen, view).save(path) for path in paths}
         files = [sorted(tmp_path.glob(f"{name}*{suffix}")) for name in "ab"]
-        assert hints == {()} and len(files[0]) == len(drawn.papers)
+        assert hints == {()} and len(files[0]) == len(drawn.frames)
         for one, other in zip(*files, strict=True):
             assert one.read_bytes() == other.read_bytes()
         content = files[0][0].read_bytes()
         if suffix == ".png":
             width, height = pixels(content)
-            assert (width, height) == tuple(round(3 * size) for size in drawn.papers[0].size)
+            assert (width, height) == tuple(round(3 * size) for size in drawn.frames[0].size)
         elif suffix == ".pdf":
             assert content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
             assert b"CreationDate" not in content
@@ -106,35 +108,38 @@ def test_every_view_is_a_file_of_every_kind_the_same_twice_and_fetches_nothing(v
     assert {path.name[0] for path in tmp_path.iterdir()} == {"a", "b"}
 
 
-def test_a_film_has_as_many_frames_as_steps(tmp_path):
+def test_number_of_frames_of_an_animation(tmp_path):
     seen = transformer()
-    film = picture(seen, "player")
-    assert len(film.papers) == len(SOURCE) + 2 * len(TARGET) + 1
-    assert len({paper.size for paper in film.papers}) == 1
-    film.save(tmp_path / "x.gif")
+    animation = picture(seen, "player")
+    assert len(animation.frames) == len(SOURCE) + 2 * len(TARGET) + 1
+    assert animation.papers is animation.frames
+    assert len({frame.size for frame in animation.frames}) == 1
+    animation.save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()
-    assert content == film.gif()
+    assert content == animation.gif()
     with Image.open(io.BytesIO(content)) as opened:
-        assert opened.format == "GIF" and opened.n_frames == len(film.papers) and opened.info["loop"] == 0
+        assert (
+            opened.format == "GIF" and opened.n_frames == len(animation.frames) and opened.info["loop"] == 0
+        )
     recurrent = Seen(seen.sites[2:3], SOURCE, TARGET, (0, 1, -1), (0, 1, 2, -1))
-    assert len(picture(recurrent, "player").papers) == len(SOURCE) + len(TARGET) + 1
+    assert len(picture(recurrent, "player").frames) == len(SOURCE) + len(TARGET) + 1
     still = picture(seen, "matrix")
     still.save(tmp_path / "still.gif")
     with Image.open(tmp_path / "still.gif") as opened:
         assert opened.n_frames == 1
 
 
-def test_a_notebook_shows_pictures_and_films():
-    still, film = picture(transformer(), "lines"), picture(transformer(), "player")
+def test_notebook_shows_pictures_and_animations():
+    still, animation = picture(transformer(), "lines"), picture(transformer(), "player")
     assert still._repr_svg_().startswith("<svg")
     assert still._repr_html_().startswith('<img alt="I am a cat" src="data:image/svg+xml;base64,')
     assert pixels(still._repr_png_())
-    assert film._repr_html_().startswith('<img alt="I am a cat" src="data:image/gif;base64,R0lG')
-    assert to_svg(still, title="told") == still.svg("told") and "<title>told</title>" in still.svg("told")
+    assert animation._repr_html_().startswith('<img alt="I am a cat" src="data:image/gif;base64,R0lG')
+    assert to_svg(still, title="cat") == still.svg("cat") and "<title>cat</title>" in still.svg("cat")
 
 
 @pytest.mark.parametrize("view", ["matrix", "lines", "shaded", "word", "player"])
-def test_hostile_words_are_text_in_every_file(view):
+def test_hostile_words_are_escaped_in_every_format(view):
     sites = [Site("decoder.cross", weights(len(HOSTILE), len(HOSTILE)), HOSTILE, HOSTILE)]
     numbers = range(len(HOSTILE))
     drawn = picture(Seen(sites, HOSTILE, HOSTILE, numbers, numbers, HOSTILE[0]), view)
@@ -154,7 +159,7 @@ def test_hostile_words_are_text_in_every_file(view):
     assert pixels(drawn.png()) and drawn.pdf().startswith(b"%PDF-") and "\x1b" not in str(drawn)
 
 
-def test_nothing_of_matplotlib_is_changed_and_its_settings_do_not_matter(monkeypatch):
+def test_matplotlib_settings_are_neither_changed_nor_used(monkeypatch):
     drawn = picture(transformer(), "matrix")
     before, known = settings(), len(font_manager.fontManager.ttflist)
     content = drawn.png()
@@ -165,7 +170,7 @@ def test_nothing_of_matplotlib_is_changed_and_its_settings_do_not_matter(monkeyp
     assert drawn.png() == content
 
 
-def test_pyplot_is_never_imported():
+def test_pyplot_is_not_imported():
     code = (
         "import sys; from regard.viewing import matrix; picture = matrix([[1.0]], ['a'], ['b']);"
         "picture.png(); picture.pdf(); picture.gif(); print('matplotlib.pyplot' in sys.modules)"
@@ -176,38 +181,38 @@ def test_pyplot_is_never_imported():
     assert (ran.returncode, ran.stdout.strip()) == (0, "False"), ran.stderr
 
 
-def test_pictures_can_be_drawn_from_threads():
+def test_pictures_can_be_drawn_in_threads():
     drawn = picture(transformer(), "matrix")
-    expected, found = drawn.png(), []
-    threads = [threading.Thread(target=lambda: found.append(drawn.png())) for _ in range(4)]
+    expected, files = drawn.png(), []
+    threads = [threading.Thread(target=lambda: files.append(drawn.png())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 4
+    assert files == [expected] * 4
 
 
-def test_where_no_font_has_a_character_it_is_replaced_and_told(monkeypatch, tmp_path):
+def test_missing_characters_are_replaced_and_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(fonts, "installed", lambda: ())
     fonts.written.cache_clear()
     try:
         drawn = picture(transformer(), "matrix")
         (hint,) = drawn.save(tmp_path / "x.png")
-        assert "no font here draws Korean" in hint and "install fonts-noto-cjk" in hint
+        assert "Korean" in hint and "install fonts-noto-cjk" in hint
         assert fonts.written("고양이 cat").text == "▯▯▯ cat"
         width, height = pixels((tmp_path / "x.png").read_bytes())
-        assert width >= 3 * drawn.papers[0].size[0] and height > 3 * drawn.papers[0].size[1]
+        assert width >= 3 * drawn.frames[0].size[0] and height > 3 * drawn.frames[0].size[1]
         assert drawn.save(tmp_path / "x.svg") == () and "고양이" in (tmp_path / "x.svg").read_text("utf-8")
         emoji = matrix([[1.0]], ["\U0001f9a9"], ["x"])
-        assert "U+1F9A9 flamingo" in emoji.hints[0] and "an SVG is drawn with the fonts" in emoji.hints[0]
+        assert "U+1F9A9 flamingo" in emoji.hints[0] and ".svg" in emoji.hints[0]
     finally:
         fonts.written.cache_clear()
 
 
-def test_a_font_is_found_for_what_is_asked(monkeypatch, tmp_path):
+def test_font_is_found_for_a_text(monkeypatch, tmp_path):
     ((font, text),) = fonts.written("cat").runs
     assert font.endswith("DejaVuSans.ttf") and text == "cat"
-    hearts = "\u2764\ufe0f"  # a heart that is asked to be coloured
+    hearts = "\u2764\ufe0f"  # a heart with the selector for a coloured emoji
     assert fonts.written(hearts).text.startswith("\u2764")
     (tmp_path / "broken.ttf").write_bytes(b"no font")
     monkeypatch.setattr(fonts, "installed", lambda: (str(tmp_path / "broken.ttf"),))
@@ -218,7 +223,7 @@ def test_a_font_is_found_for_what_is_asked(monkeypatch, tmp_path):
         fonts.written.cache_clear()
 
 
-def test_what_is_missing_is_said_with_the_line_that_installs_it(monkeypatch):
+def test_missing_matplotlib_is_reported_with_the_install_command(monkeypatch):
     fonts._own.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
@@ -234,7 +239,7 @@ def test_what_is_missing_is_said_with_the_line_that_installs_it(monkeypatch):
         fonts.written.cache_clear()
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_file_is_written_atomically(tmp_path, monkeypatch):
     drawn = picture(transformer(), "matrix")
     drawn.save(tmp_path / "x.svg")
     before = (tmp_path / "x.svg").read_bytes()
@@ -251,45 +256,75 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "problem", "told"),
+    ("options", "error", "fact"),
     [
         ({"view": "matrixx"}, UnknownName, "did you mean 'matrix'"),
         ({"view": ""}, UnknownName, "known: heads, lines, long, matrix"),
         ({"site": "decoder.9.cross"}, UnknownName, "decoder.1.cross"),
-        ({"site": "*"}, ArgumentError, "do not look from the same words"),
+        ({"site": "*"}, ArgumentError, "encoder.0.self"),
         ({"head": 2}, ArgumentError, "expected: 0 to 1"),
         ({"view": "heads", "head": 0}, ArgumentError, "every head"),
         ({"view": "word", "word": "dog"}, UnknownName, "고양이"),
         ({"view": "shaded", "word": 9}, ArgumentError, "0 to 3"),
-        ({"view": "matrix", "word": 1}, ArgumentError, "draws all words"),
-        ({"view": "player", "site": "encoder*"}, ArgumentError, "reading its source"),
+        ({"view": "matrix", "word": 1}, ArgumentError, "word="),
+        ({"view": "player", "site": "encoder*"}, ArgumentError, "cross"),
         ({"view": "long", "site": "x"}, UnknownName, "decoder.0.self"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_what_can(given, problem, told):
-    with pytest.raises(problem) as caught:
-        picture(transformer(), **given)
-    assert told in str(caught.value) and isinstance(caught.value, RegardError)
+def test_invalid_options_raise(options, error, fact):
+    with pytest.raises(error) as caught:
+        picture(transformer(), **options)
+    assert fact in str(caught.value) and isinstance(caught.value, RegardError)
 
 
-def test_a_name_says_what_kind_of_file_it_is(tmp_path):
-    for name, told in {"x.jpg": "no kind of picture", "x": "does not say what to draw"}.items():
-        with pytest.raises(ArgumentError, match=told) as caught:
+def test_file_extension_must_be_supported(tmp_path):
+    for name in ("x.jpg", "x"):
+        with pytest.raises(ArgumentError, match=f"'{name}'") as caught:
             picture(transformer()).save(tmp_path / name)
         assert ".png, .svg, .pdf, .gif" in str(caught.value)
 
 
-def test_where_nothing_was_seen_it_says_so():
-    for view, told in {
-        "matrix": "nothing was looked at",
-        "self": "looks at itself",
-        "long": "nothing long",
-    }.items():
-        with pytest.raises(ArgumentError, match=told):
+def test_seen_without_sites_raises():
+    for view, fact in {"matrix": "no sites", "self": r"encoder\*self", "long": r"Seen\.long"}.items():
+        with pytest.raises(ArgumentError, match=fact):
             picture(Seen((), (), (), (), ()), view)
 
 
-def test_sites_are_averaged_and_heads_are_taken_alone():
+def recorded() -> regard.Record:
+    """Return the attention of a torch decoder layer, whose sites are self_attn and multihead_attn."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerDecoderLayer(8, 2, batch_first=True).eval()
+    for name in ("self_attn", "multihead_attn"):
+        setattr(layer, name, regard.MultiHead.from_torch(getattr(layer, name)))
+    regard.name_sites(layer)
+    with regard.record() as record:
+        layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8))
+    return record
+
+
+def test_view_self_names_the_pattern_and_the_sites_of_a_record():
+    with pytest.raises(ArgumentError) as caught:
+        picture(recorded(), "self")
+    for fact in ("encoder*self", "decoder*self", "multihead_attn", "site='self_attn'"):
+        assert fact in str(caught.value)
+    assert "look=" not in str(caught.value)
+    assert picture(recorded(), "self", site="self_attn").svg().startswith("<svg")
+
+
+def test_picture_of_a_record_names_the_sites_drawn_and_left_out():
+    for drawn in (picture(recorded()), picture(recorded(), "heads")):
+        for text in (str(drawn), drawn.svg()):
+            assert "drawn: multihead_attn; not drawn: self_attn" in " ".join(text.split())
+    assert "not drawn" not in str(picture(recorded(), site="self_attn"))
+    assert "not drawn" not in str(picture(transformer()))
+
+
+def test_explore_accepts_what_picture_accepts():
+    page = explore(recorded())
+    assert "self_attn" in page and "multihead_attn" in page
+
+
+def test_sites_are_averaged_and_one_head_can_be_selected():
     seen = transformer()
     first, second = seen.site("decoder.0.cross").weights, seen.site("decoder.1.cross").weights
     expected = matrix((first.mean(0) + second.mean(0)) / 2, TARGET, SOURCE).svg()
@@ -304,36 +339,37 @@ def cells(svg: str) -> list[str]:
 
 
 @pytest.mark.parametrize("view", ["matrix", "lines", "heads", "shaded", "word", "player"])
-def test_even_weights_are_told_to_be_even(view: str):
-    def told(weights: numpy.ndarray) -> str:
+def test_nearly_uniform_weights_have_a_note(view: str):
+    def printed(weights: numpy.ndarray) -> str:
         words = [f"w{number}" for number in range(8)]
         seen = Seen([Site("decoder.cross", weights, words[:3], words)], words, words[:3], range(8), range(3))
         return str(picture(seen, view))
 
     even = numpy.full((3, 8), 1 / 8)
-    assert told(even).endswith("nearly even: no weight is far from 1/8 = 0.125")
-    assert "nearly even" not in told(weights(3, 8)) and "nearly even" not in told(even / 3)
+    assert "nearly uniform" in printed(even) and printed(even).endswith("1/8 = 0.125")
+    assert "uniform" not in printed(weights(3, 8)) and "uniform" not in printed(even / 3)
 
 
-def test_heads_in_the_terminal_say_where_they_pool():
+def test_heads_in_the_terminal_have_a_scale_and_a_note_on_pooling():
     words = [f"w{number}" for number in range(14)]
     site = Site("decoder.cross", weights(2, 14, 14), words, words)
     seen = Seen([site], words, words, range(14), range(14))
-    assert "14 x 14 weights in 12 x 14 cells, each the largest of its block" in str(picture(seen, "heads"))
+    assert "14 x 14 weights in 12 x 14 cells" in str(picture(seen, "heads"))
+    assert str(picture(seen, "heads")).splitlines()[-1].split() == ["0", "░▒▓█", f"{site.weights.max():.3g}"]
     assert "cells" not in str(picture(transformer(), "heads"))
 
 
-def test_a_picture_says_what_it_is():
+def test_repr():
     assert repr(picture(transformer(), "matrix", title="cats")).startswith("<Picture 'cats': 4 queries down")
     assert "frames; " in repr(picture(transformer(), "player"))
 
 
 @pytest.mark.parametrize("view", ["matrix", "lines", "heads", "shaded", "word", "self", "player"])
-def test_long_titles_and_notes_end_where_the_picture_does(view):
-    told = "a note that goes on for much longer than the picture is wide " * 3
+def test_long_titles_and_notes_are_wrapped(view):
+    text = "a note that goes on for much longer than the picture is wide " * 3
     plain, titled = (
-        picture(replace(transformer(), notes=(note,)), view, title=title).papers[0]
-        for note, title in (("", ""), (told, "고양이가 아주 많은 " * 9))
+        picture(replace(transformer(), notes=(note,)), view, title=title).frames[0]
+        for note, title in (("", ""), (text, "고양이가 아주 많은 " * 9))
     )
     assert (
         titled.size[0] <= max(plain.size[0], 300 + 2 * titled.margin + 2) and titled.size[1] > plain.size[1]
@@ -341,15 +377,15 @@ def test_long_titles_and_notes_end_where_the_picture_does(view):
     assert titled.title.startswith("고양이가 아주")
 
 
-def test_titles_break_between_words_and_inside_those_that_are_too_wide():
+def test_wrapping_between_and_inside_words():
     for text in ("one", "one two three four", "x" * 90, f"a {'y' * 70} b"):
-        lines = broken(text, 10, 100)
+        lines = wrapped(text, 10, 100)
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")
         assert all(0 < width_of(line, 10) <= 100 for line in lines)
-    assert broken("", 10, 100) == [] and broken("고", 10, 1) == ["고"]
+    assert wrapped("", 10, 100) == [] and wrapped("고", 10, 1) == ["고"]
 
 
-def test_a_word_of_a_site_of_pieces_is_all_its_rows():
+def test_word_of_a_site_of_subwords_is_all_its_rows():
     seen = sentence()
     site, words = seen.site("decoder.0.cross"), seen.words().site("decoder.0.cross").rows
     assert site.rows[3:6] == ("▁c", "at", ".") and words[3] == "cat."
@@ -366,7 +402,7 @@ def test_a_word_of_a_site_of_pieces_is_all_its_rows():
         rows_of("7", site, words, "--word")
 
 
-def test_a_word_of_the_other_side_is_named_as_such():
+def test_error_names_the_side_of_a_word():
     seen = sentence().words()
     site = seen.site("decoder.0.cross")
     source = next(word for word in site.columns if word not in site.rows)

@@ -1,4 +1,4 @@
-"""Views of plain arrays: what is drawn where, how deep, and what is refused."""
+"""Views of plain arrays: positions, shades, and errors."""
 
 from __future__ import annotations
 
@@ -33,62 +33,62 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def marks(picture, kind):
-    return [mark for mark in picture.papers[0].marks if isinstance(mark, kind)]
+    return [mark for mark in picture.frames[0].marks if isinstance(mark, kind)]
 
 
 def lightness(colours: numpy.ndarray) -> numpy.ndarray:
     return colours @ (0.2126, 0.7152, 0.0722)
 
 
-def test_deeper_is_darker_all_the_way_for_every_eye():
+def test_lightness_decreases_with_the_level():
     levels = numpy.linspace(0, 1, 101)
     for way in (levels, -levels):
         assert (numpy.diff(lightness(shades(way))) < 0).mean() > 0.97
-    # What an eye without red or green cones makes of a colour is as light, about, as the colour itself.
+    # Colour blindness changes the lightness of a colour very little.
     assert lightness(shades(numpy.array([0.0, 1.0]))).tolist() == pytest.approx([245.9, 18.4], abs=1)
     assert shade(float("nan")) == "#bebebe"
 
 
-def test_words_beside_a_matrix_of_thirty_by_thirty_do_not_touch():
+def test_labels_of_a_30_by_30_matrix_do_not_overlap():
     words = [f"word{number}" if number % 2 else "고양이로소이다" for number in range(30)]
     picture = matrix(numpy.eye(30), words, words)
     beside = [mark for mark in marks(picture, Words) if mark.anchor == "end"]
-    rooms = [mark.room for mark in beside]
-    assert len(rooms) == 30 and all(one[3] <= other[1] for one, other in pairwise(rooms))
+    bounds = [mark.bounds for mark in beside]
+    assert len(bounds) == 30 and all(one[3] <= other[1] for one, other in pairwise(bounds))
     slanted = [mark for mark in marks(picture, Words) if mark.angle]
     assert len(slanted) == 30
-    # Lines of text that are slanted alike are as far apart as their starts are, across their direction.
+    # The distance between slanted labels, measured across their direction.
     apart = (slanted[1].x - slanted[0].x) * numpy.sin(numpy.radians(slanted[0].angle))
     assert apart > slanted[0].size
-    wide = max(mark.room[2] for mark in marks(picture, Box))
-    assert min(mark.room[2] for mark in beside) <= 0 and wide == pytest.approx(30 * 18 - 1)
+    wide = max(mark.bounds[2] for mark in marks(picture, Box))
+    assert min(mark.bounds[2] for mark in beside) <= 0 and wide == pytest.approx(30 * 18 - 1)
 
 
-def test_a_long_matrix_is_one_image_and_names_some_of_its_words():
+def test_large_matrix_is_one_image_with_some_labels():
     words = [f"w{number}" for number in range(400)]
     picture = matrix(numpy.eye(400), words, words)
     (image,) = marks(picture, Raster)
     named = [mark for mark in marks(picture, Words) if mark.anchor == "end"]
     assert image.pixels.shape == (400, 400, 3) and 20 < len(named) < 100
-    assert max(picture.papers[0].size) < 1000
+    assert max(picture.frames[0].size) < 1000
 
 
-def test_cells_are_as_dark_as_their_weights_and_say_them():
+def test_shades_and_numbers_of_cells():
     picture = matrix([[0.5, 0.25], [0.0, 0.5]], ["a", "b"], ["c", "d"], numbers=True)
     fills = [mark.fill for mark in marks(picture, Box)[:4]]
     assert fills == [shade(level) for level in (1.0, 0.5, 0.0, 1.0)]
-    said = [mark.text for mark in marks(picture, Words)]
-    assert said.count(".50") == 2 and said.count(".25") == 1 and "0.00" not in said
+    texts = [mark.text for mark in marks(picture, Words)]
+    assert texts.count(".50") == 2 and texts.count(".25") == 1 and "0.00" not in texts
 
 
-def test_lines_are_as_thick_as_their_weights():
+def test_width_of_lines_grows_with_weight():
     drawn = marks(lines([[0.8, 0.2], [0.0, 1.0]], ["a", "b"], ["c", "d"]), Curve)
     thick = sorted(mark.width for mark in drawn)
     assert len(drawn) == 3 and thick[0] < thick[1] < thick[2]
     assert {mark.points[-1][1] for mark in drawn} == {0.0, 18.0}
 
 
-def test_one_word_is_picked_by_number_or_as_text():
+def test_word_is_selected_by_index_or_text():
     weights = [[0.8, 0.2], [0.1, 0.9]]
     by_text, by_number = (shaded(weights, ["a", "b"], ["c", "d"], word=word).svg() for word in ("b", 1))
     assert by_text == by_number != shaded(weights, ["a", "b"], ["c", "d"]).svg()
@@ -96,7 +96,7 @@ def test_one_word_is_picked_by_number_or_as_text():
     assert [bar.height for bar in bars] == pytest.approx([0.2 * 130, 0.9 * 130])
 
 
-def test_heads_are_drawn_in_the_same_shades_and_small_however_long():
+def test_heads_share_a_scale_and_are_pooled():
     weights = numpy.stack([numpy.eye(200), 0.5 * numpy.eye(200)])
     words = list(map(str, range(200)))
     images = marks(heads([Site("encoder.0.self", weights, words, words)]), Raster)
@@ -104,14 +104,14 @@ def test_heads_are_drawn_in_the_same_shades_and_small_however_long():
     assert images[0].pixels.min() < images[1].pixels.min()
 
 
-def test_twelve_layers_of_twelve_heads_stay_a_small_file():
+def test_file_of_12_layers_of_12_heads_is_below_10_megabytes():
     weights = numpy.random.default_rng(0).random((12, 512, 512), numpy.float32) ** 9
     words = [""] * 512
     size = len(heads([Site(f"encoder.{n}.self", weights, words, words) for n in range(12)]).svg())
     assert size < 10_000_000
 
 
-def test_8192_tokens_are_drawn_from_the_largest_weights_alone():
+def test_8192_tokens_are_drawn_from_the_largest_weights():
     count = 8192
     rows = numpy.arange(count)
 
@@ -126,11 +126,11 @@ def test_8192_tokens_are_drawn_from_the_largest_weights_alone():
     diagonal = image.pixels[numpy.arange(256), numpy.arange(256)]
     assert (diagonal == shades(numpy.array(1.0))).all()
     assert (
-        "8,192 by 8,192 tokens" in picture.papers[0].about and "from the largest of each row" in picture.svg()
+        "8,192 by 8,192 tokens" in picture.frames[0].about and "from the largest of each row" in picture.svg()
     )
 
 
-def test_a_map_in_the_terminal_is_drawn_to_its_last_line():
+def test_long_map_in_the_terminal_has_all_lines():
     words = [""] * 500
     long = pooled("self", numpy.eye(500)[::-1], words, words)
     tree = ElementTree.fromstring(to_svg(long_map(long).terminal))
@@ -138,7 +138,7 @@ def test_a_map_in_the_terminal_is_drawn_to_its_last_line():
     assert len(rows) == 24 == len(str(long_map(long)).splitlines()) - 1
 
 
-def test_the_steps_are_those_of_the_call():
+def test_steps_equal_those_of_attention():
     import torch
 
     import regard
@@ -160,31 +160,31 @@ def _number(text: str) -> bool:
     return text.replace("−", "-").replace(".", "").lstrip("-").isdigit()
 
 
-def test_steps_of_learned_scores_are_given_and_what_may_not_be_seen_has_no_weight():
+def test_steps_with_given_scores_and_masked_keys():
     scores = [[0.0, -numpy.inf], [-numpy.inf, -numpy.inf]]
     picture = steps(numpy.ones((2, 3)), numpy.ones((2, 4)), numpy.eye(2), "additive", scores=scores)
-    said = [mark.text for mark in marks(picture, Words)]
-    assert said.count("−∞") == 3 and "additive" in said
+    texts = [mark.text for mark in marks(picture, Words)]
+    assert texts.count("−∞") == 3 and "additive" in texts
     assert str(picture).splitlines()[-2:] == ["q0   1.00   0.00", "q1   0.00   0.00"]
     large = steps(numpy.ones((20, 64)), numpy.ones((30, 64)), numpy.ones((30, 64)))
-    assert "the first 12 of 20 queries" in large.svg() and "the first 8 of 64 numbers" in large.svg()
+    assert "the first 12 of 20 queries" in large.svg() and "the first 8 of 64 components" in large.svg()
 
 
-def test_a_film_lights_up_what_each_word_reads():
-    film = player(numpy.eye(3)[::-1], ["나는", "고양이", "."], ["x", "y", "z"])
-    for place, paper in enumerate(film.papers[:3]):
-        boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
+def test_player_highlights_the_current_word_and_its_keys():
+    animation = player(numpy.eye(3)[::-1], ["나는", "고양이", "."], ["x", "y", "z"])
+    for place, frame in enumerate(animation.frames[:3]):
+        boxes = [mark for mark in frame.marks if isinstance(mark, Box) and mark.round]
         assert [box.edge == DARK for box in boxes[:3]] == [other == place for other in range(3)]
-        shown = [mark.text for mark in paper.marks if isinstance(mark, Words)]
+        shown = [mark.text for mark in frame.marks if isinstance(mark, Words)]
         assert [word in shown for word in ("나는", "고양이", ".")] == [other <= place for other in range(3)]
-    for step, paper in enumerate(film.papers[3:6]):
-        boxes = [mark for mark in paper.marks if isinstance(mark, Box) and mark.round]
+    for step, frame in enumerate(animation.frames[3:6]):
+        boxes = [mark for mark in frame.marks if isinstance(mark, Box) and mark.round]
         assert [box.fill == shade(1.0) for box in boxes[:3]] == [place == 2 - step for place in range(3)]
-        shown = {mark.text for mark in paper.marks if isinstance(mark, Words)}
+        shown = {mark.text for mark in frame.marks if isinstance(mark, Words)}
         assert {"x", "y", "z"} & shown == {"x", "y", "z"} - set("xyz"[step + 1 :])
 
 
-def test_a_gaze_lights_up_where_the_word_looked():
+def test_gaze_is_bright_where_the_weight_is_large():
     weights = numpy.zeros((2, 2, 2))
     weights[0, 0, 0] = weights[1, 1, 1] = 0.9
     image = numpy.full((40, 60, 3), 200, numpy.uint8)
@@ -194,42 +194,42 @@ def test_a_gaze_lights_up_where_the_word_looked():
     assert first.pixels[-1, -1, 0] == 60 == second.pixels[0, 0, 0]
 
 
-def test_a_story_and_a_tape_are_drawn_step_by_step():
+def test_hops_and_tape():
     story = hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took it", "Mary left"], "where?", "home")
-    said = [mark.text for mark in marks(story, Words)]
-    assert {"hop 1", "hop 2", "where?", "answer: home", ".90", ".80"} <= set(said)
+    texts = [mark.text for mark in marks(story, Words)]
+    assert {"hop 1", "hop 2", "where?", "answer: home", ".90", ".80"} <= set(texts)
     machine = tape(numpy.eye(200, 100), numpy.eye(200, 100))
-    assert len(marks(machine, Raster)) == 2 and max(machine.papers[0].size) < 800
+    assert len(marks(machine, Raster)) == 2 and max(machine.frames[0].size) < 800
     assert marks(tape(numpy.eye(4)), Words)[0].text == "read"
 
 
 @pytest.mark.parametrize(
-    ("draw", "told"),
+    ("draw", "fact"),
     [
         (lambda: steps([1.0], [[1.0]], [[1.0]]), "(T, D)"),
         (lambda: steps([[1.0]], [[1.0, 2.0]], [[1.0]]), "scores=..."),
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], "additive"), "known: cosine, dot, scaled_dot"),
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], scores=[[1.0, 2.0]]), "(1, 1)"),
-        (lambda: steps([[1.0]], [[1.0]], [["x"]]), "no array of numbers"),
+        (lambda: steps([[1.0]], [[1.0]], [["x"]]), "value"),
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], rows=["a", "b"]), "T = 1"),
         (lambda: gaze(numpy.ones((3, 8, 8)), numpy.ones((1, 2, 2)), ["a"]), "transpose"),
         (lambda: gaze(numpy.ones((8, 8)), numpy.ones((2, 2, 2)), ["a"]), "one map for each word"),
-        (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), "0 or more"),
+        (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), "negative"),
         (lambda: hops([[1.0]], ["a", "b"]), "S = 1"),
         (lambda: tape(numpy.ones((2, 3)), numpy.ones((3, 2))), "both (T, N)"),
         (lambda: player(numpy.ones((2, 2)), ["a"], ["b"]), "(1, 1)"),
-        (lambda: player(numpy.ones((0, 0)), [], []), "no film"),
+        (lambda: player(numpy.ones((0, 0)), [], []), "source"),
         (lambda: heads([]), "no sites"),
-        (lambda: matrix([[-1.0]], ["a"], ["b"]), "0 or more"),
+        (lambda: matrix([[-1.0]], ["a"], ["b"]), "-1"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_in_words(draw, told):
+def test_invalid_arguments_raise(draw, fact):
     with pytest.raises((ArgumentError, UnknownName)) as caught:
         draw()
-    assert told in str(caught.value) and isinstance(caught.value, RegardError)
+    assert fact in str(caught.value) and isinstance(caught.value, RegardError)
 
 
-def test_an_image_in_an_svg_is_a_png_of_its_pixels():
+def test_image_in_svg_is_a_png_of_its_pixels():
     import base64
     import io
 
@@ -241,16 +241,16 @@ def test_an_image_in_an_svg_is_a_png_of_its_pixels():
         assert (numpy.asarray(opened) == marks(picture, Raster)[0].pixels).all()
 
 
-def test_text_takes_no_more_room_than_was_thought():
+def test_estimated_text_width_is_large_enough():
     from matplotlib.font_manager import get_font
 
     from regard.viewing.pictures.fonts import written
 
     for text in ("interesting", "WWW mmm", "고양이로소이다", "the quick brown fox", "1,234.56", "</s>"):
-        found = written(text)
-        if found.missing:  # then it is drawn in the room that it would have taken
+        text_runs = written(text)
+        if text_runs.missing:  # replaced characters have the same width
             continue
-        (run,) = found.runs
+        (run,) = text_runs.runs
         font = get_font(run.font)
         font.set_size(100, 72)
         font.set_text(run.text, 0.0)

@@ -1,4 +1,4 @@
-"""What a model looked at, as arrays: words, special tokens, values, rollout, and a file that outlives all."""
+"""Seen: joining words, special tokens, value norms, rollout, and saving and loading."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def example(heads: int = 2) -> Seen:
 
 
 def same(one: Seen, other: Seen) -> bool:
-    """Whether all texts and all numbers are the same."""
+    """Whether all texts and arrays are equal."""
     numbers = ("weights", "values")
     texts = ("name", "rows", "columns", "row_words", "column_words")
     pairs = list(zip(one.sites, other.sites, strict=True))
@@ -59,7 +59,7 @@ def same(one: Seen, other: Seen) -> bool:
     )
 
 
-def test_words_sum_what_was_looked_at_and_average_what_looked():
+def test_words_sums_over_key_subwords_and_averages_over_query_subwords():
     seen, words = example(), example().words()
     weights, joined = seen.site("decoder.0.cross").weights, words.site("decoder.0.cross").weights
     assert words.source == ("고양이", "가", "</s>") and words.target == ("the", "cat", "</s>")
@@ -70,14 +70,14 @@ def test_words_sum_what_was_looked_at_and_average_what_looked():
     numpy.testing.assert_allclose(words.words().site("decoder.0.cross").weights, joined, rtol=1e-6)
 
 
-def test_a_decoder_reads_its_past_one_step_later():
+def test_decoder_columns_are_shifted_by_one_step():
     site = example().words().site("decoder.0.self")
     assert site.rows == ("the", "cat", "</s>") and site.columns == ("<s>", "the", "cat")
     assert example().site("decoder.0.self").column_words == (-1, 0, 1, 1)
 
 
 @pytest.mark.parametrize("renormalise", [False, True])
-def test_special_tokens_are_left_out(renormalise: bool):
+def test_without_specials(renormalise: bool):
     seen = example()
     left = seen.without_specials(renormalise)
     assert left.source == SOURCE[:-1] and left.target == TARGET[:-1]
@@ -88,23 +88,23 @@ def test_special_tokens_are_left_out(renormalise: bool):
     scale = rest.sum(-1, keepdims=True) if renormalise else 1.0
     numpy.testing.assert_allclose(after.weights, rest / scale, rtol=1e-5)
     first = left.site("decoder.0.self")
-    assert first.columns == TARGET[:-1] and not first.weights[:, 0].any()  # saw nothing but <s>
+    assert first.columns == TARGET[:-1] and not first.weights[:, 0].any()  # attended to nothing but <s>
 
 
-def test_what_is_not_known_stays_in_its_own_row():
+def test_nan_stays_in_its_row():
     weights = numpy.array([[[0.5, numpy.nan, 0.5]], [[0.2, 0.3, 0.5]]])
     seen = Seen((Site("cross", weights, ["a"], ["b", "c", "d"]),), ("b", "c", "d"), ("a",), (0, 0, 1), (0,))
     joined = seen.words().sites[0].weights
     assert numpy.isnan(joined[0, 0, 0]) and joined[0, 0, 1] == 0.5 and not numpy.isnan(joined[1]).any()
 
 
-def test_weights_are_multiplied_by_what_they_read():
+def test_weighted_by_values():
     seen = example()
     site = seen.site("decoder.0.cross")
     (weighted,) = seen.weighted_by_values().sites
     numpy.testing.assert_allclose(weighted.weights[1, 2, 3], site.weights[1, 2, 3] * 8, rtol=1e-6)
     assert weighted.values is None
-    with pytest.raises(ArgumentError, match=r"decoder.0.self.*not known"):
+    with pytest.raises(ArgumentError, match=r"decoder\.0\.self.*value norms"):
         seen.site("decoder.0.self").weighted_by_values()
     alone = Site("cross", [[0.5, 0.5]], ["a"], ["b", "c"])
     assert alone.words().columns == alone.without_specials(True).columns == ("b", "c")
@@ -112,7 +112,7 @@ def test_weights_are_multiplied_by_what_they_read():
         seen.words().weighted_by_values()
 
 
-def test_rollout_is_the_product_of_layers_in_their_order():
+def test_rollout_multiplies_layers_in_order():
     seen = example()
     layers = [seen.site(f"encoder.{layer}.self").weights.mean(0) for layer in (0, 1)]
     first, second = (0.5 * layer + 0.5 * numpy.eye(4) for layer in layers)
@@ -123,11 +123,11 @@ def test_rollout_is_the_product_of_layers_in_their_order():
     shuffled = replace(seen, sites=seen.sites[::-1])
     numpy.testing.assert_allclose(shuffled.rollout().weights, rolled.weights)
     assert numpy.allclose(numpy.triu(seen.rollout("decoder").weights[0], 1), 0)
-    with pytest.raises(ArgumentError, match=r'no self-attention of the encoder(.|\n)*look="\*"'):
+    with pytest.raises(ArgumentError, match=r'encoder\.\*self(.|\n)*decoder\.0\.cross(.|\n)*look="\*"'):
         replace(seen, sites=seen.sites[-1:]).rollout()
 
 
-def test_a_file_of_it_is_the_same_years_later(tmp_path: Path):
+def test_load_returns_what_was_saved(tmp_path: Path):
     words = [f"w{place}" for place in range(300)]
     long = pooled("encoder.self", drawn(2, 300, 300), words, words, top=5)
     seen = replace(example(), long=(long,), source=("\ud800", "</script>", "\x00", "</s>"))
@@ -142,7 +142,7 @@ def test_a_file_of_it_is_the_same_years_later(tmp_path: Path):
     assert Seen.load(tmp_path / "b.seen").target == ("the", "cat")
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path):
+def test_load_raises_for_damaged_files(tmp_path: Path):
     place = tmp_path / "a.seen"
     example().save(place)
     whole = place.read_bytes()
@@ -167,32 +167,32 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
         example().save(tmp_path / "nowhere" / "a.seen")
 
 
-def test_it_says_what_it_is_in_a_line():
+def test_repr():
     assert repr(example().site("decoder.0.cross")) == "Site('decoder.0.cross', H=2 T=4 S=4)"
     assert repr(example()) == (
-        "Seen('a title', 4 source and 4 target pieces; encoder.0.self, encoder.1.self, decoder.0.self, "
+        "Seen('a title', 4 source and 4 target subwords; encoder.0.self, encoder.1.self, decoder.0.self, "
         "decoder.0.cross)"
     )
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ArgumentError, match="rows and weights do not fit"):
+def test_invalid_arguments_raise():
+    with pytest.raises(ArgumentError, match=r"rows(.|\n)*T=1 S=1(.|\n)*2 words"):
         Site("cross", [[1.0]], ["a", "b"], ["c"])
-    with pytest.raises(ArgumentError, match=r"sizes \(1, 1, 1, 1\)(.|\n)*one sentence of a batch"):
+    with pytest.raises(ArgumentError, match=r"\(1, 1, 1, 1\)(.|\n)*weights\[sentence\]"):
         Site("cross", torch.ones(1, 1, 1, 1), ["a"], ["b"])
-    with pytest.raises(ArgumentError, match="no head"):
+    with pytest.raises(ArgumentError, match="H = 0"):
         Site("cross", numpy.ones((0, 1, 1)), ["a"], ["b"])
     with pytest.raises(ArgumentError, match=r"values(.|\n)*\(H, S\) = \(1, 1\)"):
         Site("cross", [[1.0]], ["a"], ["b"], numpy.ones((1, 2)))
-    with pytest.raises(ArgumentError, match=r"source_words are 1 numbers(.|\n)*expected: 2"):
+    with pytest.raises(ArgumentError, match=r"source_words has 1 (.|\n)*expected: 2"):
         Seen((), ("a", "b"), (), (0,), ())
-    with pytest.raises(ArgumentError, match="source is one, not a list"):
+    with pytest.raises(ArgumentError, match="source is a single str"):
         Seen((), "ab", (), (0, 1), ())
     with pytest.raises(UnknownName, match=r"did you mean 'decoder.0.cross'"):
         example().site("decoder.cross")
 
 
-def test_pieces_become_words():
+def test_grouped_and_spelled():
     assert grouped([]) == [] and grouped([-1, 2, -1, 2]) == [[0], [1, 3], [2]]
     assert spelled(["▁a", "b"]) == "ab" and spelled(["<0xFF>"]) == "\ufffd" and spelled(["▁"]) == ""
     seen = Seen((), ("▁", "a"), (), (0, 1), ())
@@ -200,18 +200,18 @@ def test_pieces_become_words():
 
 
 def passage(first_word: int, heads: int) -> Passage:
-    """Two source pieces and three target pieces, of one word each, whose words are counted from a number."""
+    """Return a passage with one source word and one target word, both with index `first_word`."""
     seen = {
         "encoder.0.self": torch.rand(heads, 3, 3),
         "decoder.0.self": torch.rand(heads, 4, 4).tril(),
         "decoder.0.cross": torch.rand(4, 3),
     }
     words, values = (first_word, first_word, -1), {"decoder.0.cross": torch.rand(1, 3)}
-    said = (*words[:2], first_word, -1)
-    return Passage(("▁a", "b", "</s>"), words, (*"xyz", "</s>"), said, (-0.5,) * 4, seen, values)
+    target_words = (*words[:2], first_word, -1)
+    return Passage(("▁a", "b", "</s>"), words, (*"xyz", "</s>"), target_words, (-0.5,) * 4, seen, values)
 
 
-def test_a_translation_says_what_was_seen():
+def test_seen_of_a_translation():
     scored = Scored("ab ab", "xyz xyz", (passage(0, 2), passage(1, 2)), ("in two parts",))
     seen = scored.seen()
     assert (seen.title, seen.notes, seen.score) == ("xyz xyz", ("in two parts",), -4.0)
@@ -229,7 +229,7 @@ def test_a_translation_says_what_was_seen():
     numpy.testing.assert_allclose(weighted.sites[0].weights, cross.weights * norms[:, None])
     assert weighted.notes == (
         "in two parts",
-        "weights are multiplied by the norms of the values that they read",
+        "weights are multiplied by value norms",
     )
     assert Scored("", "").seen(by_values=True).sites == ()
     assert scored.alignment is not None
@@ -239,7 +239,7 @@ def test_a_translation_says_what_was_seen():
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (17, 256), (257, 1000), (513, 300), (1000, 63)])
-def test_a_map_of_blocks_is_that_of_the_whole(rows: int, columns: int):
+def test_block_map_of_strips_equals_that_of_the_whole_matrix(rows: int, columns: int):
     weights = drawn(2, rows, columns).astype(numpy.float32)
     names = [str(place) for place in range(max(rows, columns))]
     whole = pooled("a", weights, names[:rows], names[:columns], top=8)
@@ -259,7 +259,7 @@ def test_a_map_of_blocks_is_that_of_the_whole(rows: int, columns: int):
         numpy.testing.assert_allclose(getattr(strips, name), getattr(whole, name), rtol=1e-5)
 
 
-def test_looks_at_long_sequences_become_maps_without_a_matrix():
+def test_block_map_from_top_and_from_rows():
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, 600, 8, generator=generator) for _ in range(2))
     words = [f"w{place}" for place in range(600)]
@@ -286,17 +286,17 @@ def test_looks_at_long_sequences_become_maps_without_a_matrix():
     numpy.testing.assert_allclose(from_top.maxima[exact], from_all.maxima[exact], rtol=1e-5)
 
 
-def test_strips_that_do_not_fit_are_refused():
+def test_strips_of_wrong_shape_raise():
     for weights in (numpy.ones((3, 4)), numpy.ones((5, 4)), numpy.ones((4, 3)), []):
         with pytest.raises(ArgumentError, match=r"pooled\('a'\): "):
             pooled("a", weights, "abcd", "abcd")
     top = regard.attention(torch.eye(3), torch.eye(3), look=regard.Look(top=2)).top
     for rows, columns in (("ab", "abc"), ("abc", "ab")):
-        with pytest.raises(ArgumentError, match=r"pooled_from_top\('a'\): top is of T=3"):
+        with pytest.raises(ArgumentError, match=r"pooled_from_top\('a'\): top has T=3"):
             pooled_from_top("a", top, rows, columns)
 
 
-def test_what_was_seen_is_drawn_where_rich_prints_it():
+def test_rich_and_notebooks_draw_a_seen():
     def printed(seen: Seen) -> str:
         console = Console(file=io.StringIO(), width=100, color_system=None)
         console.print(seen)

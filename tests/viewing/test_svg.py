@@ -1,4 +1,4 @@
-"""Drawings as SVG: every word where the terminal has it, nothing fetched, nothing run."""
+"""to_svg: words on the terminal grid, no scripts, no network requests."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -11,33 +11,33 @@ from regard.viewing.svg import CELL, MARGIN
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_wide_character_has_two_cells():
+def test_wide_character_takes_two_cells():
     picture = ElementTree.fromstring(to_svg(Text("ab 고양이 cd")))
     words = {text.text: text for text in picture.iter(f"{SVG}text")}
     assert float(words["고양이"].get("textLength")) == pytest.approx(6 * CELL)
     assert float(words["cd"].get("x")) == pytest.approx(MARGIN + 10 * CELL)
 
 
-def test_every_cell_is_a_rectangle_on_the_grid():
+def test_cells_are_rectangles_on_the_grid():
     picture = ElementTree.fromstring(to_svg(draw([[0.1, 0.9], [0.5, 0.5]], ["가", "b"], ["c", "라"])))
     cells = [rect for rect in picture.iter(f"{SVG}rect") if rect.get("shape-rendering")]
     assert len(cells) == 4
     assert {rect.get("x") for rect in cells[:2]} == {rect.get("x") for rect in cells[2:]}
 
 
-def test_the_picture_is_as_wide_as_what_is_drawn():
+def test_width_follows_the_content():
     small, large = (ElementTree.fromstring(to_svg(Text("x" * size), width=88)) for size in (10, 40))
     assert float(large.get("width")) - float(small.get("width")) == pytest.approx(30 * CELL)
 
 
-def test_markup_and_what_xml_forbids_are_only_text():
+def test_markup_and_invalid_xml_characters_are_escaped():
     picture = ElementTree.fromstring(to_svg(Text("<script>&amp; \x01"), title="<b>"))
     assert [text.text for text in picture.iter(f"{SVG}text")] == ["<script>&amp;", "\ufffd"]
     assert picture.find(f"{SVG}title").text == "<b>"
     assert picture.find(f"{SVG}script") is None
 
 
-def test_nothing_is_fetched_and_the_same_drawing_is_the_same_file():
+def test_svg_makes_no_requests_and_is_deterministic():
     picture = to_svg(bars([0.5], ["나"], "title"))
     assert picture == to_svg(bars([0.5], ["나"], "title"))
     assert picture.count("http") == 1 and "url(" not in picture and "@" not in picture

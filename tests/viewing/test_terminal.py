@@ -1,4 +1,4 @@
-"""The terminal drawing: aligned, width-aware, and safe with whatever a token holds."""
+"""Terminal drawings: alignment, terminal width, and control characters in tokens."""
 
 import io
 import re
@@ -32,26 +32,26 @@ def segments(drawing, width=80) -> list[list[Segment]]:
 
 
 def shaded(line: list[Segment]) -> list[tuple[int, int]]:
-    """Where each shaded cell of a line begins and ends."""
-    found, place = [], 0
+    """Return the start and end of each shaded cell of a line."""
+    spans, place = [], 0
     for segment in line:
         end = place + cell_len(segment.text)
         if segment.style and segment.style.bgcolor:
-            found.append((place, end))
+            spans.append((place, end))
         place = end
-    return found
+    return spans
 
 
 @pytest.mark.parametrize("numbers", [False, True])
 @pytest.mark.parametrize("color_system", [None, "truecolor"])
-def test_every_row_is_as_wide_as_the_header(numbers, color_system):
+def test_rows_are_as_wide_as_the_header(numbers, color_system):
     drawing = draw(WEIGHTS, ROWS, COLUMNS, numbers=numbers, legend=False)
     console = Console(file=io.StringIO(), width=80, color_system=color_system, force_terminal=True)
     widths = {sum(cell_len(s.text) for s in line) for line in console.render_lines(drawing, pad=False)}
     assert len(widths) == 1
 
 
-def test_words_stand_over_their_columns():
+def test_column_labels_are_above_their_columns():
     header, *rows = segments(draw(WEIGHTS, ROWS, COLUMNS, legend=False))
     spans = shaded(rows[0])
     assert len(spans) == 3 and spans == shaded(rows[1])
@@ -61,13 +61,13 @@ def test_words_stand_over_their_columns():
         assert begin <= at and at + cell_len(word) <= end
 
 
-def test_a_larger_weight_is_lighter():
+def test_larger_weight_is_lighter():
     _, row, *_ = segments(draw([[0.0, 0.3, 0.6, 1.0]], ["q"], list("abcd")))
     shades = [sum(s.style.bgcolor.triplet) for s in row if s.style and s.style.bgcolor]
     assert shades == sorted(shades) and len(set(shades)) == 4
 
 
-def test_without_colour_there_are_characters():
+def test_without_colour_characters_are_used():
     row = printed(draw([[0.0, 0.3, 0.6, 1.0]], ["q"], list("abcd")))[1]
     assert [mark for mark in "·░▒▓█" if mark in row] == ["·", "░", "▒", "█"]
     coloured = printed(
@@ -90,7 +90,7 @@ def test_without_colour_there_are_characters():
         (unicodedata.normalize("NFD", "한국"), "한국"),
     ],
 )
-def test_tokens_are_shown_and_never_obeyed(token, shown):
+def test_control_characters_are_escaped(token, shown):
     for drawing in (draw([[1.0]], [token], [token], token), bars([1.0, 0.5], [token, token], token)):
         page = "\n".join(printed(drawing))
         assert page.count(shown) >= 2
@@ -98,20 +98,20 @@ def test_tokens_are_shown_and_never_obeyed(token, shown):
         page.encode()
 
 
-def test_an_exact_zero_is_told_from_a_small_weight():
+def test_exact_zero_differs_from_a_small_weight():
     page = printed(draw([[0.0, 0.001, 0.999]], ["q"], list("abc"), numbers=True))[1]
     assert page.split() == ["q", "0", ".00", *page.split()[3:]]
     assert "1.00" in page
 
 
-def test_a_weight_that_is_not_a_number_is_marked():
+def test_nan_is_marked_with_a_question_mark():
     page = printed(draw([[float("nan"), 1.0]], ["q"], ["a", "b"]))[1]
     assert page.count("?") == 1 and "█" in page
 
 
 @pytest.mark.parametrize("width", [20, 40, 61, 80, 120, 200])
 @pytest.mark.parametrize("numbers", [False, True])
-def test_nothing_is_wider_than_the_terminal(width, numbers):
+def test_drawing_fits_the_terminal(width, numbers):
     weights = numpy.full((3, 60), 1 / 60)
     page = printed(draw(weights, ["하나", "둘", "셋"], LONG, "title", numbers=numbers), width=width)
     assert max(map(cell_len, page)) <= width
@@ -120,7 +120,7 @@ def test_nothing_is_wider_than_the_terminal(width, numbers):
     assert not left_out or int(left_out[1]) + int(left_out[2]) == 60
 
 
-def test_words_stand_on_end_where_they_do_not_fit_side_by_side():
+def test_column_labels_are_vertical_if_they_do_not_fit():
     page = printed(draw(numpy.ones((1, 60)), ["q"], LONG), width=140)
     assert page[0].split() != LONG[: len(page[0].split())]
     assert page[-3].count("째") == 60  # every word ends at the matrix
@@ -135,21 +135,21 @@ def test_words_stand_on_end_where_they_do_not_fit_side_by_side():
         torch.tensor(WEIGHTS).float(),
     ],
 )
-def test_lists_and_tensors_draw_like_arrays(weights):
+def test_lists_and_tensors_are_drawn_like_arrays(weights):
     assert str(draw(weights, ROWS, COLUMNS)) == str(draw(WEIGHTS, ROWS, COLUMNS))
 
 
-def test_half_precision_is_taken():
+def test_half_precision_is_accepted():
     assert "0.500" in str(bars(torch.tensor([0.5, 0.25], dtype=torch.bfloat16), ["a", "b"]))
 
 
-def test_bars_are_as_long_as_their_weights():
+def test_length_of_bars_is_proportional_to_weights():
     long, short = printed(bars([1.0, 0.5], ["가", "bcd"], most=1))
     assert long.count("━") == 2 * short.count("━") == 40
     assert cell_len(long[: long.index("━")]) == short.index("━")
 
 
-def test_an_ascii_console_gets_ascii():
+def test_ascii_console():
     class Plain(io.StringIO):
         encoding = "ascii"
 
@@ -160,50 +160,50 @@ def test_an_ascii_console_gets_ascii():
     assert page.getvalue().isascii() and "###" in page.getvalue()
 
 
-def test_drawings_stand_side_by_side_where_they_fit():
+def test_beside_places_drawings_side_by_side_if_they_fit():
     pair = beside(draw([[1.0]], ["q"], ["a"]), draw([[1.0]], ["q"], ["b"]))
     assert "a" in printed(pair)[0] and "b" in printed(pair)[0]
     assert "b" not in printed(pair, width=40)[0]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
-def test_nothing_to_draw_is_drawn(shape):
+def test_empty_matrix(shape):
     drawing = draw(numpy.zeros(shape), ["q"] * shape[0], ["k"] * shape[1])
     assert len(printed(drawing)) >= 1 + shape[0]
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "fact"),
     [
-        (lambda: draw(numpy.ones((2, 3, 4)), [], []), "hint: one head: weights[head]"),
-        (lambda: draw([0.5, 0.5], ["a"], ["b", "c"]), "hint: one query is drawn by bars()"),
+        (lambda: draw(numpy.ones((2, 3, 4)), [], []), "weights[head]"),
+        (lambda: draw([0.5, 0.5], ["a"], ["b", "c"]), "bars()"),
         (lambda: draw([[1.0, 2.0], [3.0]], ["a"], ["b"]), "not an array of real numbers"),
         (lambda: draw([["one"]], ["a"], ["b"]), "not an array of real numbers"),
-        (lambda: draw([[-0.5, 0.5]], ["a"], ["b", "c"]), "weights go from -0.5 to 0.5"),
+        (lambda: draw([[-0.5, 0.5]], ["a"], ["b", "c"]), "from -0.5 to 0.5"),
         (lambda: draw([[numpy.inf]], ["a"], ["b"]), "finite"),
         (lambda: draw(WEIGHTS, ["a"], COLUMNS), "weights  T=2 S=3\n  rows     1 words"),
-        (lambda: draw(WEIGHTS, ROWS, ["a"]), "expected: a list of S = 3 words"),
-        (lambda: draw(WEIGHTS, ROWS, "abc"), "the text 'abc'"),
+        (lambda: draw(WEIGHTS, ROWS, ["a"]), "S = 3"),
+        (lambda: draw(WEIGHTS, ROWS, "abc"), "'abc'"),
         (lambda: draw(WEIGHTS, ROWS, COLUMNS, most=0), "most is 0"),
-        (lambda: bars(WEIGHTS, ROWS), "hint: one query of many"),
+        (lambda: bars(WEIGHTS, ROWS), "weights[query]"),
         (lambda: bars([0.5], ["a", "b"]), "labels   2 words"),
     ],
 )
-def test_bad_input_is_refused_in_words(make, told):
+def test_invalid_arguments_raise(make, fact):
     with pytest.raises(ArgumentError) as caught:
         make()
-    assert told in str(caught.value)
+    assert fact in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("argument", "pattern"),
     [
-        (None, "nobody asked"),
-        (regard.attention(torch.eye(2), torch.eye(2)), "a whole result"),
+        (None, "None"),
+        (regard.attention(torch.eye(2), torch.eye(2)), "result"),
         (regard.causal(), "a mask"),
     ],
 )
-def test_what_is_not_weights_is_told_where_they_are(given: object, says: str):
-    with pytest.raises(regard.ArgumentError, match=says) as error:
-        draw(given, ["a"], ["b"])
+def test_draw_explains_what_to_pass_instead(argument: object, pattern: str):
+    with pytest.raises(regard.ArgumentError, match=pattern) as error:
+        draw(argument, ["a"], ["b"])
     assert "hint:" in str(error.value)

@@ -260,8 +260,8 @@ def _show(drawn: Picture, out: Path | None) -> None:
         Console(highlight=False).print(drawn)
         return
     several = drawn.moves and out.suffix.lower() != ".gif"
-    with Console(stderr=True).status(f"drawing {len(drawn.papers)} frames") if drawn.moves else nullcontext():
+    with Console(stderr=True).status(f"drawing {len(drawn.frames)} frames") if drawn.moves else nullcontext():
         hints = drawn.save(out)
     for hint in hints:
         say(hint)
-    say(f"Wrote {len(drawn.papers)} files beside {shown(out)}" if several else f"Wrote {shown(out)}")
+    say(f"Wrote {len(drawn.frames)} files beside {shown(out)}" if several else f"Wrote {shown(out)}")

@@ -226,10 +226,8 @@ class Scored:
         It is one file that fetches nothing, and it opens on any machine.
         """
         if (suffix := Path(path).suffix.lower()) in (".png", ".svg", ".pdf", ".gif"):
-            problem, hint = (
-                f"a {suffix} is a picture, and this is a page",
-                f'.seen().picture().save("x{suffix}")',
-            )
+            problem = f"save() of a translation writes an HTML page, not a {suffix} file"
+            hint = f'from regard.viewing import picture; picture(translation).save("x{suffix}")'
             raise ArgumentError(message("save()", problem, expected=".html", hint=hint))
         save_page(path, [self.entry()], title)
 

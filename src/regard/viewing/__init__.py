@@ -1,4 +1,4 @@
-"""Viewing: arrays in, pictures out. Imports no model, so a picture can be drawn years later without one."""
+"""Draw attention weights: pictures, HTML pages and terminal output from plain arrays, without any model."""
 
 from regard.viewing.entry import Entry
 from regard.viewing.explorer import explore

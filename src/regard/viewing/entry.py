@@ -1,4 +1,4 @@
-"""Entry: one translation as words and weights, whoever made it; it draws itself in the terminal."""
+"""Entry: one translation as words and alignment weights, printed in the terminal or written to a page."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ from regard.viewing.terminal_colors import clean, cropped
 __all__ = ["Entry"]
 
 ROWS = 40
-"""The most target words that are drawn in a terminal."""
+"""Maximum number of target words drawn in the terminal."""
 
 LINES = 4
-"""How many lines of a terminal a sentence takes at most, about."""
+"""Approximate maximum number of terminal lines per sentence; longer sentences are cut."""
 
-UNSEEN = "no alignment: the model has no attention to its source, or none was kept"
+UNSEEN = "no alignment: the model has no cross-attention, or its weights were not recorded"
 
 
 @dataclass(frozen=True, eq=False)
 class Entry(Shown):
-    """One translation: its words, and how much each target word looked at each source word.
+    """One translation: its words, and the attention weight of each target word for each source word.
 
-    source, target: words. weights: (T, S), an array, a tensor or lists; None where there are none; of the
-    first words alone where T or S is less than there are. score: the log-probability. notes: what is to be
-    said of it. reference: the correct translation. texts: source and target as text, where words are not
-    what stands between spaces: characters, say. caption: what to print below the drawing of the weights.
+    source, target: lists of words.
+    weights: (T, S), an array, a tensor or lists; None if there are none. T and S may be smaller than the
+        numbers of words: then only the first words have weights.
+    score: the log-probability of the translation.
+    notes: remarks printed below the translation.
+    reference: the reference translation.
+    texts: source and target as plain text, if the words are not separated by spaces (for example when each
+        "word" is one character).
+    caption: a line printed below the matrix.
 
     >>> from regard.viewing import Entry
     >>> print(Entry(["나는", "고양이"], ["a", "cat"], [[0.7, 0.3], [0.0, 1.0]], score=-0.75))
@@ -59,24 +64,24 @@ class Entry(Shown):
 
     def __post_init__(self) -> None:
         for name in ("source", "target", "notes"):
-            given = getattr(self, name)
-            if isinstance(given, str):
+            value = getattr(self, name)
+            if isinstance(value, str):
                 hint = f"{name}.split()" if name != "notes" else "notes=[note]"
-                raise ArgumentError(message("Entry()", f"{name} is one text, not a list", hint=hint))
-            object.__setattr__(self, name, tuple(given))
+                raise ArgumentError(message("Entry()", f"{name} is one string, not a list", hint=hint))
+            object.__setattr__(self, name, tuple(value))
         if self.weights is None:
             return
         weights, _ = checked_weights("Entry()", self.weights, "TS", None)
         if weights.shape[0] > len(self.target) or weights.shape[1] > len(self.source):
             rows, columns = weights.shape
-            problem = f"weights of T={rows} and S={columns} words"
-            held = f"at most T={len(self.target)} target words and S={len(self.source)} source words"
-            raise ArgumentError(message("Entry()", problem, expected=held))
+            problem = f"weights have T={rows} rows and S={columns} columns"
+            expected = f"at most T={len(self.target)} (target words) and S={len(self.source)} (source words)"
+            raise ArgumentError(message("Entry()", problem, expected=expected))
         object.__setattr__(self, "weights", weights)
 
     @property
     def target_text(self) -> str:
-        """The target as text."""
+        """The target sentence as plain text."""
         return " ".join(self.target) if self.texts is None else self.texts[1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -105,15 +110,15 @@ class Entry(Shown):
             yield _labelled(below)
 
     def drawn(self, rows: int, columns: int) -> str:
-        """Of how many words the weights are drawn, where it is not all of them; nothing where it is."""
+        """Return a note on how many words the matrix shows; an empty string if it shows all of them."""
         counts = ((rows, len(self.target), "target"), (columns, len(self.source), "source"))
         unit = "words" if self.texts is None else "characters"
         parts = [f"the first {some} of {all_} {side} {unit}" for some, all_, side in counts if some < all_]
-        return f"drawn: {' and '.join(parts)}" if parts else ""
+        return f"shown: {' and '.join(parts)}" if parts else ""
 
 
 def _labelled(lines: list[tuple[str, str]]) -> Table:
-    """Texts with a quiet word before each, wrapped under themselves."""
+    """Return a two-column table: a dim label, and its text wrapped within the second column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", min_width=9, no_wrap=True)
     table.add_column(overflow="fold")

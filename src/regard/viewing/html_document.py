@@ -1,4 +1,4 @@
-"""One HTML document that fetches nothing and runs no script or style but its own, which it names by hash."""
+"""Build a self-contained HTML document whose Content-Security-Policy allows only its own script and style."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from regard.viewing.terminal_colors import clean
 __all__ = ["JOINERS", "Page", "check_ending", "document", "safe", "static"]
 
 JOINERS = "\u200c\u200d"
-"""What holds emoji of several people together, and keeps Persian letters apart: shown, not spelled out."""
+"""Zero-width joiners, needed by composed emoji and by Persian; other control characters are escaped."""
 
 
 class Page(str):
-    """A whole HTML document as text, which a notebook shows in a frame of its own.
+    """A complete HTML document as a string; a notebook displays it in an iframe.
 
-    The frame is sandboxed: the scripts of the page run in it, and cannot reach the notebook or a network.
+    The iframe is sandboxed: scripts of the page run inside it, without access to the notebook or a network.
 
     >>> Page("<!DOCTYPE html> ...")
     <Page of 19 characters>
@@ -37,10 +37,10 @@ class Page(str):
 
 
 def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
-    """A whole document: body is its lines of HTML, escaped by whoever made them.
+    """Return a complete document. body: its lines of HTML, which the caller has already escaped.
 
-    Nothing may be fetched, sent or framed, and no text can become markup by a script: every such door of the
-    browser is closed (trusted types).
+    The policy forbids requests, form submission and frames; with trusted types, the browser also refuses any
+    script that tries to turn text into markup.
     """
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -67,7 +67,7 @@ def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
 
 
 def safe(text: str) -> str:
-    """Text for a page: escaped, quotes too, and what is obeyed rather than shown spelled as Python does.
+    """Return text escaped for HTML, quotes included; control characters are written as Python escapes.
 
     >>> safe("<b>\\u202e")
     '&lt;b&gt;\\\\u202e'
@@ -77,17 +77,17 @@ def safe(text: str) -> str:
 
 @cache
 def static(name: str) -> str:
-    """A file of this folder: a style or a script."""
+    """Return the text of a file in this package: a style sheet or a script."""
     return resources.files("regard.viewing").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """How a Content-Security-Policy names a text that it allows."""
+    """Return the hash by which a Content-Security-Policy allows this inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise where a file's name does not end as it should."""
+    """Raise ArgumentError unless the name of the file ends in `ending`."""
     if path.suffix.lower() != ending:
         hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"
         problem = f"{clean(path.name)!r} does not end in {ending}"

@@ -1,8 +1,8 @@
-"""Pages: translations as one HTML file that opens anywhere, fetches nothing and obeys nothing it shows.
+"""Write translations to one self-contained HTML page that makes no network requests.
 
-Every text is cleaned and escaped: what a browser or a reader's eye would obey is spelled out, and the rest is
-text. Weights are a table, which is all there is without scripts; page.js reads that table, so that no data
-stands in a script, and the page allows no other script or style than its own, by their hashes.
+Every text is escaped, and control characters are written as Python escapes. The weights are an HTML table,
+which works without JavaScript; page.js reads that table, so the script contains no data. The
+Content-Security-Policy of the page allows only its own script and style, by their hashes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from regard.viewing.word_groups import SHOWN_SPACE
 __all__ = ["fragment", "page", "save_page"]
 
 LONGEST = 100
-"""The most words of a side whose weights are drawn."""
+"""Maximum number of words per sentence in the table of weights."""
 
 LEVELS = 16
-"""How many depths of colour a weight may have; entry.css names each."""
+"""Number of colour levels of a cell; entry.css has one class for each."""
 
 OPEN, FIRST = 10, 3
-"""In pages of more than OPEN translations, tables after the first few are folded until they are asked for."""
+"""On pages of more than OPEN translations, only the first FIRST tables are expanded."""
 
 WIDE = 90
-"""Words above a table stand on end where side by side they would take more letters than this."""
+"""Column headings are written vertically if together they have more characters than this."""
 
 LONGEST_HEAD = 24
-"""Longer words are cut in the heads of tables; above, they are whole."""
+"""Longer words are truncated in table headings; the sentence above the table shows them in full."""
 
-WEIGHTS = "how much each target word (down) looked at each source word (across); a blank is less than .005"
+WEIGHTS = "attention of each target word (rows) to each source word (columns); blank cells are below .005"
 
 
 def page(entries: Iterable[Entry], title: str = "Translations", about: str = "") -> str:
-    """One self-contained HTML page of translations: source, target, and a table of what looked at what.
+    """Return a self-contained HTML page of translations: source, target, and a table of attention weights.
 
-    entries: one or a few hundred. about: a line under the title. Pointing at a word, or reaching it with Tab
-    and the arrow keys, shows what it looked at.
+    entries: one translation, or up to a few hundred. about: a line below the title. On the page, pointing at
+    a word, or moving to it with Tab and the arrow keys, shows its largest weights.
 
     >>> from regard.viewing import Entry, page
     >>> text = page([Entry(["고양이"], ["<cat>"], [[1.0]])], title="One word")
@@ -57,8 +57,8 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
         f'<h1 dir="auto">{safe(title)}</h1>',
         f'<p dir="auto">{safe(about)}</p>' if about else "",
         f'<p class="quiet">{many}</p>' if many else "",
-        '<p class="quiet" id="hint" hidden>Point at a word, or reach it with Tab and the arrow keys, to see '
-        "what it looked at.</p>",
+        '<p class="quiet" id="hint" hidden>Point at a word, or move to it with Tab and the arrow keys, to '
+        "see what it looked at.</p>",
         "</header>",
         "<main>",
         *(
@@ -74,7 +74,7 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
 
 
 def fragment(entry: Entry) -> str:
-    """One translation as a piece of HTML for a notebook: escaped, styled by itself, without a script.
+    """Return one translation as an HTML fragment for a notebook: escaped, with its own style, no script.
 
     >>> from regard.viewing import Entry, fragment
     >>> text = fragment(Entry(["고양이"], ["cat"], [[1.0]]))
@@ -93,36 +93,36 @@ def fragment(entry: Entry) -> str:
 def save_page(
     path: str | Path, entries: Iterable[Entry], title: str = "Translations", about: str = ""
 ) -> None:
-    """Write a page to a file that ends in .html, which is there whole or not at all."""
+    """Write a page of translations to a .html file, atomically; the arguments are those of `page`."""
     path = Path(path)
-    check_ending(path, ".html", "a page is one file of HTML")
+    check_ending(path, ".html", "a page is an HTML file")
     write_whole(path, page(entries, title, about).encode())
 
 
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
-    """One translation; with its number where it is one of many."""
+    """Yield the HTML of one translation. number: its position on a page of several, or None."""
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:
         yield f'<h2><a href="#t{number}">{number}</a></h2>'
     rows, columns = shown(entry)
     yield from facts(entry, (*entry.notes, *([UNSEEN] if entry.weights is None else [])))
     if rows and columns:
-        told = entry.drawn(rows, columns)
+        note = entry.drawn(rows, columns)
         about = "weights" if number is not None else f"weights: {WEIGHTS}"
-        yield f"<details{' open' if unfolded else ''}><summary>{about}{told and f' ({told})'}</summary>"
+        yield f"<details{' open' if unfolded else ''}><summary>{about}{note and f' ({note})'}</summary>"
         yield from table(entry)
         yield "</details>"
     yield "</article>"
 
 
 def shown(entry: Entry) -> tuple[int, int]:
-    """Of how many target and source words the weights are drawn."""
+    """Return the numbers of rows and columns of the table of weights."""
     rows, columns = (0, 0) if entry.weights is None else entry.weights.shape
     return min(rows, LONGEST), min(columns, LONGEST)
 
 
 def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
-    """What there is to say of a translation, in words."""
+    """Yield a description list of source, target, reference, score and notes."""
     rows, columns = shown(entry)
     apart = entry.texts is None
     yield "<dl>"
@@ -140,18 +140,19 @@ def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
 _NOTHING = '<i class="quiet">nothing</i>'
 
 
-def _line(words: Sequence[str], seen: int, apart: bool) -> str:
-    """Words with a span for each that has weights, and the others as they are; apart: with spaces between.
+def _line(words: Sequence[str], weighted: int, apart: bool) -> str:
+    """Return a sentence as HTML, with a <span> around each of the first `weighted` words.
 
-    No <bdi>: the direction of the line is found from its words, and their order is that of the sentence.
+    apart: whether to join the words with spaces. No <bdi>: the browser derives the direction of the line from
+    its words, and keeps them in the order of the sentence.
     """
     words = words if apart else [" " if word == SHOWN_SPACE else word for word in words]
-    spans = [f"<span>{safe(word)}</span>" for word in words[:seen]]
-    return (" " if apart else "").join([*spans, *map(safe, words[seen:])]) or _NOTHING
+    spans = [f"<span>{safe(word)}</span>" for word in words[:weighted]]
+    return (" " if apart else "").join([*spans, *map(safe, words[weighted:])]) or _NOTHING
 
 
 def table(entry: Entry) -> Iterator[str]:
-    """The weights as a table, target words down, source words across."""
+    """Yield the weights as an HTML table, a row for each target word and a column for each source word."""
     rows, columns = shown(entry)
     heads = [f'<th scope="col"><bdi>{_head(word)}</bdi></th>' for word in entry.source[:columns]]
     letters = sum(max(len(word[:LONGEST_HEAD]), 5) for word in entry.source[:columns])
@@ -168,7 +169,7 @@ def table(entry: Entry) -> Iterator[str]:
 
 
 def _cell(weight: float, level: float) -> str:
-    """A weight to two digits, and its depth as a class: a style of its own is what the policy forbids."""
+    """Return a table cell with the weight to two digits; its class sets the colour (no inline styles)."""
     if weight != weight:
         return "<td>?</td>"
     number = f"{weight:.2f}".removeprefix("0").removesuffix(".00")

@@ -1,6 +1,6 @@
 
 "use strict";
-// What a word looked at, or was looked at by, is read from the table below it.
+// Show the weights of the word under the pointer, read from the table below it.
 const MOST = 5;
 let lit = [];
 
@@ -31,11 +31,11 @@ function show(word) {
   word.className = "chosen";
   lit = [word, ...seen.map((each) => each.other)];
   const most = seen.filter((each) => each.weight).sort((a, b) => b.weight - a.weight).slice(0, MOST);
-  // First-strong isolates keep a right-to-left word from turning the numbers around it.
+  // First-strong isolates keep a right-to-left word from changing the order of the numbers around it.
   const isolated = (each) => `\u2068${each.textContent}\u2069`;
-  const told = most.map((each) => `${isolated(each.other)} (${each.text})`).join(", ");
+  const largest = most.map((each) => `${isolated(each.other)} (${each.text})`).join(", ");
   entry.querySelector("p.seen").textContent =
-    `${isolated(word)} ${target ? "looked at" : "was looked at by"} ${told || "nothing"}`;
+    `${isolated(word)} ${target ? "looked at" : "was looked at by"} ${largest || "nothing"}`;
 }
 
 function wordAt(event) {

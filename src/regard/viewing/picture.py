@@ -1,8 +1,8 @@
-"""picture(): from what a model looked at to a picture, by the name of a view."""
+"""picture(): draw recorded attention in one of several views, chosen by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.pictures.animation import player
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.head_grid import heads
 from regard.viewing.pictures.link_lines import lines
@@ -27,11 +27,14 @@ from regard.viewing.view_inputs import Drawable, drawable
 
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 
-FEW, EVEN = 4, 1.5
-"""Of so many keys on, weights are told to be even where none is more than so many times its share."""
+UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
+"""With at least UNIFORM_KEYS keys, weights count as uniform if none exceeds UNIFORM_RATIO / S."""
+
+NOT_AVERAGED = ("self", "rollout", "long")
+"""Views that do not draw the mean of the sites that `site` matches."""
 
 BETWEEN = 36.0
-"""Between matrices on one paper, in points."""
+"""Distance between matrices on one canvas, in points."""
 
 
 def picture(
@@ -43,13 +46,17 @@ def picture(
     word: Word | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Draw what a model looked at: print it, show it in a notebook, or save it as .png, .svg, .pdf or .gif.
+    """Draw recorded attention: print it, show it in a notebook, or save it as .png, .svg, .pdf or .gif.
 
-    seen: a Seen; a Translation, drawn by words; or what record() gave for one sequence, drawn by positions.
-    view: matrix, lines, heads, word (over time), shaded, self (the encoder's and the decoder's own
-    attention), rollout, player or long. site: the places of attention, with * as wildcard; those that look at
-    the source unless given, taken together. head: one head of theirs, from 0 on; their mean unless given.
-    word: for `word` a key and for `shaded` a query, by number or as text. title: the target unless given.
+    seen: a Seen; a Translation, whose subwords are joined to words; or the result of record() for one
+        sequence, whose words are the positions 0, 1, 2, ...
+    view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
+        and decoder), "rollout", "player" (an animation) or "long".
+    site: name of a site, * matches any text; several sites are averaged. Default: the cross-attention sites,
+        or, if there are none, the last site and those of the same part of the model.
+    head: index of one head. Default: the mean over heads.
+    word: a key for "word", a query for "shaded"; an index or the word itself.
+    title: Default: the title of `seen`, usually the target sentence.
 
     >>> from regard.viewing import Seen, Site, picture
     >>> site = Site("decoder.cross", [[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -63,32 +70,42 @@ def picture(
     """
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
+    recorded = isinstance(seen, Mapping)
     seen = drawable(seen, "picture()")
     drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
-    return noted(drawn, *_evenness(seen, view, site, head), *seen.notes)
+    sites = _sites_drawn(seen) if recorded and site is None and view not in NOT_AVERAGED else ()
+    return noted(drawn, *sites, *_uniformity(seen, view, site, head), *seen.notes)
 
 
 def noted(drawn: Picture, *notes: str) -> Picture:
-    """The picture with notes under it, in its files and in the terminal."""
-    told = [label(note, 220) for note in notes]
-    for paper in drawn.papers:
-        paper.foot(*told)
-    if told:
-        drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in told))
+    """Return the picture with notes below it, in its files and in the terminal."""
+    labels = [label(note, 220) for note in notes]
+    for canvas in drawn.frames:
+        canvas.foot(*labels)
+    if labels:
+        drawn.terminal = Group(drawn.terminal, *(Text(note, "dim") for note in labels))
     return drawn
 
 
-def _evenness(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
-    """A note where all weights are about alike: shades end at the largest, and would have it look strong."""
-    if view in ("self", "rollout", "long"):
+def _sites_drawn(seen: Seen) -> Iterator[str]:
+    """Yield a note with the names of the sites that are drawn by default and of those that are left out."""
+    drawn = [each.name for each in matching(seen)]
+    others = [each.name for each in seen.sites if each.name not in drawn]
+    if others:
+        yield f"drawn: {', '.join(drawn)}; not drawn: {', '.join(others)}; choose with site=..."
+
+
+def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
+    """Yield a note if the weights are nearly uniform: even then the largest is drawn in the darkest shade."""
+    if view in NOT_AVERAGED:
         return
     drawn: list[NDArray[Any]] = [each.weights for each in matching(seen, site)] if view == "heads" else []
     for weights in drawn or [chosen(seen, site, head).weights]:
         keys = weights.shape[-1]
-        whole = weights.size and weights.sum(-1).min() > 0.9
-        if keys < FEW or not whole or weights.max() > EVEN / keys:
+        normalised = weights.size and weights.sum(-1).min() > 0.9
+        if keys < UNIFORM_KEYS or not normalised or weights.max() > UNIFORM_RATIO / keys:
             return
-    yield f"nearly even: no weight is far from 1/{keys} = {1 / keys:.3g}"
+    yield f"nearly uniform: all weights are close to 1/{keys} = {1 / keys:.3g}"
 
 
 def _matrix(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
@@ -100,75 +117,80 @@ def _lines(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 
 
 def _word(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    found = chosen(seen, site, head)
+    choice = chosen(seen, site, head)
     if isinstance(word, str):
-        side = "target" if found.kind == "decoder" else "source"
-        word = place_of(word, found.columns, "picture()", side, found.rows)
-    return over_time(*_values(found, "" if word is not None else title), word=word)
+        side = "target" if choice.kind == "decoder" else "source"
+        word = place_of(word, choice.columns, "picture()", side, choice.rows)
+    return over_time(*_values(choice, "" if word is not None else title), word=word)
 
 
 def _shaded(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    found = chosen(seen, site, head)
+    choice = chosen(seen, site, head)
     if isinstance(word, str):
-        side = "source" if found.kind == "encoder" else "target"
-        word = place_of(word, found.rows, "picture()", side, found.columns)
-    return shaded(*_values(found, title), word=word)
+        side = "source" if choice.kind == "encoder" else "target"
+        word = place_of(word, choice.rows, "picture()", side, choice.columns)
+    return shaded(*_values(choice, title), word=word)
 
 
 def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     if head is not None:
-        raise ArgumentError(message("picture()", "heads draws every head", hint="matrix draws one"))
-    _wordless("heads", word)
+        raise ArgumentError(
+            message(
+                "picture()", "view 'heads' always draws every head", hint="use view='matrix' to draw one head"
+            )
+        )
+    _no_word("heads", word)
     return heads(matching(seen, site), title)
 
 
 def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    """The attention of each part to itself, a matrix for each."""
-    _wordless("self", word)
+    """Draw the self-attention of encoder and decoder, a matrix for each."""
+    _no_word("self", word)
     patterns = [site] if site else [f"{part}*self" for part in ("encoder", "decoder") if _own(seen, part)]
     if not patterns:
-        known = ", ".join(each.name for each in seen.sites) or "none"
-        problem = f"no part of the model looks at itself; it looks at {known}"
-        hint = "a transformer does; of its translator, look='*' keeps all"
-        raise ArgumentError(message("picture()", problem, hint=hint))
+        raise _no_self_attention(seen)
     drawn = [matrix(*_values(chosen(seen, pattern, head), "")) for pattern in patterns]
-    paper, left = Paper(label(title, 90) or "Self-attention"), 0.0
+    canvas, left = Canvas(label(title, 90) or "Self-attention"), 0.0
     for each in drawn:
-        room = each.papers[0].room
-        paper.put(each.papers[0], left - room[0], -room[1])
-        left += room[2] - room[0] + BETWEEN
-    paper.head(label(title, 90))
-    paper.about = " and ".join(each.papers[0].about for each in drawn)
-    return Picture([paper], Group(*(each.terminal for each in drawn)))
+        bounds = each.frames[0].bounds
+        canvas.put(each.frames[0], left - bounds[0], -bounds[1])
+        left += bounds[2] - bounds[0] + BETWEEN
+    canvas.head(label(title, 90))
+    canvas.about = " and ".join(each.frames[0].about for each in drawn)
+    return Picture([canvas], Group(*(each.terminal for each in drawn)))
 
 
 def _rollout(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     if head is not None:
-        raise ArgumentError(message("picture()", "a rollout is over all heads of all layers"))
-    _wordless("rollout", word)
-    found = seen.rollout(site or "encoder")
+        raise ArgumentError(
+            message("picture()", "view 'rollout' uses all heads of all layers; head=... does not apply")
+        )
+    _no_word("rollout", word)
+    rolled = seen.rollout(site or "encoder")
     return matrix(
-        found.weights[0], found.rows, found.columns, title, f"{found.name}: attention through all layers"
+        rolled.weights[0], rolled.rows, rolled.columns, title, f"{rolled.name}: attention through all layers"
     )
 
 
 def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    _wordless("player", word)
-    found = chosen(seen, site, head)
-    if found.kind != "cross":
-        problem = f"the player shows a target reading its source, and {found.about} does not"
-        raise ArgumentError(message("picture()", problem, hint="view='self' draws self-attention"))
+    _no_word("player", word)
+    choice = chosen(seen, site, head)
+    if choice.kind != "cross":
+        problem = f"view 'player' needs a cross-attention site, and {choice.about} is none"
+        hint = "cross-attention sites have names that end in 'cross'; view='self' draws self-attention"
+        raise ArgumentError(message("picture()", problem, hint=hint))
     reading = chosen(seen, "encoder*self", head).weights if _own(seen, "encoder") else None
-    past = _past(chosen(seen, "decoder*self", head), len(found.rows)) if _own(seen, "decoder") else None
-    return player(found.weights, found.columns, found.rows, title, reading=reading, past=past)
+    past = _past(chosen(seen, "decoder*self", head), len(choice.rows)) if _own(seen, "decoder") else None
+    return player(choice.weights, choice.columns, choice.rows, title, reading=reading, past=past)
 
 
 def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    _wordless("long", word)
+    _no_word("long", word)
     names = [each.name for each in seen.long]
     if not names:
-        hint = "regard.viewing.pooled_attention(...) makes them; view='matrix' draws the rest"
-        raise ArgumentError(message("picture()", "nothing long was kept", hint=hint))
+        problem = "there are no sites of long sequences (Seen.long is empty)"
+        hint = "regard.viewing.pooled(...) makes them; view='matrix' draws the other sites"
+        raise ArgumentError(message("picture()", problem, hint=hint))
     if site is not None and site not in names:
         raise UnknownName("long site", site, names)
     return long_map(seen.long[names.index(site) if site else 0], title, head=head)
@@ -187,35 +209,48 @@ VIEWS: dict[str, View] = {
     "player": _player,
     "long": _long,
 }
-"""Every view of what was seen, by name. To add one: its file and one line."""
+"""Every view by name. To add a view, write its module and add one line here."""
 
 Drawn = tuple[NDArray[numpy.float64], Sequence[str], Sequence[str], str, str]
 
 
 def _drawn(view: str, seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Drawn:
-    _wordless(view, word)
+    _no_word(view, word)
     return _values(chosen(seen, site, head), title)
 
 
-def _values(found: Chosen, title: str) -> Drawn:
-    return found.weights, found.rows, found.columns, title, found.about
+def _values(choice: Chosen, title: str) -> Drawn:
+    return choice.weights, choice.rows, choice.columns, title, choice.about
+
+
+def _no_self_attention(seen: Seen) -> ArgumentError:
+    names = [each.name for each in seen.sites]
+    problem = f"no site matches encoder*self or decoder*self; the sites are: {', '.join(names) or 'none'}"
+    if not names:
+        hint = "record the attention first: translate with look='*', or call the model inside record()"
+    else:
+        likely = next((name for name in names if "self" in name), names[0])
+        hint = f"name the site to draw: picture(..., 'self', site={likely!r})"
+        if all(each.kind == "cross" for each in seen.sites):
+            hint = "a Transformer translator records its self-attention with look='*'"
+    return ArgumentError(message("picture()", problem, hint=hint))
 
 
 def _own(seen: Seen, part: str) -> list[Site]:
+    """Return the self-attention sites of the encoder or the decoder."""
     return [each for each in seen.sites if each.kind == part and each.name.endswith("self")]
 
 
-def _past(found: Chosen, count: int) -> NDArray[numpy.float64] | None:
-    """What each target word read of those before it; None where it cannot be told which they were."""
-    skipped = 1 if found.columns[:1] == (BEGIN,) else 0
-    kept = found.weights[:, skipped:]
-    if BEGIN in found.columns[skipped:] or kept.shape[0] != count or kept.shape[1] > count:
+def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
+    """Return decoder self-attention as (T, T) weights over target words; None if columns and words differ."""
+    skipped = 1 if choice.columns[:1] == (BEGIN,) else 0
+    weights = choice.weights[:, skipped:]
+    if BEGIN in choice.columns[skipped:] or weights.shape[0] != count or weights.shape[1] > count:
         return None
-    return numpy.pad(kept, ((0, 0), (0, count - kept.shape[1])))
+    return numpy.pad(weights, ((0, 0), (0, count - weights.shape[1])))
 
 
-def _wordless(view: str, word: Word | None) -> None:
+def _no_word(view: str, word: Word | None) -> None:
     if word is not None:
-        raise ArgumentError(
-            message("picture()", f"{view} draws all words", hint="word=... is of word and shaded")
-        )
+        hint = "word=... applies to the views 'word' and 'shaded'"
+        raise ArgumentError(message("picture()", f"view {view!r} draws all words", hint=hint))

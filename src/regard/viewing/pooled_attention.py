@@ -1,8 +1,8 @@
-"""Pooled: the attention of long sequences, kept so that no matrix of T x S need ever exist.
+"""Pooled: a summary of the attention of long sequences that never needs the whole T x S matrix in memory.
 
-Of each row the largest weights are kept with their keys, and of all weights together a map of blocks: the
-largest and the mean of each. 8,192 tokens are 67 million weights; the map and the 32 largest of each row are
-0.7 million numbers.
+It holds the largest weights of each row with their keys, and a block map: the maximum and the mean of each
+block of the matrix. For 8,192 tokens the matrix has 67 million weights; the map and the 32 largest weights of
+each row are 0.7 million numbers.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from regard.viewing.as_arrays import checked_weights
 __all__ = ["MAP", "Pooled", "largest", "pooled", "pooled_from_top"]
 
 MAP = 256
-"""The most blocks along a side of the map."""
+"""Maximum number of blocks along each side of the map."""
 
 STRIP = 2**22
-"""How many weights of a whole array are worked on at once."""
+"""Number of weights of an array that are processed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """One place of attention in a long sequence: see `pooled` and `pooled_from_top`, which make it.
+    """One attention site of a long sequence; made by `pooled` or `pooled_from_top`.
 
-    keys, weights: (H, T, k), the largest weights of each row and where they fell, largest first; -1 and 0
-    where there are fewer. maxima, means: (H, t, s), of blocks, t and s at most 256. whole: whether the map
-    was made from all weights; otherwise it was made from the largest alone, and the means leave out the rest.
+    keys, weights: (H, T, k), the keys and weights of the k largest of each row, largest first; rows with
+        fewer weights are padded with key -1 and weight 0.
+    maxima, means: (H, t, s), maximum and mean of each block, t and s at most 256.
+    rows, columns: the T queries and S keys as text.
+    whole: True if the map was computed from all weights; False if from the k largest of each row, so that the
+        means are too small.
     """
 
     name: str
@@ -57,25 +60,28 @@ class Pooled:
         )
         if not fitting:
             expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maps {sizes}"
-            raise ArgumentError(message(f"Pooled({self.name!r})", "sizes do not fit", expected=expected))
+            raise ArgumentError(
+                message(f"Pooled({self.name!r})", "the shapes do not match", expected=expected)
+            )
         low, high = int(self.keys.min(initial=0)), int(self.keys.max(initial=-1))
         if low < -1 or high >= len(self.columns):
             expected = f"-1 to {len(self.columns) - 1}, one for each column"
             raise ArgumentError(
-                message(f"Pooled({self.name!r})", f"keys go from {low} to {high}", expected=expected)
+                message(f"Pooled({self.name!r})", f"keys range from {low} to {high}", expected=expected)
             )
 
     @property
     def heads(self) -> int:
-        """How many heads look here, 1 where there are none."""
+        """Number of heads; 1 for attention without heads."""
         return len(self.weights)
 
 
 def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str], top: int = 32) -> Pooled:
-    """Keep of long attention the `top` largest weights of each row and a map of blocks.
+    """Return the `top` largest weights of each row and a block map of long attention.
 
-    weights: an array (H, T, S) or (T, S), a memory map say, or strips of it, (H, n, S) or (n, S), from the
-    first row to the last: what Look(rows=...) gives for a few rows at a time. Only one strip is held.
+    weights: an array (H, T, S) or (T, S), for example a memory map; or an iterable of its strips, (H, n, S)
+    or (n, S), in row order, such as Look(rows=...) returns. Only one strip is in memory at a time.
+    rows, columns: the T queries and S keys as text.
 
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
@@ -89,16 +95,16 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
     maxima = sums = numpy.zeros(0)
     first = 0
     for strip in _strips(weights):
-        given = strip if getattr(strip, "ndim", 3) == 3 else strip[None]
-        checked, _ = checked_weights(call, given, "HTS", None)
+        with_heads = strip if getattr(strip, "ndim", 3) == 3 else strip[None]
+        checked, _ = checked_weights(call, with_heads, "HTS", None)
         strip_HnS = checked.astype(numpy.float32)
         heads, count, length = strip_HnS.shape
         if not first:
             maxima = numpy.zeros((heads, *map(_blocks, sizes)))
             sums = numpy.zeros_like(maxima)
         if length != sizes[1] or heads != len(maxima) or first + count > sizes[0]:
-            problem = f"rows {first} to {first + count} are weights of H={heads}, S={length}"
-            expected = f"H={len(maxima)}, S={sizes[1]} columns, T={sizes[0]} rows in all"
+            problem = f"the strip of rows {first} to {first + count} has H={heads}, S={length}"
+            expected = f"H={len(maxima)}, S={sizes[1]}, and T={sizes[0]} rows in total"
             raise ArgumentError(message(call, problem, expected=expected))
         kept_rows.append(largest(strip_HnS, min(top, length)))
         _pool(strip_HnS, first, sizes, maxima, sums)
@@ -120,10 +126,11 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
 
 
 def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[str]) -> Pooled:
-    """Keep of long attention what Look(top=k) saw of it: attended.top, its weights and keys, ([H,] T, k).
+    """Return a Pooled from the k largest weights of each row, as recorded by Look(top=k).
 
-    The map is made from these alone. The largest of a block is right wherever it is among the k largest of
-    its row; the means leave out the rest, and are less than they should be.
+    top: attended.top, with weights and keys of shape ([H,] T, k). rows, columns: the T queries and S keys as
+    text. The block map is computed from these weights alone: the maximum of a block is exact if it is among
+    the k largest of its row; the means are too small.
 
     >>> import regard, torch
     >>> from regard.viewing import pooled_from_top
@@ -135,20 +142,21 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
     ((1, 300, 8), (1, 150, 150), False)
     """
     call = f"pooled_from_top({name!r})"
-    given, found = (_numpy(each) for each in (top.weights, top.keys))
-    weights, _ = checked_weights(call, given if given.ndim == 3 else given[None], "HTS", None)
-    keys = found.reshape(weights.shape).astype(numpy.int32)
+    top_weights, top_keys = (_numpy(each) for each in (top.weights, top.keys))
+    with_heads = top_weights if top_weights.ndim == 3 else top_weights[None]
+    weights, _ = checked_weights(call, with_heads, "HTS", None)
+    keys = top_keys.reshape(weights.shape).astype(numpy.int32)
     sizes = (len(rows), len(columns))
     if weights.shape[1] != sizes[0] or keys.max(initial=-1) >= sizes[1]:
-        problem = f"top is of T={weights.shape[1]} rows, and its last key is {keys.max(initial=-1)}"
+        problem = f"top has T={weights.shape[1]} rows, and its largest key is {keys.max(initial=-1)}"
         raise ArgumentError(message(call, problem, expected=f"T={sizes[0]} rows, S={sizes[1]} columns"))
     maxima = numpy.zeros((len(weights), *map(_blocks, sizes)))
     sums = numpy.zeros_like(maxima)
-    there = keys >= 0
-    head, row, _ = numpy.nonzero(there)
-    place = (head, row // _side(sizes[0]), keys[there] // _side(sizes[1]))
-    numpy.maximum.at(maxima, place, weights[there])
-    numpy.add.at(sums, place, weights[there])
+    valid = keys >= 0
+    head, row, _ = numpy.nonzero(valid)
+    place = (head, row // _side(sizes[0]), keys[valid] // _side(sizes[1]))
+    numpy.maximum.at(maxima, place, weights[valid])
+    numpy.add.at(sums, place, weights[valid])
     return Pooled(
         name,
         keys,
@@ -162,7 +170,7 @@ def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[
 
 
 def _side(size: int) -> int:
-    """How many rows or columns a block has."""
+    """Return the number of rows (or columns) per block."""
     return max(math.ceil(size / MAP), 1)
 
 
@@ -171,7 +179,7 @@ def _blocks(size: int) -> int:
 
 
 def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
-    """How many weights are in each block; those at the edges have fewer."""
+    """Return the number of weights in each block; blocks at the edges may have fewer."""
     down, across = (
         numpy.diff(numpy.minimum(numpy.arange(_blocks(size) + 1) * _side(size), size))
         for size in (rows, columns)
@@ -191,7 +199,7 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The keys and weights of the largest of each row, largest first; -1 and 0 where the weight is 0."""
+    """Return keys and weights of the `top` largest of each row, largest first; key -1 for weight 0."""
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
     order = numpy.argsort(-weights, axis=-1, kind="stable")
@@ -202,7 +210,7 @@ def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def _pool(
     strip: NDArray[Any], first: int, sizes: tuple[int, int], maxima: NDArray[Any], sums: NDArray[Any]
 ) -> None:
-    """Add a strip to the maps of blocks."""
+    """Update the block maxima and sums in place with a strip that starts at row `first`."""
     side, across = _side(sizes[0]), numpy.arange(0, sizes[1], _side(sizes[1]))
     blocks = numpy.arange(first, first + strip.shape[1]) // side
     down = numpy.flatnonzero(numpy.diff(blocks, prepend=-1))
@@ -212,6 +220,6 @@ def _pool(
     sums[:, place] += numpy.add.reduceat(numpy.add.reduceat(strip, across, axis=2), down, axis=1, dtype=float)
 
 
-def _numpy(given: Any) -> NDArray[Any]:
-    # A tensor is known by what it can do: torch is not needed to draw.
-    return numpy.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+def _numpy(array: Any) -> NDArray[Any]:
+    # Duck typing: drawing does not import torch.
+    return numpy.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)

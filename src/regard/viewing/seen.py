@@ -1,4 +1,4 @@
-"""Seen: what a model looked at for one sentence, as arrays and words; whoever draws it needs no model."""
+"""Seen: the recorded attention of one sentence as arrays and words; drawing it does not need the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Seen", "Site"]
 
 SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weights", "values")
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
-"""What is kept of each site in a file: as text, and as arrays."""
+"""The fields of a site that are saved in a file: in the JSON header, and as arrays."""
 
 TEXT = {
     "source": [str],
@@ -40,19 +40,22 @@ TEXT = {
 }
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
-"""The type of each value in a file; a list of one type stands for lists of it."""
+"""The type of each value in the JSON header of a file; [str] stands for a list of str."""
 
 BEGIN = "<s>"
-"""What a decoder reads before its first token."""
+"""The begin-of-sentence token: the first input of a decoder."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Seen:
-    """What a model looked at for one sentence: its sites, its pieces, and the words that these belong to.
+    """The recorded attention of one sentence: sites, subwords, and the words that the subwords belong to.
 
-    source, target: pieces, "</s>" included. source_words, target_words: the number of the word each piece
-    belongs to, -1 for none. title, notes, score: what is told beside it. long: sites of sequences too long
-    for a matrix.
+    sites: a Site for each recorded attention layer.
+    source, target: subwords, including "</s>".
+    source_words, target_words: for each subword, the index of its word; -1 for special tokens.
+    title, notes: text printed above and below pictures.
+    score: the log-probability of the target.
+    long: sites of sequences that are too long for a matrix, each a Pooled.
 
     >>> from regard.viewing import Seen, Site
     >>> source, target = ("▁고", "양이", "</s>"), ("▁cat", "</s>")
@@ -77,10 +80,11 @@ class Seen:
 
     def __post_init__(self) -> None:
         for name in ("sites", "source", "target", "notes", "long"):
-            given = getattr(self, name)
-            if isinstance(given, str | Site | Pooled):
-                raise ArgumentError(message("Seen()", f"{name} is one, not a list", hint=f"{name}=[...]"))
-            self._set(name, tuple(given))
+            value = getattr(self, name)
+            if isinstance(value, str | Site | Pooled):
+                problem = f"{name} is a single {type(value).__name__}, not a list"
+                raise ArgumentError(message("Seen()", problem, hint=f"{name}=[...]"))
+            self._set(name, tuple(value))
         for name in ("source_words", "target_words"):
             pieces = getattr(self, name.removesuffix("_words"))
             self._set(name, word_numbers("Seen()", name, getattr(self, name), len(pieces)))
@@ -88,8 +92,8 @@ class Seen:
 
     def __repr__(self) -> str:
         sites = [site.name for site in self.sites] + [site.name for site in self.long]
-        pieces = f"{len(self.source)} source and {len(self.target)} target pieces"
-        return f"Seen({cropped(self.title, 60)!r}, {pieces}; {', '.join(sites) or 'no sites'})"
+        counts = f"{len(self.source)} source and {len(self.target)} target subwords"
+        return f"Seen({cropped(self.title, 60)!r}, {counts}; {', '.join(sites) or 'no sites'})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         crossing = any(site.kind == "cross" for site in self.sites)
@@ -100,7 +104,7 @@ class Seen:
         return str(self.words().picture()._repr_html_()) if crossing else None
 
     def site(self, name: str) -> Site:
-        """The site of this name.
+        """Return the site with this name; raise UnknownName if there is none.
 
         >>> Seen((), (), (), (), ()).site("decoder.cross")
         Traceback (most recent call last):
@@ -113,10 +117,10 @@ class Seen:
         raise UnknownName("site", name, [site.name for site in self.sites])
 
     def words(self) -> Seen:
-        """The same with pieces joined to words: a sum over pieces looked at, a mean over pieces that look.
+        """Return a copy with subwords joined to words.
 
-        What belongs to no word, such as "</s>", stays as it is. Values are known of pieces alone, and are
-        left out.
+        Weights are summed over the subwords of a key and averaged over the subwords of a query. Special
+        tokens such as "</s>" stay as they are. Value norms exist for subwords only and are dropped.
         """
         source, target = grouped(self.source_words), grouped(self.target_words)
         return replace(
@@ -129,10 +133,10 @@ class Seen:
         )
 
     def without_specials(self, renormalise: bool) -> Seen:
-        """The same without what belongs to no word: "</s>", "<s>".
+        """Return a copy without the special tokens, such as "</s>" and "<s>".
 
-        renormalise: whether each row is made to sum to what it did before; otherwise what the special tokens
-        received is gone. A row that looked at nothing else is 0.
+        renormalise: True to scale each row to its previous sum; False to drop the weight of the special
+        tokens. A row whose weight was all on special tokens becomes 0.
         """
         source, target = real(self.source_words), real(self.target_words)
         return replace(
@@ -145,32 +149,33 @@ class Seen:
         )
 
     def weighted_by_values(self) -> Seen:
-        """The same with each weight multiplied by the norm of the value it read (Kobayashi et al. 2020).
+        """Return a copy with each weight multiplied by the norm of its value (Kobayashi et al. 2020).
 
-        Sites whose values are not known are left out.
+        Sites without value norms are left out.
         """
-        known = [site for site in self.sites if site.values is not None]
-        if not known:
-            problem = "the values of no site are known"
-            hint = "values are known of pieces: seen.weighted_by_values().words(), in this order"
+        sites = [site for site in self.sites if site.values is not None]
+        if not sites:
+            problem = "no site has value norms"
+            hint = "words() drops them, so call it last: seen.weighted_by_values().words()"
             raise ArgumentError(message("weighted_by_values()", problem, hint=hint))
-        weighted = replace(self, sites=tuple(site.weighted_by_values() for site in known))
-        return weighted.noted("weights are multiplied by the norms of the values that they read")
+        weighted = replace(self, sites=tuple(site.weighted_by_values() for site in sites))
+        return weighted.noted("weights are multiplied by value norms")
 
     def noted(self, *notes: object) -> Seen:
-        """The same with something more said under its pictures: what `faithfulness()` found, say.
+        """Return a copy with more notes, which are printed below pictures: faithfulness results, for example.
 
-        >>> Seen((), (), (), (), ()).noted("all of it was read").notes
-        ('all of it was read',)
+        >>> Seen((), (), (), (), ()).noted("translated with beam size 5").notes
+        ('translated with beam size 5',)
         """
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def rollout(self, part: str = "encoder") -> Site:
-        """How much of each input a part's last layer holds, if attention were all that moves it.
+        """Compute attention rollout: how much of each input token the last layer of a part holds.
 
             R = A_L ... A_2 A_1,  A = (W + I) / 2,  each row divided by its sum
 
-        with W the mean over the heads of a layer's self-attention (Abnar and Zuidema 2020, eq. 1).
+        with W the self-attention weights of a layer, averaged over heads (Abnar and Zuidema 2020, eq. 1).
+        part: "encoder" or "decoder". Returns a Site whose rows and columns are the tokens of that part.
 
         >>> weights = numpy.full((2, 2, 2), 0.5)
         >>> sites = [Site(f"encoder.{layer}.self", weights, ("a", "b"), ("a", "b")) for layer in range(2)]
@@ -184,9 +189,9 @@ class Seen:
             if site.name.startswith(f"{part}.") and site.name.endswith("self") and site.heads
         ]
         if not layers:
-            known = ", ".join(site.name for site in self.sites) or "none"
-            problem = f"there is no self-attention of the {part}; the sites are: {known}"
-            raise ArgumentError(message("rollout()", problem, hint='look="*" keeps every site'))
+            names = ", ".join(site.name for site in self.sites) or "none"
+            problem = f"no site matches {part}.*self; the sites are: {names}"
+            raise ArgumentError(message("rollout()", problem, hint='record every site with look="*"'))
         layers.sort(key=lambda site: [int(number) for number in re.findall(r"\d+", site.name)])
         rolled = numpy.eye(len(layers[0].rows))
         for site in layers:
@@ -195,49 +200,49 @@ class Seen:
         return replace(layers[-1], name=f"{part}.rollout", weights=rolled.astype(numpy.float32), values=None)
 
     def picture(self, view: str = "matrix", **options: Any) -> Any:
-        """Draw it: see regard.viewing.picture, which takes the same."""
+        """Draw it; the arguments are those of `regard.viewing.picture`."""
         return importlib.import_module("regard.viewing.picture").picture(self, view, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, whole or not at all: a header in JSON and the arrays, as safetensors does.
+        """Write it to a file atomically, in the safetensors format: a JSON header followed by the arrays.
 
-        It is read by Seen.load on any machine, years later, with no model.
+        Seen.load reads the file on any machine, without the model.
         """
         about = ("source", "target", "source_words", "target_words", "title", "notes", "score")
-        told = {name: getattr(self, name) for name in about}
-        told["sites"] = [{name: getattr(site, name) for name in SITE} for site in self.sites]
-        told["long"] = [{name: getattr(site, name) for name in LONG} for site in self.long]
+        header = {name: getattr(self, name) for name in about}
+        header["sites"] = [{name: getattr(site, name) for name in SITE} for site in self.sites]
+        header["long"] = [{name: getattr(site, name) for name in LONG} for site in self.long]
         arrays: dict[str, NDArray[Any]] = {}
         for kind, sites, names in (("sites", self.sites, ARRAYS), ("long", self.long, LONG_ARRAYS)):
             for place, site in enumerate(sites):
-                found = {f"{kind}.{place}.{name}": getattr(site, name) for name in names}
-                arrays |= {name: array for name, array in found.items() if array is not None}
-        save_arrays(path, "regard.seen", told, arrays)
+                fields = {f"{kind}.{place}.{name}": getattr(site, name) for name in names}
+                arrays |= {name: array for name, array in fields.items() if array is not None}
+        save_arrays(path, "regard.seen", header, arrays)
 
     @staticmethod
     def load(path: str | Path) -> Seen:
-        """Read what save() wrote; nothing in the file is ever run."""
-        told, arrays = load_arrays(path, "regard.seen", "Seen.save()")
+        """Read a file that save() wrote; no code in the file is executed."""
+        header, arrays = load_arrays(path, "regard.seen", "Seen.save()")
 
         def built(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
             return tuple(
                 make(**about, **{name: arrays.get(f"{kind}.{place}.{name}") for name in names})
-                for place, about in enumerate(told.pop(kind))
+                for place, about in enumerate(header.pop(kind))
             )
 
         try:
-            _check_told(told, TEXT)
-            for kind, known in (("sites", SITE_TEXT), ("long", LONG_TEXT)):
-                for each in told[kind]:
-                    _check_told(each, known)
+            _check_header(header, TEXT)
+            for kind, types in (("sites", SITE_TEXT), ("long", LONG_TEXT)):
+                for each in header[kind]:
+                    _check_header(each, types)
             sites, long = built("sites", Site, ARRAYS), built("long", Pooled, LONG_ARRAYS)
-            return Seen(sites, **told, long=long)
+            return Seen(sites, **header, long=long)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            problem = f"this file is damaged: {type(error).__name__}"
+            problem = f"the file is damaged: {type(error).__name__}"
             raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
 
     def _numbered(self, site: Site) -> Site:
-        """A site with the words that its rows and columns belong to."""
+        """Return the site with row_words and column_words, found by matching its rows and columns."""
         if site.row_words is not None and site.column_words is not None:
             return site
         target_first = site.kind != "encoder"
@@ -250,8 +255,8 @@ class Seen:
     def _words_of(self, pieces: tuple[str, ...], target_first: bool) -> tuple[int, ...]:
         sides = [(self.source, self.source_words), (self.target, self.target_words)]
         read = ((BEGIN, *self.target[:-1]), (-1, *self.target_words[:-1]))
-        for known, numbers in (*(reversed(sides) if target_first else sides), read):
-            if pieces == known:
+        for subwords, numbers in (*(reversed(sides) if target_first else sides), read):
+            if pieces == subwords:
                 return numbers
         return tuple(range(len(pieces)))
 
@@ -259,13 +264,13 @@ class Seen:
         object.__setattr__(self, name, value)
 
 
-def _check_told(told: dict[str, Any], known: dict[str, Any]) -> None:
-    """Raise where a value that a file gives is of another type than save() writes."""
+def _check_header(header: dict[str, Any], types: dict[str, Any]) -> None:
+    """Raise TypeError if a value in the header of a file is not of the type that save() writes."""
     optional = ("score", "row_words", "column_words")
-    for name, value in told.items():
-        kind = known.get(name)
+    for name, value in header.items():
+        kind = types.get(name)
         if kind is None or (value is None and name in optional):
-            continue  # an unknown name is refused by the constructor
+            continue  # the constructor raises for an unknown name
         if isinstance(kind, list):
             valid = isinstance(value, list) and all(_is(each, kind[0]) for each in value)
         else:

@@ -1,4 +1,4 @@
-"""Site: one place of attention, as arrays and words."""
+"""Site: the weights of one attention layer, with the words of its queries and keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ __all__ = ["Site", "firsts", "real", "spelled_words", "taken", "word_numbers"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Site:
-    """One place of attention: how much each query, down, looked at each key, across.
+    """The weights of one attention layer.
 
-    name: "decoder.cross", "encoder.0.self". weights: (H, T, S), or (T, S) where there are no heads. rows: the
-    T queries as text. columns: the S keys. values: (H, S), the norms of the values, where they are known.
-    row_words, column_words: the number of the word that each is a piece of, -1 for none; found from the
-    sentence where they are not given.
+    name: for example "decoder.cross" or "encoder.0.self".
+    weights: (H, T, S), or (T, S) for attention without heads.
+    rows, columns: the T queries and the S keys as text.
+    values: (H, S), the norms of the values, if known.
+    row_words, column_words: for each row and column, the index of the word that it is a subword of; -1 for
+        special tokens. Default: taken from the sentence of the Seen that the site belongs to.
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -40,12 +42,12 @@ class Site:
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", _array(self.weights)
         weights = weights[None] if weights.ndim == 2 else weights
-        # What is plainly right, as almost all is, is not copied to be checked.
+        # Fast path: valid float32 weights, the usual case, are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
         if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
             weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
         if not len(weights):
-            raise ArgumentError(message(call, "weights are of no head", expected="(H, T, S), H at least 1"))
+            raise ArgumentError(message(call, "weights have H = 0 heads", expected="(H, T, S), H at least 1"))
         for name, axis in (("rows", 0), ("columns", 1)):
             check_words(call, name, getattr(self, name), weights[0], axis=axis)
             self._set(name, tuple(map(str, getattr(self, name))))
@@ -54,7 +56,7 @@ class Site:
             values = _array(self.values).astype(numpy.float32)
             if values.shape != weights.shape[::2]:
                 expected = f"(H, S) = {weights.shape[::2]}"
-                raise ArgumentError(message(call, f"values are of sizes {values.shape}", expected=expected))
+                raise ArgumentError(message(call, f"values have shape {values.shape}", expected=expected))
             self._set("values", values)
         for name, words in (("row_words", self.rows), ("column_words", self.columns)):
             numbers = getattr(self, name)
@@ -67,16 +69,19 @@ class Site:
 
     @property
     def heads(self) -> int:
-        """How many heads look here, 1 where there are none."""
+        """Number of heads; 1 for attention without heads."""
         return len(self.weights)
 
     @property
     def kind(self) -> str:
-        """Who looks at what: "cross", "encoder" or "decoder"."""
+        """The kind of attention: "cross" if the name ends in "cross", else the part before the first dot.
+
+        For the models of Regard, that part is "encoder" or "decoder", for their self-attention.
+        """
         return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
 
     def words(self) -> Site:
-        """The same with pieces joined to words; see `Seen.words`."""
+        """Return a copy with subwords joined to words; see `Seen.words`."""
         row_words, column_words = self._numbers
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
@@ -91,7 +96,7 @@ class Site:
         )
 
     def without_specials(self, renormalise: bool) -> Site:
-        """The same without what belongs to no word; see `Seen.without_specials`."""
+        """Return a copy without special tokens; see `Seen.without_specials`."""
         row_words, column_words = self._numbers
         rows, columns = real(row_words), real(column_words)
         before = self.weights[:, rows]
@@ -112,16 +117,16 @@ class Site:
         )
 
     def weighted_by_values(self) -> Site:
-        """The same with each weight multiplied by the norm of the value it read."""
+        """Return a copy with each weight multiplied by the norm of its value."""
         if self.values is None:
-            problem = "the values that were read here are not known"
-            hint = "values are known of pieces: weighted_by_values() comes before words()"
+            problem = "this site has no value norms"
+            hint = "words() drops them: call weighted_by_values() before words()"
             raise ArgumentError(message(f"{self.name}.weighted_by_values()", problem, hint=hint))
         return replace(self, weights=self.weights * self.values[:, None], values=None)
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The words that rows and columns are of; each is its own where nothing is known."""
+        """The word indices of rows and columns; by default, each row and column is its own word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -129,34 +134,34 @@ class Site:
         object.__setattr__(self, name, value)
 
 
-def word_numbers(call: str, name: str, given: Sequence[int], size: int) -> tuple[int, ...]:
-    """The number of the word of each piece, as many as there are pieces."""
-    numbers = tuple(map(int, given))
+def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tuple[int, ...]:
+    """Return the word index of each subword as a tuple; raise ArgumentError if there are not `size`."""
+    numbers = tuple(map(int, indices))
     if len(numbers) != size:
-        raise ArgumentError(message(call, f"{name} are {len(numbers)} numbers", expected=f"{size}"))
+        raise ArgumentError(message(call, f"{name} has {len(numbers)} entries", expected=f"{size}"))
     return numbers
 
 
 def real(numbers: Sequence[int]) -> list[int]:
-    """The places of what belongs to a word."""
+    """Return the positions whose word index is not -1: all but the special tokens."""
     return [place for place, number in enumerate(numbers) if number >= 0]
 
 
 def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
-    """What is at these places."""
+    """Return the items at these positions."""
     return tuple(items[place] for place in places)
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The number of each group, which all of it have."""
+    """Return the word index of each group of positions; all positions of a group share it."""
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """What each group spells; a space by itself is ␣."""
+    """Return the text of each group of subwords; a lone space is written as ␣."""
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 
-def _array(given: Any) -> NDArray[Any]:
-    # A tensor is known by what it can do: torch is not needed to draw.
-    return numpy.asarray(given.detach().cpu().float().numpy() if hasattr(given, "detach") else given)
+def _array(array: Any) -> NDArray[Any]:
+    # Duck typing: drawing does not import torch.
+    return numpy.asarray(array.detach().cpu().float().numpy() if hasattr(array, "detach") else array)

@@ -1,4 +1,4 @@
-"""A drawing as an SVG file: text stays text, each word keeps its cells, nothing is fetched from anywhere."""
+"""Convert terminal drawings to SVG: text stays text, on the character grid of the terminal, no web fonts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.terminal_theme import TerminalTheme
 
 __all__ = ["to_svg"]
 
-# rich's own export gives a wide character the room of a narrow one, and fonts from another host.
+# rich's own SVG export gives wide characters the width of narrow ones, and loads fonts from a CDN.
 FONTS = (
     "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', 'Noto Sans Mono CJK KR', 'Noto Sans CJK KR', "
     "NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace"
@@ -33,10 +33,9 @@ _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
-    """Anything rich can print, as the text of an SVG file; a Picture, as it draws itself.
+    """Return anything that rich can print as the text of an SVG file; a Picture returns its own SVG.
 
-    width: of the terminal it is drawn for, in cells; the picture is no wider than what is drawn. title: what
-    a reader who cannot see it is told.
+    width: maximum width in terminal cells. title: the <title> of the SVG, read by screen readers.
 
     >>> from regard.viewing import draw, to_svg
     >>> picture = to_svg(draw([[0.9, 0.1]], ["I"], ["나는", "고양이"]))
@@ -63,38 +62,38 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
 
 
 def _tags(line: list[Segment], number: int) -> Iterator[str]:
-    """The shades of one line, then its words, each held to the cells it has in a terminal."""
+    """Yield the background rectangles of one line, then its words, each stretched to its terminal cells."""
     top, shades, words, cell = MARGIN + number * LINE, [], [], 0
     for segment in line:
         style = segment.style or Style()
-        ink, ground = _colours(style)
+        color, background = _colours(style)
         length = cell_len(segment.text)
-        if ground is not None:
+        if background is not None:
             place = f'x="{MARGIN + cell * CELL:g}" y="{top:g}" width="{length * CELL:g}" height="{LINE}"'
-            shades.append(f'<rect {place} fill="{ground.hex}" shape-rendering="crispEdges"/>')
+            shades.append(f'<rect {place} fill="{background.hex}" shape-rendering="crispEdges"/>')
         weight = ' font-weight="bold"' if style.bold else ""
         slant = ' font-style="italic"' if style.italic else ""
         for word in re.finditer(r"[^ ]+", segment.text):
             x = MARGIN + (cell + cell_len(segment.text[: word.start()])) * CELL
             place = f'x="{x:g}" y="{top + SIZE:g}" textLength="{cell_len(word[0]) * CELL:g}"'
-            words.append(f'<text {place} fill="{ink.hex}"{weight}{slant}>{_text(word[0])}</text>')
+            words.append(f'<text {place} fill="{color.hex}"{weight}{slant}>{_text(word[0])}</text>')
         cell += length
     yield from shades
     yield from words
 
 
 def _colours(style: Style) -> tuple[ColorTriplet, ColorTriplet | None]:
-    ink = _LIGHT if style.color is None or style.color.is_default else style.color.get_truecolor(_THEME)
-    ground = (
+    color = _LIGHT if style.color is None or style.color.is_default else style.color.get_truecolor(_THEME)
+    background = (
         None if style.bgcolor is None or style.bgcolor.is_default else style.bgcolor.get_truecolor(_THEME)
     )
     if style.dim:
-        ink = blend_rgb(ink, ground or _DARK, 0.4)
-    return ink, ground
+        color = blend_rgb(color, background or _DARK, 0.4)
+    return color, background
 
 
 def _end(line: list[Segment]) -> int:
-    """How many cells of a line are drawn on, blanks at its end left out."""
+    """Return the width of a line in cells, without trailing blanks."""
     end = cell = 0
     for segment in line:
         shaded = segment.style is not None and segment.style.bgcolor is not None

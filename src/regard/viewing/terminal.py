@@ -1,7 +1,7 @@
-"""Drawing weights in the terminal: queries down the side, keys across, a shade for how much was read.
+"""Draw weights in the terminal: a row for each query, a column for each key, a shade for each weight.
 
-What `draw` and `bars` give can be printed with rich in colour (`rich.print(draw(...))`), with print() in
-characters, or saved with `to_svg`.
+The results of `draw` and `bars` can be printed in colour with rich (`rich.print(draw(...))`), as plain
+characters with print(), or saved with `to_svg`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rich.text import Text
 from regard.viewing.as_arrays import check_words, checked_weights
 from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 
-__all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw"]
+__all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw", "legend_line"]
 
 LEGEND = 20
-"""The legend is no wider than this."""
+"""Maximum width of the legend in cells."""
 
 LONGEST, LONGEST_SIDE = 18, 24
-"""Wider words than these are cut, above the matrix and beside it."""
+"""Maximum width of column and row labels in cells; longer words are truncated."""
 
 
 class Shown:
-    """Something rich can print: str() of it is the same in characters, and a notebook shows a picture."""
+    """Base class of objects that rich can print; str() gives plain characters, and notebooks show an SVG."""
 
     def __str__(self) -> str:
         page = io.StringIO()
@@ -47,22 +47,22 @@ class Shown:
 
 
 class Drawing(Shown):
-    """What is drawn line by line."""
+    """Base class of drawings that consist of lines of text."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         for line in self.lines(Shades(console, options), options.max_width):
-            if line.no_wrap is None:  # what is not told to wrap would lose its columns by it
+            if line.no_wrap is None:  # wrapping would break the columns
                 line.no_wrap, line.overflow = True, "crop"
             yield line
 
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        """The drawing, line by line, for a console of this width."""
-        raise TypeError(f"{type(self).__name__} does not say how it is drawn")
+        """Yield the lines of the drawing for a console of this width."""
+        raise TypeError(f"{type(self).__name__} does not implement lines()")
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix(Drawing):
-    """A drawn matrix of weights: see `draw`."""
+    """A matrix of weights, drawn by `draw`."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -88,11 +88,11 @@ class Matrix(Drawing):
                 line.append(*shades.cell(self._level(weight), cell_width, self._number(weight)))
             yield line
         if self.legend:
-            yield _legend(shades, side, self.most)
+            yield legend_line(shades, side, self.most)
         left_out = len(self.columns) - len(widths)
         if left_out:
-            noted = f"{len(widths)} of {len(self.columns)} keys fit, {left_out} are not drawn"
-            yield Text(noted, "dim", no_wrap=False)
+            note = f"{len(widths)} of {len(self.columns)} keys fit, {left_out} are not drawn"
+            yield Text(note, "dim", no_wrap=False)
 
     def _level(self, weight: float) -> float:
         return min(max(weight / self.most, 0.0), 1.0)
@@ -129,7 +129,7 @@ class Matrix(Drawing):
         words = [_characters(name) for name in shown]
         height = max(map(len, words), default=0)
         for line in range(height):
-            # Words end at the matrix.
+            # Words are aligned at the bottom, next to the matrix.
             letters = (word[line - height] if line >= height - len(word) else "" for word in words)
             pairs = zip(letters, widths, strict=True)
             yield Text(" " * side + "".join(_centred(letter, width) for letter, width in pairs))
@@ -137,7 +137,7 @@ class Matrix(Drawing):
 
 @dataclass(frozen=True, eq=False)
 class Bars(Drawing):
-    """One drawn row of weights: see `bars`."""
+    """One row of weights, drawn by `bars`."""
 
     weights: NDArray[numpy.float64]
     labels: tuple[str, ...]
@@ -169,12 +169,15 @@ def draw(
     legend: bool = True,
     most: float | None = None,
 ) -> Matrix:
-    """Draw a matrix of weights with the words of the queries down the side and of the keys across.
+    """Draw a matrix of weights, with the queries as row labels and the keys as column labels.
 
-    weights: (T, S), an array, a tensor or lists. rows: T words. columns: S words. title: its first line is
-    bold. numbers: whether to write each weight in its cell. legend: whether to show the scale below. most:
-    the weight at the top of the scale. Default: 1, or the largest weight if that is more; so the same shade
-    means the same weight in every drawing. Give most=weights.max() to see small differences.
+    weights: (T, S), an array, a tensor or lists.
+    rows, columns: T words for the queries, S words for the keys.
+    title: one or more lines above the matrix, the first in bold.
+    numbers: write each weight in its cell.
+    legend: show the colour scale below the matrix.
+    most: the weight at the top of the scale. Default: 1, or the largest weight if that is larger, so that the
+        same shade means the same weight in every drawing. Use most=weights.max() to see small differences.
 
     >>> from regard.viewing import draw
     >>> print(draw([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
@@ -194,10 +197,10 @@ def draw(
 def bars(
     weights: Any, labels: Sequence[object], title: str | None = None, *, most: float | None = None
 ) -> Bars:
-    """Draw one row of weights, a bar for each key.
+    """Draw one row of weights as bars, one for each key.
 
-    weights: (S,), an array, a tensor or a list. labels: S words. most: the weight whose bar is full, 1 or the
-    largest unless given.
+    weights: (S,), an array, a tensor or a list. labels: S words. most: the weight of a bar of full length.
+    Default: 1, or the largest weight if that is larger.
 
     >>> from regard.viewing import bars
     >>> print(bars([0.25, 0.75], ["주어", "어디에서"]))
@@ -212,7 +215,7 @@ def bars(
 
 @dataclass(frozen=True, eq=False)
 class Beside(Shown):
-    """Drawings side by side: see `beside`."""
+    """Several drawings side by side, made by `beside`."""
 
     drawings: tuple[RenderableType, ...]
 
@@ -221,7 +224,7 @@ class Beside(Shown):
 
 
 def beside(*drawings: RenderableType) -> Beside:
-    """Put drawings side by side, as many as fit, and the rest below.
+    """Return the drawings side by side; those that do not fit go to the next row.
 
     >>> from regard.viewing import beside, draw
     >>> pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
@@ -231,8 +234,8 @@ def beside(*drawings: RenderableType) -> Beside:
     return Beside(drawings)
 
 
-def _words(given: Sequence[object], longest: int) -> tuple[str, ...]:
-    return tuple(cropped(clean(word), longest) for word in given)
+def _words(words: Sequence[object], longest: int) -> tuple[str, ...]:
+    return tuple(cropped(clean(word), longest) for word in words)
 
 
 def _cleaned_title(title: str | None) -> tuple[str, ...]:
@@ -244,8 +247,8 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
         yield Text(line, "dim" if number else "bold", no_wrap=False)
 
 
-def _legend(shades: Shades, side: int, most: float) -> Text:
-    """The scale, from 0 to `most`, in the shades used."""
+def legend_line(shades: Shades, side: int, most: float) -> Text:
+    """Return the colour scale from 0 to `most`, indented by `side` cells."""
     line = Text(" " * side).append("0 ", "dim")
     if shades.colour:
         for step in range(12):
@@ -256,16 +259,16 @@ def _legend(shades: Shades, side: int, most: float) -> Text:
 
 
 def _centred(text: str, width: int) -> str:
-    """The text in the middle of this many cells; wide characters are two cells each."""
+    """Return the text centred in `width` cells; a wide character takes two cells."""
     return set_cell_size(" " * ((width - cell_len(text)) // 2) + text, width)
 
 
 def _characters(text: str) -> list[str]:
-    """What can stand one above the other: each character with the marks that belong to it."""
-    found: list[str] = []
+    """Split text into characters, each with its combining marks, to write them one below the other."""
+    characters: list[str] = []
     for character in text:
-        if found and cell_len(character) == 0:
-            found[-1] += character
+        if characters and cell_len(character) == 0:
+            characters[-1] += character
         else:
-            found.append(character)
-    return found
+            characters.append(character)
+    return characters

@@ -1,4 +1,4 @@
-"""Shades: a weight as a colour, or as a character where there is no colour. Tokens as text that is safe."""
+"""Show a weight as a terminal colour or a block character, and make tokens safe to print."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.style import Style
 
 __all__ = ["Shades", "clean", "cropped", "ramp"]
 
-# Dark to light, each lighter than the one before it, so that it reads the same in grey.
+# From dark to light with increasing lightness, so that it also works in greyscale.
 _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246, 208))
 
 
 class Shades:
-    """How deep a cell is drawn on this console: in colour where it has 256 of them, else with characters."""
+    """The cells and bars of one console: in colour if it has at least 256 colours, else as characters."""
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color
@@ -25,22 +25,22 @@ class Shades:
         self.nothing = "." if options.ascii_only else "·"
 
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
-        """One cell of a matrix: level from 0 to 1, or NaN."""
+        """Return text and style of a matrix cell. level: from 0 to 1, or NaN. number: text in the cell."""
         if level != level:
             return "?".center(width), Style()
         if self.colour:
-            ink = "black" if level > 0.6 else "bright_white"
-            return number.center(width), Style(bgcolor=ramp(level), color=ink)
+            color = "black" if level > 0.6 else "bright_white"
+            return number.center(width), Style(bgcolor=ramp(level), color=color)
         block = self.blocks[round(level * 4)]
         if number:
-            roomy = f" {number} " if len(number) + 3 <= width else number
-            return roomy.center(width - 1, block) + " ", Style()
+            padded = f" {number} " if len(number) + 3 <= width else number
+            return padded.center(width - 1, block) + " ", Style()
         if block == " ":
             return self.nothing.center(width), Style(dim=True)
         return (block * max(width - 1, 1)).ljust(width), Style()
 
     def bar(self, level: float, width: int) -> tuple[str, Style]:
-        """A bar of this length, to half a cell."""
+        """Return text and style of a bar of level * width cells, rounded to half a cell."""
         whole, half = divmod(round(level * width * 2) if level == level else 0, 2)
         if self.plain:
             return "#" * (whole + half), Style()
@@ -48,7 +48,7 @@ class Shades:
 
 
 def ramp(level: float) -> Color:
-    """The colour of a level from 0 to 1."""
+    """Return the colour of a level from 0 to 1."""
     place = min(max(level, 0.0), 1.0) * (len(_RAMP) - 1)
     low = min(int(place), len(_RAMP) - 2)
     mixed = (a + (b - a) * (place - low) for a, b in zip(_RAMP[low], _RAMP[low + 1], strict=True))
@@ -57,20 +57,21 @@ def ramp(level: float) -> Color:
 
 
 def clean(token: object, kept: str = "") -> str:
-    """A token as one line of text to be shown and never obeyed: control characters as Python writes them.
+    """Return a token as one line of printable text; control characters are written as Python escapes.
 
-    kept: characters that are left as they are all the same.
+    kept: control characters to leave unchanged.
     """
     text = unicodedata.normalize("NFC", str(token))
     if text.isprintable():
         return text
-    obeyed = (unicodedata.category(c) in _OBEYED and c not in kept for c in text)
-    return "".join(ascii(c)[1:-1] if spell else c for c, spell in zip(text, obeyed, strict=True))
+    return "".join(
+        ascii(c)[1:-1] if unicodedata.category(c) in _CONTROL and c not in kept else c for c in text
+    )
 
 
-_OBEYED = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+_CONTROL = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 
 
 def cropped(text: str, width: int) -> str:
-    """The text, cut with an ellipsis where it is wider than this many cells of the terminal."""
+    """Return the text, truncated with an ellipsis if it is wider than `width` terminal cells."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"

@@ -1,4 +1,4 @@
-"""What picture() and explore() take: a Seen, a translation, or what record() gave."""
+"""Convert the first argument of picture() and explore() to a Seen."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, message
 from regard.viewing.seen import Seen, Site
 
-__all__ = ["Drawable", "Explorable", "drawable", "seen_of"]
+__all__ = ["Drawable", "drawable", "seen_of"]
 
 
 @runtime_checkable
 class HasSeen(Protocol):
-    """A translation: seen() gives what the model looked at, as arrays and pieces."""
+    """An object with a method seen(), such as a Translation."""
 
     def seen(self) -> Seen:
-        """What was looked at."""
+        """Return the recorded attention as arrays and subwords."""
 
 
-Explorable = Seen | HasSeen
 Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
 
 
-def seen_of(given: object, call: str) -> Seen:
-    """A Seen, from one or from a translation."""
-    if isinstance(given, Seen):
-        return given
-    if isinstance(given, HasSeen) and not isinstance(given, type):
-        return given.seen()
-    problem = f"the first argument is of type {type(given).__name__}"
-    hint = "weights alone are drawn by draw(weights, rows, columns); several translations by viewing.page()"
-    raise ArgumentError(message(call, problem, expected="a Seen or a Translation", hint=hint))
+def seen_of(source: object, call: str) -> Seen:
+    """Return the Seen of a Seen (itself), a Translation (its subwords) or a Record (positions for words).
+
+    call: the name of the public function, for error messages.
+    """
+    if isinstance(source, Seen):
+        return source
+    if isinstance(source, Mapping):
+        return _recorded(source, call)
+    if isinstance(source, HasSeen) and not isinstance(source, type):
+        return source.seen()
+    problem = f"the first argument is of type {type(source).__name__}"
+    expected = "a Seen, a Translation, or the result of record()"
+    hint = "to draw weights alone, use draw(weights, rows, columns); for several translations, viewing.page()"
+    raise ArgumentError(message(call, problem, expected=expected, hint=hint))
 
 
-def drawable(given: object, call: str) -> Seen:
-    """A Seen to draw: a Seen as it is, a translation by words, and a Record with positions for words."""
-    if isinstance(given, Mapping):
-        return _recorded(given, call)
-    seen = seen_of(given, call)
-    return seen if seen is given else seen.words()
+def drawable(source: object, call: str) -> Seen:
+    """Return the Seen to draw: like `seen_of`, but with the subwords of a Translation joined to words."""
+    seen = seen_of(source, call)
+    return seen if seen is source or isinstance(source, Mapping) else seen.words()
 
 
 def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
+    """Return the Seen of a Record; queries and keys are named by their positions."""
     sites = []
     for name, calls in record.items():
         weights = _joined(name, calls, call)
@@ -55,13 +59,13 @@ def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
 
 
 def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
-    """The weights (H, T, S) of a site for one sequence; steps of one query each are joined."""
+    """Return the weights (H, T, S) of a site for one sequence; calls with one query each are concatenated."""
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):
         problem = f"site {name!r} was called {len(weights)} times"
-        hint = f"take one of them: seen[{name!r}][0]"
+        hint = f"draw the weights of one call: record[{name!r}][0].weights"
         raise ArgumentError(
-            message(call, problem, expected="one call, or steps of one query each", hint=hint)
+            message(call, problem, expected="one call, or several calls with one query each", hint=hint)
         )
     widest = max(each.shape[-1] for each in weights)
     padded = [numpy.pad(each, ((0, 0), (0, 0), (0, widest - each.shape[-1]))) for each in weights]
@@ -69,14 +73,14 @@ def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
 
 
 def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
-    found = getattr(attended, "weights", None)
-    if found is None:
+    weights = getattr(attended, "weights", None)
+    if weights is None:
         problem = f"the weights of site {name!r} were not recorded"
-        raise ArgumentError(message(call, problem, hint="record(Look(weights=True)), which is the default"))
-    # Duck typing: drawing needs no torch.
-    array = numpy.asarray(found.detach().cpu().float().numpy() if hasattr(found, "detach") else found)
+        raise ArgumentError(message(call, problem, hint="use record(Look(weights=True)), the default"))
+    # Duck typing: drawing does not import torch.
+    array = numpy.asarray(weights.detach().cpu().float().numpy() if hasattr(weights, "detach") else weights)
     if array.ndim > 2 and array.shape[0] != 1:
-        problem = f"site {name!r} attended for a batch of {array.shape[0]} sequences"
+        problem = f"site {name!r} was called with a batch of {array.shape[0]} sequences"
         hint = "record a batch of one sequence"
         raise ArgumentError(message(call, problem, expected="one sequence", hint=hint))
     array = array[0] if array.ndim > 2 else array

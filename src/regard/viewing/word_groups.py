@@ -1,4 +1,4 @@
-"""Words of pieces: which pieces belong together, and what they spell."""
+"""Group subwords into words, and join their text and their weights."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from numpy.typing import NDArray
 __all__ = ["SHOWN_SPACE", "SPACE", "grouped", "joined", "spelled", "spelled_or_space"]
 
 SPACE = "\u2581"
-"""What stands for a space inside a piece, as in sentencepiece."""
+"""The mark for a space inside a subword, as in SentencePiece."""
 
 SHOWN_SPACE = "\u2423"
-"""How a space is shown where it is a unit of its own: ␣."""
+"""How a space is shown if it is a token of its own: ␣."""
 
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
-"""How sentencepiece shows bytes, of which characters are made that have no piece."""
+"""The byte tokens of SentencePiece (byte fallback), for characters that are not in the vocabulary."""
 
 
 def grouped(numbers: Sequence[int]) -> list[list[int]]:
-    """The places of the pieces of each word, in the order in which words begin; -1 is of no word, and alone.
+    """Return the positions of the subwords of each word, ordered by first subword.
+
+    numbers: the word index of each subword; -1, for a special token, forms a group of its own.
 
     >>> grouped([0, 0, 1, -1, -1])
     [[0, 1], [2], [3], [4]]
     """
     groups: list[list[int]] = []
-    begun: dict[int, list[int]] = {}
+    by_word: dict[int, list[int]] = {}
     for place, number in enumerate(numbers):
-        if number >= 0 and number in begun:
-            begun[number].append(place)
+        if number >= 0 and number in by_word:
+            by_word[number].append(place)
             continue
         groups.append([place])
         if number >= 0:
-            begun[number] = groups[-1]
+            by_word[number] = groups[-1]
     return groups
 
 
 def spelled(pieces: Iterable[str]) -> str:
-    """What pieces of one word spell, without the mark for the space before it, their bytes made characters.
+    """Return the text of the subwords of one word, without space marks and with byte tokens decoded.
 
     >>> spelled(["▁고", "양", "<0xEC>", "<0x9D>", "<0xB4>"])
     '고양이'
@@ -48,7 +50,7 @@ def spelled(pieces: Iterable[str]) -> str:
 
 
 def spelled_or_space(pieces: Sequence[str]) -> str:
-    """What pieces of one word spell; ␣ for a space by itself; what spells nothing else, as it is.
+    """Return the text of the subwords of one word; if it is empty, the subwords with spaces shown as ␣.
 
     >>> spelled_or_space(["▁a", "t"]), spelled_or_space(["▁"])
     ('at', '␣')
@@ -59,7 +61,7 @@ def spelled_or_space(pieces: Sequence[str]) -> str:
 def joined(
     weights: NDArray[numpy.float32], groups: Sequence[Sequence[int]], axis: int
 ) -> NDArray[numpy.float32]:
-    """Weights summed over the pieces of each word, along one axis."""
+    """Sum weights over the subwords of each word, along one axis."""
     if not groups:
         return weights
     order = [place for group in groups for place in group]
@@ -68,5 +70,5 @@ def joined(
     return numpy.add.reduceat(weights.take(order, axis), starts, axis=axis)
 
 
-def _decoded(found: re.Match[str]) -> str:
-    return bytes.fromhex(re.sub("<0x|>", "", found[0])).decode(errors="replace")
+def _decoded(match: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub("<0x|>", "", match[0])).decode(errors="replace")

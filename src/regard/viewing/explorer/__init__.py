@@ -1,7 +1,7 @@
-"""The explorer: what a model looked at for one sentence, as one HTML file with every view of it.
+"""explore(): the recorded attention of one sentence as one interactive HTML page with every view.
 
-The numbers are text in the page that nothing executes, decoded when they are asked for; tokens are made text
-by the browser, never markup. Without scripts, the page has the sentence and its alignment as a table.
+The weights are base64 text in the page and are decoded on demand. Tokens are inserted as text, never as
+markup. Without JavaScript, the page shows the sentence and its alignment as a table.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from regard.viewing.explorer.packing import LONG, pack
 from regard.viewing.html_document import Page, check_ending, document, safe, static
 from regard.viewing.html_page import WEIGHTS, facts, table
 from regard.viewing.seen import Seen
-from regard.viewing.view_inputs import Explorable, seen_of
+from regard.viewing.view_inputs import Drawable, seen_of
 
 __all__ = ["explore"]
 
-TITLE = "What the model looked at"
+TITLE = "Recorded attention"
 
 SCRIPTS = (
     *("data", "table", "long", "element", "reading", "matrix", "canvas", "map", "lines"),
     *("sentence", "steps", "heads", "choices", "explorer"),
 )
-"""The parts of the script, in the order they are read."""
+"""The files that make up the script, in load order."""
 
 
-def explore(seen: Explorable, path: str | Path | None = None, title: str = "") -> Page:
-    """Make one HTML page with every view of what a model looked at: it opens anywhere and fetches nothing.
+def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> Page:
+    """Return one self-contained HTML page with every view of recorded attention, without network requests.
 
-    The alignment matrix, two columns of words joined by lines, one sentence with shaded words, the attention
-    of one word over time, all layers and heads side by side, and rollout; for pieces or words, with special
-    tokens or without, for weights or weights times value norms. Long sequences are drawn from a map and the
-    largest weights of each row, with zoom.
+    The page has the alignment matrix, two columns of words joined by lines, a sentence with shaded words, the
+    attention to one word over time, thumbnails of all layers and heads, and rollout. The reader chooses
+    subwords or words, with or without special tokens, and weights or weights times value norms. Long
+    sequences are drawn with zoom, from a block map and the largest weights of each row.
 
-    seen: a Seen, or a Translation. path: where to write it; the name ends in .html. title: seen.title unless
-    given. Returns the page, a str that a notebook displays. All
-    matrices together take less than 9 MB: where they are more, only the largest weights of each row are
-    kept. Numbers are rounded as `regard.viewing.explorer.packing` tells: 0.4 % of the largest weight at most.
+    seen: a Seen, a Translation, or the result of record() for one sequence.
+    path: file to write, ending in .html. Default: none is written.
+    title: heading of the page. Default: the title of `seen`.
+
+    Returns the page, a str that a notebook displays. The matrices take less than 9 MB: if they would take
+    more, only the largest weights of each row are kept. Weights are rounded, with an error of at most 0.4 %
+    of the largest weight (see `regard.viewing.explorer.packing`).
 
     >>> from regard.viewing import Seen, Site, explore
     >>> site = Site("decoder.cross", [[0.9, 0.1]], ["<cat>"], ["고양이", "</s>"])
@@ -54,7 +57,7 @@ def explore(seen: Explorable, path: str | Path | None = None, title: str = "") -
     """
     seen = seen_of(seen, "explore()")
     if path is not None:
-        check_ending(Path(path), ".html", "a page is one file of HTML")
+        check_ending(Path(path), ".html", "a page is an HTML file")
     style = static("entry.css") + static("page.css") + static("explorer/explorer.css")
     script = "\n".join(static(f"explorer/{name}.js") for name in SCRIPTS)
     heading = title or seen.title or TITLE
@@ -75,15 +78,15 @@ def _body(seen: Seen, heading: str) -> Iterator[str]:
     for number, block in enumerate(packed.blocks):
         text = base64.b64encode(block).decode()
         yield f'<script type="text/plain" id="block-{number}">{text}</script>'
-    told = json.dumps({"sides": packed.sides, "sites": packed.sites}, separators=(",", ":"))
-    # No "<" in it, so that nothing in it ends the element or begins another.
-    for obeyed in "<>&":
-        told = told.replace(obeyed, f"\\u{ord(obeyed):04x}")
-    yield f'<script type="application/json" id="data">{told}</script>'
+    data = json.dumps({"sides": packed.sides, "sites": packed.sites}, separators=(",", ":"))
+    # Without "<", no text in the data can close the script element or open another.
+    for character in "<>&":
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    yield f'<script type="application/json" id="data">{data}</script>'
 
 
 def _still(seen: Seen) -> Iterator[str]:
-    """What there is without scripts: the sentence, and its alignment as a table."""
+    """Yield the part of the page that works without JavaScript: the sentence and its alignment table."""
     crossing = tuple(site for site in seen.sites if site.kind == "cross" and site.weights[0].size <= LONG)
     words = replace(seen, sites=crossing).words().without_specials(renormalise=False)
     cross = words.sites

@@ -1,6 +1,6 @@
-// Drawing many weights: a rectangle of rows and columns, each pixel the largest weight that falls on it.
+// Draw large matrices on a canvas: each pixel shows the largest weight that falls on it.
 
-// The weights in view, pooled to a grid of at most `tall` x `wide` bins: { first row and column, bin size, cells }.
+// Max-pool the weights in view to a grid of at most `tall` x `wide` bins: { first row and column, bin size, cells }.
 function gridOf(source, view, tall, wide) {
   if (source.long && source.long.blockRows * tall < view.height * 2 && source.long.blockColumns * wide < view.width * 2) {
     return blocksIn(source, view);
@@ -35,7 +35,7 @@ function gridOf(source, view, tall, wide) {
   return { ...grid, most: source.most };
 }
 
-// The map of a long site as it was made: the largest of each block, or the mean.
+// Return the stored block map of a long site: the maximum of each block, or the mean.
 function blocksIn(source, view) {
   const { long } = source;
   const numbers = source.mean ? long.means : long.maxima;
@@ -61,7 +61,7 @@ function blocksIn(source, view) {
   };
 }
 
-// A grid as an image: the accent colour, deeper with the square root of the weight, so that small ones show.
+// Draw a grid as an image: the opacity of the accent colour is the square root of the weight, so that small weights are visible.
 function imageOf(grid) {
   const image = new ImageData(Math.max(grid.across, 1), Math.max(grid.down, 1));
   const [red, green, blue] = accent();
@@ -78,15 +78,15 @@ function imageOf(grid) {
   return canvas;
 }
 
-// A canvas of this many pixels of the page, sharp on fine screens.
+// Set the size of a canvas in CSS pixels; on high-resolution screens it has more device pixels.
 function sized(canvas, width, height) {
   const fine = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * fine);
   canvas.height = Math.round(height * fine);
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d");
-  pen.setTransform(fine, 0, 0, fine, 0, 0);
-  pen.clearRect(0, 0, width, height);
-  return pen;
+  const context = canvas.getContext("2d");
+  context.setTransform(fine, 0, 0, fine, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return context;
 }

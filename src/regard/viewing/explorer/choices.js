@@ -1,4 +1,4 @@
-// The choices above the views: which site, which head, and how it is told.
+// The controls above the views: site, head, units, special tokens and measure.
 
 function choiceOf(name, label, options, value, act) {
   const group = element("fieldset", { class: "choice" }, element("legend", {}, label));
@@ -13,8 +13,8 @@ function choiceOf(name, label, options, value, act) {
 
 function selectOf(id, label, groups, value, act) {
   const options = groups.map(([name, each]) => {
-    const made = each.map(([key, text]) => element("option", { value: key }, text));
-    return name ? [element("optgroup", { label: name }, ...made)] : made;
+    const items = each.map(([key, text]) => element("option", { value: key }, text));
+    return name ? [element("optgroup", { label: name }, ...items)] : items;
   });
   const select = element("select", { id }, ...options.flat());
   select.value = value;
@@ -27,53 +27,53 @@ function siteName(site) {
   return site.name;
 }
 
-// Only what there is to choose: a page of one site without heads has no choice of either.
+// Show a control only if it has more than one option.
 function choices(state, change) {
   const site = page.sites[state.site];
-  const made = [];
+  const controls = [];
   if (page.sites.length > 1) {
     const groups = kindsHere().map((kind) => [
       KINDS[kind] || kind,
       page.sites.map((each, number) => [each, number]).filter(([each]) => each.kind === kind).map(([each, number]) => [number, siteName(each)]),
     ]);
-    made.push(selectOf("site", "Site", groups, state.site, (value) => change({ site: Number(value) })));
+    controls.push(selectOf("site", "Site", groups, state.site, (value) => change({ site: Number(value) })));
   }
   if (site.heads > 1) {
     const mean = site.form !== "long" || site.mean ? [["mean", `mean of ${site.heads}`]] : [];
     const heads = Array.from({ length: site.heads }, (_, head) => [head, `head ${head}`]);
-    made.push(selectOf("head", "Head", [["", [...mean, ...heads]]], state.head, (value) => change({ head: value === "mean" ? value : Number(value) })));
+    controls.push(selectOf("head", "Head", [["", [...mean, ...heads]]], state.head, (value) => change({ head: value === "mean" ? value : Number(value) })));
   }
   if (site.form === "long") {
-    made.push(choiceOf("pooling", "Blocks", [["largest", "largest"], ["mean", "mean"]], state.pooling, (value) => change({ pooling: value })));
-    return made;
+    controls.push(choiceOf("pooling", "Blocks", [["largest", "largest"], ["mean", "mean"]], state.pooling, (value) => change({ pooling: value })));
+    return controls;
   }
   const sides = [page.sides[site.rows], page.sides[site.columns]];
   if (sides.some((side) => side.words.some((word, place) => word !== side.pieces[place]))) {
-    made.push(choiceOf("units", "Units", [["words", "words"], ["pieces", "subwords"]], state.units, (value) => change({ units: value })));
+    controls.push(choiceOf("units", "Units", [["words", "words"], ["pieces", "subwords"]], state.units, (value) => change({ units: value })));
   }
   if (sides.some((side) => side.special.includes(1))) {
     const options = [["shown", "shown"], ["hidden", "hidden"], ["renormalised", "renormalised"]];
-    made.push(choiceOf("specials", "Special tokens", options, state.specials, (value) => change({ specials: value })));
+    controls.push(choiceOf("specials", "Special tokens", options, state.specials, (value) => change({ specials: value })));
   }
   if (site.values) {
-    made.push(choiceOf("measure", "Measure", [["weights", "weights"], ["values", "× value norm"]], state.measure, (value) => change({ measure: value })));
+    controls.push(choiceOf("measure", "Measure", [["weights", "weights"], ["values", "× value norm"]], state.measure, (value) => change({ measure: value })));
   }
-  return made;
+  return controls;
 }
 
-// What is shown, in words: read by screen readers after each choice, and printed.
+// Describe the current view; screen readers read it after each change, and it is printed.
 function caption(table, state) {
   const { site } = table;
   const parts = [siteName(site)];
   if (site.heads > 1) parts.push(state.head === "mean" ? `mean of ${site.heads} heads` : `head ${state.head}, of ${site.heads}`);
   const [rows, columns] = site.form === "long" ? sizesOf(site) : [table.rows.length, table.columns.length];
-  parts.push(`${counted(rows)} ${state.units === "words" && site.form !== "long" ? "words" : "tokens"} looked at ${counted(columns)}`);
+  parts.push(`${formatCount(rows)} ${state.units === "words" && site.form !== "long" ? "words" : "tokens"} looked at ${formatCount(columns)}`);
   if (state.specials !== "shown" && site.form !== "long") parts.push(`special tokens ${state.specials}`);
   if (state.measure === "values" && site.values) parts.push("weights × value norm");
   if (site.form === "top") {
     const share = site.share[planeNumber(site, state.head, state.measure)];
     parts.push(`the ${site.kept} largest weights of each row, ${(100 * share).toFixed(1)} % of all`);
   }
-  if (site.form === "long") parts.push(`the ${site.kept} largest weights of each row${site.whole ? "" : ", and a map made of them alone"}`);
+  if (site.form === "long") parts.push(`the ${site.kept} largest weights of each row${site.whole ? "" : ", and a map computed from these only"}`);
   return parts.join(" · ");
 }

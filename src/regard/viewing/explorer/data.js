@@ -1,5 +1,5 @@
 "use strict";
-// The numbers of the page: text that is decoded when it is first asked for. packing.py says how they are kept.
+// The data of the page: base64 text that is decoded on first use. packing.py documents the format.
 const page = JSON.parse(document.getElementById("data").textContent);
 const blocks = new Map();
 const planes = new Map();
@@ -20,7 +20,7 @@ function sizesOf(site) {
   return [page.sides[site.rows].pieces.length, page.sides[site.columns].pieces.length];
 }
 
-// From a whole number on the scale of the square root to a weight, by a list of all answers.
+// Return a lookup table from quantised integers to weights (square-root scale).
 function scaleOf(bits, most) {
   const top = 2 ** bits - 2;
   const scale = new Float32Array(top + 2);
@@ -29,7 +29,7 @@ function scaleOf(bits, most) {
   return scale;
 }
 
-// Which plane of a site's block holds a head, or the mean of all; see _planes in packing.py.
+// Return the plane that holds a head, or the mean over heads; see _planes in packing.py.
 function planeNumber(site, head, measure) {
   if (site.form === "long") return site.mean ? (head === "mean" ? 0 : head + 1) : head === "mean" ? 0 : head;
   if (head !== "mean") return head;
@@ -41,7 +41,7 @@ function planesIn(site) {
   return site.most.length;
 }
 
-// Calls take(row, column, weight) for every weight of a plane that is kept in the page.
+// Call take(row, column, weight) for every stored weight of a plane.
 function eachWeight(site, plane, take) {
   const [rows, columns] = sizesOf(site);
   const bytes = blockOf(site);
@@ -65,7 +65,7 @@ function eachWeight(site, plane, take) {
   }
 }
 
-// The largest weights of each row of a plane: keys, and weights as whole numbers.
+// Return the largest weights of each row of a plane: keys, and weights as quantised integers.
 function largestOf(site, plane) {
   const bytes = blockOf(site);
   const size = sizesOf(site)[0] * site.kept;
@@ -78,7 +78,7 @@ function largestOf(site, plane) {
   };
 }
 
-// The norms of the values of one head, where they are known: they end the block.
+// Return the value norms of one head, which are at the end of the block.
 function valuesOf(site, head) {
   const columns = sizesOf(site)[1];
   const bytes = blockOf(site);
@@ -86,7 +86,7 @@ function valuesOf(site, head) {
   return new Float32Array(bytes.slice(start, start + 4 * columns).buffer);
 }
 
-// One plane as a whole matrix; never asked of a long site.
+// Return one plane as a dense matrix; not for long sites.
 function denseOf(site, plane) {
   const key = `${page.sites.indexOf(site)} ${plane}`;
   if (!planes.has(key)) {

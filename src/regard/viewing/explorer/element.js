@@ -1,52 +1,52 @@
-// Elements, and text in them: strings become text nodes and nothing else.
+// Create elements and format text. Strings become text nodes, never markup.
 
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-function drawn(tag, attributes = {}, ...children) {
+function svgElement(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-function filled(made, attributes, children) {
+function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === false || value === null || value === undefined) continue;
-    if (name === "level") made.style.setProperty("--level", value);
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name === "level") node.style.setProperty("--level", value);
+    else node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null));
-  return made;
+  node.append(...children.filter((child) => child !== null));
+  return node;
 }
 
-// First-strong isolates keep a right-to-left word from turning what stands around it.
+// First-strong isolates keep a right-to-left word from changing the order of the text around it.
 function isolated(text) {
   return `\u2068${text}\u2069`;
 }
 
-function cut(text, longest = 24) {
+function truncated(text, longest = 24) {
   const letters = [...text];
   return letters.length > longest ? `${letters.slice(0, longest - 1).join("")}…` : text;
 }
 
-function counted(number) {
+function formatCount(number) {
   return number.toLocaleString("en");
 }
 
-// A weight to as many digits: .90, 1, ?
-function figures(weight, digits = 2) {
+// Format a weight with this many digits: .90, 1; ? for NaN.
+function formatNumber(weight, digits = 2) {
   if (Number.isNaN(weight)) return "?";
   const text = weight.toFixed(weight >= 10 ? 1 : digits).replace(/^0\./, ".");
   return Number(text) === Math.round(Number(text)) && Math.abs(weight - Number(text)) < 1e-9 ? String(Number(text)) : text;
 }
 
-// A weight as it is said: small ones keep their size.
-function spoken(weight) {
+// Format a weight for a sentence; small weights in scientific notation.
+function formatWeight(weight) {
   if (Number.isNaN(weight)) return "not a number";
   if (weight > 0 && weight < 0.0005) return weight.toExponential(1);
-  return figures(weight, 3);
+  return formatNumber(weight, 3);
 }
 
-// How deep a weight is drawn: 16 depths, as entry.css names them.
+// Return the CSS class of a weight: one of the 16 levels in entry.css.
 function depth(weight, most) {
   const step = Math.round((Math.min(weight, most) / most) * 16);
   return step > 0 ? `l${step}` : false;

@@ -1,4 +1,4 @@
-// The page: its state, its tabs, and drawing anew when either changes.
+// The state of the page and its tabs; every change redraws the view.
 const VIEWS = [
   ["matrix", "Matrix", matrixView],
   ["lines", "Lines", linesView],
@@ -7,11 +7,11 @@ const VIEWS = [
   ["heads", "All heads", headsView],
 ];
 const HINTS = {
-  matrix: "Point at a cell, or reach it with Tab and the arrow keys.",
-  lines: "Point at a word, or reach it with Tab and the arrow keys, to see its row or column alone.",
-  sentence: "Point at a word, or reach it with Tab and the arrow keys, to shade the others.",
-  steps: "Point at a bar, or reach it with Tab and the arrow keys.",
-  heads: "Choose a picture to see it large.",
+  matrix: "Point at a cell, or move to it with Tab and the arrow keys.",
+  lines: "Point at a word, or move to it with Tab and the arrow keys, to see only its lines.",
+  sentence: "Point at a word, or move to it with Tab and the arrow keys, to shade the other words by its weights.",
+  steps: "Point at a bar, or move to it with Tab and the arrow keys.",
+  heads: "Select a thumbnail to enlarge it.",
 };
 const state = {
   view: null,
@@ -59,28 +59,28 @@ function drawView() {
   const table = tableOf(state);
   document.getElementById("caption").textContent = caption(table, state);
   const around = table.site.form === "long" && !["matrix", "heads"].includes(name);
-  if (around) panel.append(element("p", { class: "quiet" }, `The ${table.rows.length} × ${table.columns.length} tokens around the cell chosen in the matrix: rows from ${counted(table.firstRow + 1)}, columns from ${counted(table.firstColumn + 1)}.`));
-  if (!table.rows.length || !table.columns.length) panel.append(element("p", { class: "quiet" }, "Nothing is left to show."));
+  if (around) panel.append(element("p", { class: "quiet" }, `The ${table.rows.length} × ${table.columns.length} tokens around the cell selected in the matrix: rows from ${formatCount(table.firstRow + 1)}, columns from ${formatCount(table.firstColumn + 1)}.`));
+  if (!table.rows.length || !table.columns.length) panel.append(element("p", { class: "quiet" }, "There are no tokens to show."));
   else view(panel, table, state, (fresh) => { state.tab = "matrix"; change(fresh, "tab-matrix"); });
 }
 
 function tabs() {
-  const made = VIEWS.map(([name, label]) => element("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel" }, label));
-  made.forEach((tab, place) => {
+  const buttons = VIEWS.map(([name, label]) => element("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel" }, label));
+  buttons.forEach((tab, place) => {
     tab.addEventListener("click", () => {
       [state.tab] = VIEWS[place];
       drawView();
     });
     tab.addEventListener("keydown", (event) => {
-      const next = { ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: made.length - 1 }[event.key];
+      const next = { ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: buttons.length - 1 }[event.key];
       if (next === undefined) return;
       event.preventDefault();
-      const other = made[(next + made.length) % made.length];
+      const other = buttons[(next + buttons.length) % buttons.length];
       other.click();
       other.focus();
     });
   });
-  return element("div", { role: "tablist", "aria-label": "Views" }, ...made);
+  return element("div", { role: "tablist", "aria-label": "Views" }, ...buttons);
 }
 
 if (page.sites.length) {
@@ -92,7 +92,7 @@ if (page.sites.length) {
     tabs(),
     element("p", { id: "caption", class: "quiet", role: "status" }),
     element("section", { id: "panel", role: "tabpanel", tabindex: -1 }),
-    element("p", { id: "told", role: "status" }),
+    element("p", { id: "description", role: "status" }),
   );
   const first = page.sites.findIndex((site) => site.kind === "cross");
   change({ site: Math.max(first, 0) });

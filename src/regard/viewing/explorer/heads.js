@@ -1,6 +1,6 @@
-// All layers and heads as small pictures; one that is chosen is shown large.
+// Thumbnails of all layers and heads; selecting one enlarges it.
 const SMALL = 64;
-const KINDS = { cross: "Target looks at source", encoder: "Source looks at itself", decoder: "Target looks at its past", long: "Long sequences" };
+const KINDS = { cross: "Cross-attention (target to source)", encoder: "Encoder self-attention", decoder: "Decoder self-attention", long: "Long sequences" };
 
 function headsView(panel, table, state, open) {
   const seen = new IntersectionObserver((entries) => {
@@ -20,7 +20,7 @@ function headsView(panel, table, state, open) {
         const label = site.heads > 1 ? `${site.name}, head ${head}` : site.name;
         const button = element("button", { type: "button", class: "small", "aria-label": label, title: label, "aria-pressed": String(current), "data-site": number, "data-head": head }, canvas);
         button.addEventListener("click", () => open({ site: number, head: site.heads === 1 ? "mean" : head }));
-        for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => tell(label));
+        for (const name of ["pointerenter", "focus"]) button.addEventListener(name, () => describe(label));
         seen.observe(button);
         return button;
       });
@@ -48,10 +48,10 @@ function drawSmall(button) {
   const source = { rows, columns, most: site.most[plane], long: site.form === "long" ? openLong(site, plane) : null };
   const view = { row: 0, column: 0, height: rows, width: columns };
   const grid = source.long ? blocksIn(source, view) : smallGrid(site, plane, rows, columns);
-  const pen = button.firstChild.getContext("2d");
-  pen.clearRect(0, 0, SMALL, SMALL);
-  pen.imageSmoothingEnabled = Math.max(grid.down, grid.across) > SMALL;
-  pen.drawImage(imageOf(grid), 0, 0, SMALL, SMALL);
+  const context = button.firstChild.getContext("2d");
+  context.clearRect(0, 0, SMALL, SMALL);
+  context.imageSmoothingEnabled = Math.max(grid.down, grid.across) > SMALL;
+  context.drawImage(imageOf(grid), 0, 0, SMALL, SMALL);
 }
 
 function smallGrid(site, plane, rows, columns) {

@@ -1,4 +1,4 @@
-// Two columns of words, keys and queries as in the picture, joined by lines: the deeper, the larger the weight.
+// Two columns of words, keys on the left and queries on the right, joined by lines; darker lines have larger weights.
 const LINES = 2000;
 const WORDS = 600;
 const HIGH = 28;
@@ -7,11 +7,11 @@ function linesView(panel, table) {
   const rows = table.rows.slice(0, WORDS);
   const columns = table.columns.slice(0, WORDS);
   const height = HIGH * Math.max(rows.length, columns.length, 1);
-  const svg = drawn("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true", height });
-  const lists = [wordList(rows, "looking"), wordList(columns, "looked at")];
+  const svg = svgElement("svg", { viewBox: `0 0 100 ${height}`, preserveAspectRatio: "none", "aria-hidden": "true", height });
+  const lists = [wordList(rows, "Queries"), wordList(columns, "Keys")];
   panel.append(element("div", { class: "joined" }, lists[1].list, svg, lists[0].list), asText(table));
   if (table.rows.length > WORDS || table.columns.length > WORDS) {
-    panel.append(element("p", { class: "quiet" }, `The first ${WORDS} words of each side.`));
+    panel.append(element("p", { class: "quiet" }, `Only the first ${WORDS} words of each side are shown.`));
   }
   const shift = [rows, columns].map((names) => (height - HIGH * names.length) / 2);
   lists.forEach(({ list }, side) => list.style.setProperty("padding-top", `${shift[side]}px`));
@@ -20,7 +20,7 @@ function linesView(panel, table) {
   const kept = ranked(links, LINES).filter((link) => link.weight > table.most / 250);
   for (const link of kept) {
     const [from, to] = [shift[0] + (link.row + 0.5) * HIGH, shift[1] + (link.column + 0.5) * HIGH];
-    link.path = drawn("path", { d: `M0 ${to}C45 ${to} 55 ${from} 100 ${from}`, level: (link.weight / table.most).toFixed(3) });
+    link.path = svgElement("path", { d: `M0 ${to}C45 ${to} 55 ${from} 100 ${from}`, level: (link.weight / table.most).toFixed(3) });
     svg.append(link.path);
   }
   const show = (side, place) => {
@@ -35,8 +35,8 @@ function linesView(panel, table) {
         word.className = mine ? "word chosen" : `word ${depth(weight, table.most) || ""}`;
       }),
     );
-    if (side === 0) tellRow(table, place);
-    if (side === 1) tellColumn(table, place);
+    if (side === 0) describeRow(table, place);
+    if (side === 1) describeColumn(table, place);
   };
   lists.forEach(({ list, words }, side) => {
     roving(words, { on: (place) => show(side, place) });
@@ -51,7 +51,7 @@ function linesView(panel, table) {
 }
 
 function wordList(names, label) {
-  const words = names.map((name) => element("button", { type: "button", class: "word", dir: "auto", title: name.text }, cut(name.text)));
-  const list = element("ol", { class: label === "looking" ? "to" : "from", "aria-label": `Words ${label}`, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
+  const words = names.map((name) => element("button", { type: "button", class: "word", dir: "auto", title: name.text }, truncated(name.text)));
+  const list = element("ol", { class: label === "Queries" ? "to" : "from", "aria-label": label, "data-roving": true }, ...words.map((word, place) => element("li", { class: names[place].special && "special" }, word)));
   return { list, words };
 }

@@ -1,4 +1,4 @@
-// Long sites: a map of blocks, the largest weights of each row, and a window of them that other views draw.
+// Long sites: a block map, the largest weights of each row, and the window of tokens that the other views draw.
 const MAP = 256;
 const WINDOW = 48;
 const longSites = new Map();
@@ -44,7 +44,7 @@ function openLong(site, plane) {
   };
 }
 
-// Calls take(row, key, weight) for the kept weights of some rows.
+// Call take(row, key, weight) for the stored weights of rows `first` to `last`.
 function eachLargest(long, first, last, take) {
   for (let row = Math.max(first, 0); row < Math.min(last, long.rows); row++) {
     for (let place = row * long.kept; place < (row + 1) * long.kept; place++) {
@@ -53,7 +53,7 @@ function eachLargest(long, first, last, take) {
   }
 }
 
-// The weight of one cell; undefined where it is not among the largest of its row.
+// Return the weight of one cell; undefined if it is not among the largest of its row.
 function longWeight(long, row, column) {
   for (let place = row * long.kept; place < (row + 1) * long.kept; place++) {
     if (long.keys[place] === column) return long.weight(place);
@@ -61,15 +61,15 @@ function longWeight(long, row, column) {
   return undefined;
 }
 
-// A table of the words around the chosen cell, from the largest weights of each row.
+// Return a table of the tokens around the selected cell, from the largest weights of each row.
 function windowOf(site, choice) {
   const long = longOf(site, choice.head);
   const begin = (place, size) => Math.max(0, Math.min(place - WINDOW / 2, size - WINDOW));
   const firstRow = begin(choice.cursor.row, long.rows);
   const firstColumn = begin(choice.cursor.column, long.columns);
-  const cut = (side, first) => namesOf({ ...side, pieces: side.pieces.slice(first, first + WINDOW) });
-  const rows = cut(page.sides[site.rows], firstRow);
-  const columns = cut(page.sides[site.columns], firstColumn);
+  const windowed = (side, first) => namesOf({ ...side, pieces: side.pieces.slice(first, first + WINDOW) });
+  const rows = windowed(page.sides[site.rows], firstRow);
+  const columns = windowed(page.sides[site.columns], firstColumn);
   const cells = new Float32Array(rows.length * columns.length);
   eachLargest(long, firstRow, firstRow + rows.length, (row, key, weight) => {
     const column = key - firstColumn;

@@ -1,4 +1,4 @@
-// The matrix as a canvas: zoom with + and -, move with the pointer, choose a cell with the pointer or the arrow keys.
+// The matrix as a canvas: zoom with + and -, drag to move, select a cell with the pointer or the arrow keys.
 const LEGIBLE = 13;
 const HIGHEST = 480;
 const MARGIN = 10;
@@ -20,8 +20,8 @@ function mapView(panel, table, state) {
     class: "map",
     tabindex: 0,
     role: "img",
-    "aria-label": `Weights of ${counted(source.rows)} rows and ${counted(source.columns)} columns. Arrow keys choose a cell, plus and minus zoom, 0 shows everything.`,
-    "aria-describedby": "told",
+    "aria-label": `Weights of ${formatCount(source.rows)} rows and ${formatCount(source.columns)} columns. Arrow keys select a cell, plus and minus zoom, 0 shows everything.`,
+    "aria-describedby": "description",
   });
   const tools = element(
     "div",
@@ -37,8 +37,8 @@ function mapView(panel, table, state) {
   panel.append(tools, element("div", { class: "mapped" }, map.frame, chosen), asText(table));
   listen(map);
   paint(map);
-  hint("Point at a cell, or choose it with the arrow keys; + and - zoom, dragging moves, 0 shows everything.");
-  tellChosen(map);
+  hint("Point at a cell, or select it with the arrow keys; + and - zoom, dragging moves, 0 shows everything.");
+  showSelectedRow(map);
 }
 
 function tool(label, text, act) {
@@ -55,7 +55,7 @@ function keptView(state, source) {
   return state.view;
 }
 
-// Zooms about the chosen cell; a factor of 0 shows everything.
+// Zoom around the selected cell; a factor of 0 shows everything.
 function zoom(map, factor, about = map.state.cursor) {
   const { view, source } = map;
   const least = Math.min(8, source.rows, source.columns);
@@ -80,36 +80,36 @@ function paint(map) {
   const { view, source, state, canvas } = map;
   map.box = boxOf(map);
   const { box } = map;
-  const pen = sized(canvas, box.left + box.width + MARGIN, box.top + box.height + MARGIN);
+  const context = sized(canvas, box.left + box.width + MARGIN, box.top + box.height + MARGIN);
   const [tall, wide] = [box.height / view.height, box.width / view.width];
   const grid = gridOf(source, view, Math.floor(box.height), Math.floor(box.width));
   map.grid = grid;
-  pen.save();
-  pen.beginPath();
-  pen.rect(box.left, box.top, box.width, box.height);
-  pen.clip();
-  pen.imageSmoothingEnabled = false;
+  context.save();
+  context.beginPath();
+  context.rect(box.left, box.top, box.width, box.height);
+  context.clip();
+  context.imageSmoothingEnabled = false;
   const [x, y] = [box.left + (grid.column - view.column) * wide, box.top + (grid.row - view.row) * tall];
-  pen.drawImage(imageOf(grid), x, y, grid.across * grid.binColumns * wide, grid.down * grid.binRows * tall);
+  context.drawImage(imageOf(grid), x, y, grid.across * grid.binColumns * wide, grid.down * grid.binRows * tall);
   const ink = getComputedStyle(document.body);
-  pen.strokeStyle = ink.getPropertyValue("--ink");
+  context.strokeStyle = ink.getPropertyValue("--ink");
   const at = [box.left + (state.cursor.column - view.column) * wide, box.top + (state.cursor.row - view.row) * tall];
   const [w, h] = [Math.max(wide, 5), Math.max(tall, 5)];
-  pen.strokeRect(at[0] + (wide - w) / 2, at[1] + (tall - h) / 2, w, h);
-  pen.restore();
-  pen.strokeStyle = ink.getPropertyValue("--rule");
-  pen.strokeRect(box.left - 0.5, box.top - 0.5, box.width, box.height);
-  pen.fillStyle = ink.getPropertyValue("--quiet");
-  pen.font = `12px ${ink.fontFamily}`;
-  labels(pen, map, "row", tall);
-  labels(pen, map, "column", wide);
+  context.strokeRect(at[0] + (wide - w) / 2, at[1] + (tall - h) / 2, w, h);
+  context.restore();
+  context.strokeStyle = ink.getPropertyValue("--rule");
+  context.strokeRect(box.left - 0.5, box.top - 0.5, box.width, box.height);
+  context.fillStyle = ink.getPropertyValue("--quiet");
+  context.font = `12px ${ink.fontFamily}`;
+  labels(context, map, "row", tall);
+  labels(context, map, "column", wide);
   map.frame.lastChild.replaceWith(legend(grid.most, true));
-  const span = (first, count) => `${counted(Math.floor(first) + 1)}–${counted(Math.ceil(first + count))}`;
+  const span = (first, count) => `${formatCount(Math.floor(first) + 1)}–${formatCount(Math.ceil(first + count))}`;
   document.getElementById("place").textContent =
     `rows ${span(view.row, view.height)}, columns ${span(view.column, view.width)}` + (grid.blocks ? `, the ${source.mean ? "mean" : "largest"} of blocks of ${grid.binRows} × ${grid.binColumns}` : "");
 }
 
-// Where cells are drawn: square ones where there is room, and a margin for words or for numbers.
+// Return the area of the cells, square if there is room, with a margin for words or position numbers.
 function boxOf({ view, frame }) {
   const room = Math.max(200, frame.clientWidth);
   const ratio = Math.min(Math.max(view.height / view.width, 0.25), 4);
@@ -120,24 +120,24 @@ function boxOf({ view, frame }) {
   return { left, top: width / view.width >= LEGIBLE ? 84 : 48, width, height: high };
 }
 
-// Words where there is room for them, else their numbers.
-function labels(pen, { view, source, box }, kind, each) {
+// Draw words as labels if there is room, else position numbers.
+function labels(context, { view, source, box }, kind, each) {
   const [first, count, names] = kind === "row" ? [view.row, view.height, source.rowNames] : [view.column, view.width, source.columnNames];
   const legible = each >= LEGIBLE;
   const step = legible ? 1 : 2 ** Math.ceil(Math.log2((kind === "row" ? 36 : 56) / each));
-  pen.textBaseline = "middle";
-  pen.textAlign = kind === "row" ? "end" : "start";
-  pen.direction = "ltr";
+  context.textBaseline = "middle";
+  context.textAlign = kind === "row" ? "end" : "start";
+  context.direction = "ltr";
   for (let place = Math.ceil((first + 1) / step) * step - 1; place < Math.min(first + count, names.length); place += step) {
     const middle = (place - first + 0.5) * each;
     if (middle < 0) continue;
-    const text = legible ? isolated(cut(names[place], kind === "row" ? 13 : 11)) : counted(place + 1);
-    pen.save();
-    if (kind === "row") pen.translate(box.left - 8, box.top + middle);
-    else pen.translate(box.left + middle, box.top - 8);
-    if (kind === "column") pen.rotate(-Math.PI / 2);
-    pen.fillText(text, 0, 0, kind === "row" ? box.left - 12 : box.top - 12);
-    pen.restore();
+    const text = legible ? isolated(truncated(names[place], kind === "row" ? 13 : 11)) : formatCount(place + 1);
+    context.save();
+    if (kind === "row") context.translate(box.left - 8, box.top + middle);
+    else context.translate(box.left + middle, box.top - 8);
+    if (kind === "column") context.rotate(-Math.PI / 2);
+    context.fillText(text, 0, 0, kind === "row" ? box.left - 12 : box.top - 12);
+    context.restore();
   }
 }
 
@@ -151,7 +151,7 @@ function listen(map) {
   canvas.addEventListener("pointermove", (event) => {
     const cell = cellAt(map, event);
     if (!held) {
-      if (cell) tellMap(map, cell.row, cell.column);
+      if (cell) describeMapCell(map, cell.row, cell.column);
       return;
     }
     const [dx, dy] = [event.offsetX - held.x, event.offsetY - held.y];
@@ -189,7 +189,7 @@ function listen(map) {
 function mapKey(map, event) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const { cursor } = map.state;
-  // One bin of what is drawn, so that a step can be seen.
+  // A step is one bin of the grid, so that it is visible.
   const [down, across] = [map.grid.binRows, map.grid.binColumns];
   const moved = {
     ArrowDown: { ...cursor, row: cursor.row + down },
@@ -217,8 +217,8 @@ function choose(map, { row, column }) {
   if (cursor.column < view.column || cursor.column >= view.column + view.width) view.column = cursor.column - view.width / 2;
   keepInside(map);
   paint(map);
-  tellMap(map, cursor.row, cursor.column);
-  tellChosen(map);
+  describeMapCell(map, cursor.row, cursor.column);
+  showSelectedRow(map);
 }
 
 function cellAt({ view, box }, event) {
@@ -227,43 +227,43 @@ function cellAt({ view, box }, event) {
   return event.offsetX < box.left || event.offsetY < box.top ? null : { row, column };
 }
 
-// A cell in words; where many share a pixel, the largest of them.
-function tellMap(map, row, column) {
+// Describe a cell; if a pixel covers several cells, describe their maximum or mean.
+function describeMapCell(map, row, column) {
   const { source, grid, table } = map;
   if (grid.binRows * grid.binColumns > 1) {
     const top = grid.row + Math.floor((row - grid.row) / grid.binRows) * grid.binRows;
     const left = grid.column + Math.floor((column - grid.column) / grid.binColumns) * grid.binColumns;
     const block = Math.floor((row - grid.row) / grid.binRows) * grid.across + Math.floor((column - grid.column) / grid.binColumns);
-    const names = `rows ${counted(top + 1)}–${counted(Math.min(top + grid.binRows, source.rows))}, columns ${counted(left + 1)}–${counted(Math.min(left + grid.binColumns, source.columns))}`;
-    tell(`${names}: ${grid.blocks && source.mean ? "mean" : "largest"} ${spoken(grid.cells[block])}`);
+    const names = `rows ${formatCount(top + 1)}–${formatCount(Math.min(top + grid.binRows, source.rows))}, columns ${formatCount(left + 1)}–${formatCount(Math.min(left + grid.binColumns, source.columns))}`;
+    describe(`${names}: ${grid.blocks && source.mean ? "mean" : "largest"} ${formatWeight(grid.cells[block])}`);
     return;
   }
   const weight = source.long ? longWeight(source.long, row, column) : weightAt(table, row, column);
-  const names = `${isolated(cut(source.rowNames[row]))} (${counted(row + 1)}) looked at ${isolated(cut(source.columnNames[column]))} (${counted(column + 1)})`;
-  tell(`${names}: ${tellWeight(table, row, weight || 0)}`);
+  const names = `${isolated(truncated(source.rowNames[row]))} (${formatCount(row + 1)}) looked at ${isolated(truncated(source.columnNames[column]))} (${formatCount(column + 1)})`;
+  describe(`${names}: ${describeWeight(table, row, weight || 0)}`);
 }
 
-// What the chosen row looked at most, as bars.
-function tellChosen(map) {
+// Show the largest weights of the selected row as bars.
+function showSelectedRow(map) {
   const { source, state, table } = map;
   const { row } = state.cursor;
-  let found = [];
+  let entries = [];
   if (source.long) {
-    eachLargest(source.long, row, row + 1, (_, place, weight) => found.push({ name: { text: source.columnNames[place] }, place, weight }));
-    found = ranked(found, 12);
-  } else if (source.rows) found = rankedRow(table, row, 12);
-  const bars = found.map((each) =>
+    eachLargest(source.long, row, row + 1, (_, place, weight) => entries.push({ name: { text: source.columnNames[place] }, place, weight }));
+    entries = ranked(entries, 12);
+  } else if (source.rows) entries = rankedRow(table, row, 12);
+  const bars = entries.map((each) =>
     element(
       "li",
       {},
-      element("bdi", {}, cut(each.name.text)),
-      element("span", { class: "quiet" }, counted(each.place + 1)),
-      element("span", { class: "bar" }, element("i", { level: (each.weight / found[0].weight).toFixed(4) })),
-      element("span", { class: "number" }, spoken(each.weight)),
+      element("bdi", {}, truncated(each.name.text)),
+      element("span", { class: "quiet" }, formatCount(each.place + 1)),
+      element("span", { class: "bar" }, element("i", { level: (each.weight / entries[0].weight).toFixed(4) })),
+      element("span", { class: "number" }, formatWeight(each.weight)),
     ),
   );
   map.chosen.replaceChildren(
-    element("h3", {}, element("bdi", {}, cut(source.rowNames[row] || "")), element("span", { class: "quiet" }, ` row ${counted(row + 1)} looked most at`)),
+    element("h3", {}, element("bdi", {}, truncated(source.rowNames[row] || "")), element("span", { class: "quiet" }, ` row ${formatCount(row + 1)} looked most at`)),
     element("ol", {}, ...bars),
   );
 }

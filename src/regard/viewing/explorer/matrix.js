@@ -1,4 +1,4 @@
-// The alignment matrix: a real table while it can be read as one, a canvas with zoom beyond.
+// The alignment matrix: an HTML table, or, if it is large, a canvas with zoom.
 const CELLS = 3000;
 const WIDE = 80;
 
@@ -11,13 +11,13 @@ function matrixView(panel, table, state) {
 function tableView(panel, table) {
   const letters = table.columns.reduce((sum, name) => sum + Math.max(Math.min(name.text.length, 24), 5), 0);
   const heads = table.columns.map((name) =>
-    element("th", { scope: "col", class: name.special && "special" }, element("bdi", { title: name.text }, cut(name.text))),
+    element("th", { scope: "col", class: name.special && "special" }, element("bdi", { title: name.text }, truncated(name.text))),
   );
   const rows = table.rows.map((name, row) => {
-    const head = element("th", { scope: "row", class: name.special && "special" }, element("bdi", { title: name.text }, cut(name.text)));
+    const head = element("th", { scope: "row", class: name.special && "special" }, element("bdi", { title: name.text }, truncated(name.text)));
     const cells = table.columns.map((_, column) => {
       const weight = weightAt(table, row, column);
-      const number = weight < 0.005 ? "" : figures(weight);
+      const number = weight < 0.005 ? "" : formatNumber(weight);
       return element("td", { class: depth(weight, table.most), role: "gridcell" }, number);
     });
     return { head, cells };
@@ -37,7 +37,7 @@ function tableView(panel, table) {
     rows[row].head.classList.add("on");
     heads[column].classList.add("on");
     cells[place].classList.add("on");
-    tellCell(table, row, column);
+    describeCell(table, row, column);
   };
   roving(cells, { across: table.columns.length, on: show });
   const places = new Map(cells.map((cell, place) => [cell, place]));
@@ -46,14 +46,14 @@ function tableView(panel, table) {
     const cell = event.target.closest("td, th");
     if (places.has(cell)) show(places.get(cell));
     const [kind, place] = headed.get(cell) || [];
-    if (kind === "row") tellRow(table, place);
-    if (kind === "column") tellColumn(table, place);
+    if (kind === "row") describeRow(table, place);
+    if (kind === "column") describeColumn(table, place);
   });
   grid.addEventListener("pointerleave", () => show(places.has(document.activeElement) ? places.get(document.activeElement) : -1));
 }
 
 function legend(most, rooted = false) {
   const steps = Array.from({ length: 8 }, (_, step) => element("i", { level: ((step + 1) / 8).toFixed(3) }));
-  const told = rooted ? "; shades grow with the square root" : "";
-  return element("p", { class: "legend", "aria-hidden": "true" }, "0", element("span", {}, ...steps), `${spoken(most)}${told}`);
+  const note = rooted ? "; the shade is the square root of the weight" : "";
+  return element("p", { class: "legend", "aria-hidden": "true" }, "0", element("span", {}, ...steps), `${formatWeight(most)}${note}`);
 }

@@ -1,12 +1,12 @@
-"""Packing: weights as few bytes, on a scale on which small ones keep their size.
+"""Quantise weights for the explorer page, on a square-root scale that keeps small weights accurate.
 
-A weight is a whole number on the scale of its square root: q = round(L sqrt(weight / most)), with `most` the
-largest weight of its head and L = 65,534 where all weights of a page are few, else 254; the number above L
-stands for what is no number. The error is at most sqrt(weight * most) / L, and most / 4 L^2: with 8 bits,
-0.4 % of the largest weight, 4 % of a weight a hundredth as large, and less than most / 250,000 is 0; with 16
-bits a 257th part of that.
+A weight is stored as the integer q = round(L sqrt(weight / most)). `most` is the largest weight of the head.
+L is 65,534 (16 bits) for small pages and 254 (8 bits) for large ones; L + 1 stands for NaN. The error is at
+most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, that is 0.4 % of the largest weight, and 4 % of a
+weight a hundred times smaller; weights below most / 250,000 become 0. With 16 bits, the error is 257 times
+smaller.
 
-Where all weights are too many for a page, of each row only the largest are kept, with their keys.
+If a page has too many weights, only the largest of each row are stored, with their keys.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from regard.viewing.word_groups import grouped, spelled_or_space
 __all__ = ["BYTES", "FINE", "LONG", "Packed", "pack", "quantised"]
 
 FINE = 1_000_000
-"""With no more weights than this, each has 16 bits."""
+"""Maximum number of weights stored with 16 bits; with more, all are stored with 8 bits."""
 
 BYTES = 6_500_000
-"""The bytes that all matrices of a page may take; base64 makes 8.7 MB of them."""
+"""Maximum size of all matrices of a page in bytes (8.7 MB as base64)."""
 
 LONG = 2**20
-"""A site of more weights than this is shown as a long one, from a map and the largest of each row."""
+"""A head with more weights than this is drawn from a block map and the largest weights of each row."""
 
 LONGEST = 200
-"""Longer tokens are cut."""
+"""Maximum number of characters of a token; longer tokens are truncated."""
 
 
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Weights (planes, ...) as whole numbers on the scale of the square root; `most` is one for each plane.
+    """Return weights (planes, ...) as integers on the square-root scale. most: the maximum of each plane.
 
     >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
     [[0, 127, 254, 255]]
@@ -55,17 +55,17 @@ def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[A
 
 @dataclass
 class Packed:
-    """A page's data: what is said in JSON, and a block of bytes for each site."""
+    """The data of a page: metadata for JSON, and a block of bytes for each site."""
 
     sides: list[dict[str, Any]] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
-    _known: dict[Any, int] = field(default_factory=dict)
+    _indices: dict[Any, int] = field(default_factory=dict)
 
     def side(self, pieces: Sequence[str], numbers: Sequence[int]) -> int:
-        """The place of these pieces among the sides, each of which is written once."""
+        """Return the index in `sides` of this sequence of subwords; add it if it is new."""
         key = (tuple(pieces), tuple(numbers))
-        if key not in self._known:
+        if key not in self._indices:
             groups = grouped(numbers)
             place = {piece: number for number, group in enumerate(groups) for piece in group}
             parts = [[pieces[piece] for piece in group] for group in groups]
@@ -75,13 +75,13 @@ class Packed:
                 "groups": [place[piece] for piece in range(len(pieces))],
                 "special": [int(numbers[group[0]] < 0) for group in groups],
             }
-            self._known[key] = len(self.sides)
+            self._indices[key] = len(self.sides)
             self.sides.append(side)
-        return self._known[key]
+        return self._indices[key]
 
 
 def pack(seen: Seen) -> Packed:
-    """What a page needs to draw a Seen."""
+    """Return the data that the explorer page needs to draw a Seen."""
     packed = Packed()
     sites = (*_means(seen), *seen.sites, *_rollouts(seen))
     short = [site for site in sites if site.weights[0].size <= LONG]
@@ -124,7 +124,7 @@ def pack(seen: Seen) -> Packed:
 
 
 def _planes(site: Site) -> NDArray[numpy.float32]:
-    """The weights of each head, then their mean, then the mean of weights times value norms, where known."""
+    """Return the weights of each head, their mean, and the mean of weight × value norm if norms are known."""
     if site.heads == 1:
         return site.weights
     planes = [site.weights, site.weights.mean(0, keepdims=True)]
@@ -134,7 +134,7 @@ def _planes(site: Site) -> NDArray[numpy.float32]:
 
 
 def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
-    """A site whose matrix is in the page: whole, or of each row the largest weights and their keys."""
+    """Pack a site as a whole matrix, or as the `kept` largest weights of each row with their keys."""
     most = _most(planes)
     about: dict[str, Any] = {"form": "whole", "bits": bits, "most": _rounded(most)}
     if kept is None or kept >= planes.shape[2]:
@@ -147,7 +147,7 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
 
 
 def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
-    """A site that is a map of blocks and the largest weights of each row: keys, weights, maxima, means."""
+    """Pack a site of a long sequence: keys and weights of the largest per row, block maxima, block means."""
     wide = _wide(len(site.columns))
     most, most_mean = _most(site.maxima), _most(site.means)
     about = {
@@ -170,28 +170,28 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
 
 
 def _wide(columns: int) -> bool:
-    """Whether keys take four bytes rather than two, the last number of which stands for none."""
+    """Whether keys need four bytes instead of two; the largest number stands for "no key"."""
     return columns > 2**16 - 1
 
 
 def _lengthened(site: Site) -> Pooled:
-    """A site of too many weights for a matrix; the mean over heads comes first where there are several."""
+    """Pool a site that is too large for a matrix; with several heads, their mean comes first."""
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
     return pooled(site.name, weights, site.rows, site.columns)
 
 
 def _means(seen: Seen) -> list[Site]:
-    """For each kind of attention in several layers, the mean over layers and heads."""
-    found = []
+    """Return, for each kind of attention that has several layers, the mean over layers and heads."""
+    means = []
     for kind in ("cross", "encoder", "decoder"):
         layers = [site for site in seen.sites if site.kind == kind]
         if len(layers) < 2 or len({(site.rows, site.columns) for site in layers}) > 1:
             continue
         mean = numpy.mean([site.weights.mean(0) for site in layers], 0)[None]
         part, last = layers[0].name.split(".")[0], layers[0].name.split(".")[-1]
-        found.append(replace(layers[0], name=f"{part}.*.{last}", weights=mean, values=None))
-    return found
+        means.append(replace(layers[0], name=f"{part}.*.{last}", weights=mean, values=None))
+    return means
 
 
 def _rollouts(seen: Seen) -> list[Site]:
@@ -201,10 +201,12 @@ def _rollouts(seen: Seen) -> list[Site]:
 
 
 def _most(planes: NDArray[Any]) -> NDArray[Any]:
-    """The largest of each plane, or 1 where there is none."""
-    known = numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
-    # Rounded before it is divided by: the page multiplies by the same number.
-    return numpy.array(_rounded(numpy.where(known > 0, known, 1.0)))
+    """Return the largest weight of each plane; 1 if the plane has no positive weight."""
+    largest_weight = (
+        numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
+    )
+    # Rounded before weights are divided by it, because the page multiplies by the rounded number.
+    return numpy.array(_rounded(numpy.where(largest_weight > 0, largest_weight, 1.0)))
 
 
 def _rounded(numbers: NDArray[Any]) -> list[float]:

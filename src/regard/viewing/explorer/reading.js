@@ -1,43 +1,43 @@
-// What is said in words: the line under a view, the same view as text, and moving among words with keys.
-const TOLD = 5;
+// The line of text below a view, the view as text, and keyboard navigation among words.
+const LISTED = 5;
 const TEXT_ROWS = 300;
 
 function hint(text) {
-  tell(text);
-  document.getElementById("told").className = "quiet";
+  describe(text);
+  document.getElementById("description").className = "quiet";
 }
 
-function tell(...parts) {
-  const line = document.getElementById("told");
+function describe(...parts) {
+  const line = document.getElementById("description");
   line.className = "";
   const text = parts.join("");
   if (line.textContent !== text) line.textContent = text;
 }
 
-function tellCell(table, row, column) {
-  const names = `${isolated(cut(table.rows[row].text))} looked at ${isolated(cut(table.columns[column].text))}`;
-  tell(`${names}: `, tellWeight(table, row, weightAt(table, row, column)));
+function describeCell(table, row, column) {
+  const names = `${isolated(truncated(table.rows[row].text))} looked at ${isolated(truncated(table.columns[column].text))}`;
+  describe(`${names}: `, describeWeight(table, row, weightAt(table, row, column)));
 }
 
-// Where only the largest weights of a row are in the page, any other is smaller than the smallest of them.
-function tellWeight(table, row, weight) {
-  if (weight || table.site.form === "whole") return spoken(weight);
+// If only the largest weights of a row are stored, any other weight is smaller than those.
+function describeWeight(table, row, weight) {
+  if (weight || table.site.form === "whole") return formatWeight(weight);
   return `not among the ${table.site.kept} largest of its row`;
 }
 
-function tellRow(table, row) {
-  tell(isolated(cut(table.rows[row].text)), " looked at ", listed(rankedRow(table, row, TOLD)));
+function describeRow(table, row) {
+  describe(isolated(truncated(table.rows[row].text)), " looked at ", listed(rankedRow(table, row, LISTED)));
 }
 
-function tellColumn(table, column) {
-  tell(isolated(cut(table.columns[column].text)), " was looked at by ", listed(rankedColumn(table, column, TOLD)));
+function describeColumn(table, column) {
+  describe(isolated(truncated(table.columns[column].text)), " was looked at by ", listed(rankedColumn(table, column, LISTED)));
 }
 
-function listed(found) {
-  return found.map((each) => `${isolated(cut(each.name.text))} ${spoken(each.weight)}`).join(", ") || "nothing";
+function listed(entries) {
+  return entries.map((each) => `${isolated(truncated(each.name.text))} ${formatWeight(each.weight)}`).join(", ") || "nothing";
 }
 
-// A view as text, made when it is opened.
+// The view as text, created when it is opened.
 function asText(table) {
   const details = element("details", { class: "text" }, element("summary", {}, "As text"));
   details.addEventListener("toggle", () => {
@@ -46,20 +46,20 @@ function asText(table) {
       element(
         "li",
         {},
-        element("bdi", {}, cut(name.text, 60)),
+        element("bdi", {}, truncated(name.text, 60)),
         " looked at ",
-        listed(rankedRow(table, row, TOLD)),
+        listed(rankedRow(table, row, LISTED)),
       ),
     );
     details.append(element("ol", { start: table.firstRow + 1 }, ...lines));
     if (table.rows.length > TEXT_ROWS) {
-      details.append(element("p", { class: "quiet" }, `The first ${TEXT_ROWS} of ${counted(table.rows.length)} rows.`));
+      details.append(element("p", { class: "quiet" }, `Only the first ${TEXT_ROWS} of ${formatCount(table.rows.length)} rows are shown.`));
     }
   });
   return details;
 }
 
-// One of these is reached with Tab, the others from it with the arrow keys.
+// Roving tabindex: Tab reaches one of the items, the arrow keys move to the others.
 function roving(items, { across = 1, on = () => {} } = {}) {
   items.forEach((item, place) => {
     item.tabIndex = place === 0 ? 0 : -1;

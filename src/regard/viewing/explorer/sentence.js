@@ -1,10 +1,10 @@
-// A sentence with shaded words: pick one, and the others are shaded by its weights.
+// A sentence with shaded words: select one, and the others are shaded by its weights.
 
 function sentenceView(panel, table, state) {
   const itself = table.rows.length === table.columns.length && table.rows.every((name, place) => name.text === table.columns[place].text);
-  const sides = itself ? [["sentence", table.rows]] : [["looking", table.rows], ["looked at", table.columns]];
+  const sides = itself ? [["sentence", table.rows]] : [["queries", table.rows], ["keys", table.columns]];
   const lines = sides.map(([label, names]) => {
-    const words = names.slice(0, WORDS).map((name) => element("button", { type: "button", class: "word", title: name.text, "aria-pressed": "false" }, cut(name.text, 40)));
+    const words = names.slice(0, WORDS).map((name) => element("button", { type: "button", class: "word", title: name.text, "aria-pressed": "false" }, truncated(name.text, 40)));
     const line = element("p", { class: "sentence", dir: "auto", lang: "", "data-roving": true }, ...words.flatMap((word) => [word, " "]));
     panel.append(element("h3", {}, label), line);
     return { line, words };
@@ -21,8 +21,8 @@ function sentenceView(panel, table, state) {
         word.setAttribute("aria-pressed", String(mine));
       }),
     );
-    if (looking) tellRow(table, place);
-    else tellColumn(table, place);
+    if (looking) describeRow(table, place);
+    else describeColumn(table, place);
   };
   if (itself) {
     const turned = choiceOf("direction", "Shade", [["given", "what it looked at"], ["received", "what looked at it"]], state.direction, (value) => {

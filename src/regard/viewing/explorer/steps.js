@@ -1,12 +1,12 @@
-// One word over time: a column, how much each step looked at it; or a row, how its step was shared out.
+// One word over time: the weights of a key at each step (a column), or the weights of one step (a row).
 
 function stepsView(panel, table, state) {
   if (!table.rows.length || !table.columns.length) return;
   const options = [
-    ["column", "Looked at", table.columns],
-    ["row", "Looking", table.rows],
+    ["column", "Keys", table.columns],
+    ["row", "Queries", table.rows],
   ].map(([kind, label, names]) =>
-    element("optgroup", { label }, ...names.slice(0, WORDS).map((name, place) => element("option", { value: `${kind} ${place}` }, `${place + 1}  ${cut(name.text)}`))),
+    element("optgroup", { label }, ...names.slice(0, WORDS).map((name, place) => element("option", { value: `${kind} ${place}` }, `${place + 1}  ${truncated(name.text)}`))),
   );
   const select = element("select", { id: "word" }, ...options);
   const chart = element("ol", { class: "steps", "data-roving": true });
@@ -20,22 +20,22 @@ function stepsView(panel, table, state) {
     const bars = names.map((name, step) =>
       element(
         "li",
-        { "aria-label": `${isolated(cut(name.text))} ${spoken(weights[step])}` },
-        element("span", { class: "number", "aria-hidden": "true" }, weights[step] >= 0.005 ? figures(weights[step]) : ""),
+        { "aria-label": `${isolated(truncated(name.text))} ${formatWeight(weights[step])}` },
+        element("span", { class: "number", "aria-hidden": "true" }, weights[step] >= 0.005 ? formatNumber(weights[step]) : ""),
         element("i", { level: ((weights[step] || 0) / table.most).toFixed(4) }),
-        element("bdi", { title: name.text, "aria-hidden": "true" }, cut(name.text, 14)),
+        element("bdi", { title: name.text, "aria-hidden": "true" }, truncated(name.text, 14)),
       ),
     );
     const fresh = element("ol", { class: names.length > 48 ? "steps dense" : "steps", "data-roving": true, "aria-label": kind === "column" ? "How much each step looked at the word" : "How much the word looked at each" }, ...bars);
     panel.querySelector("ol.steps").replaceWith(fresh);
-    const cell = (step) => (kind === "column" ? tellCell(table, step, place) : tellCell(table, place, step));
+    const cell = (step) => (kind === "column" ? describeCell(table, step, place) : describeCell(table, place, step));
     roving(bars, { on: cell });
     fresh.addEventListener("pointerover", (event) => {
       const step = bars.indexOf(event.target.closest("li"));
       if (step >= 0) cell(step);
     });
-    if (kind === "column") tellColumn(table, place);
-    else tellRow(table, place);
+    if (kind === "column") describeColumn(table, place);
+    else describeRow(table, place);
   };
   select.addEventListener("change", draw);
   const busiest = rankedMass(table);
@@ -44,7 +44,7 @@ function stepsView(panel, table, state) {
   draw();
 }
 
-// The word that is looked at most of all, special tokens left out where there are others.
+// Return the key with the largest total weight, ignoring special tokens.
 function rankedMass(table) {
   const mass = table.columns.map((name, column) => (name.special ? 0 : table.rows.reduce((sum, _, row) => sum + (weightAt(table, row, column) || 0), 0)));
   return Math.min(mass.indexOf(Math.max(...mass)), WORDS - 1);

@@ -1,4 +1,4 @@
-// A table: the words and weights that the choices give, whatever view draws them.
+// The table of words and weights for the current controls, used by every view.
 
 function namesOf(side) {
   return side.pieces.map((text, place) => ({ text, special: side.special[side.groups[place]] === 1 }));
@@ -36,7 +36,7 @@ function timesValues(table, values) {
   return { ...table, cells: table.cells.map((cell, place) => cell * values[place % width]) };
 }
 
-// A sum over the pieces of a word that is looked at, a mean over those of a word that looks.
+// Join subwords to words: sum over the subwords of a key, mean over those of a query.
 function joinedTable(table, rowSide, columnSide) {
   const [rows, columns] = [wordsOf(rowSide), wordsOf(columnSide)];
   const cells = new Float32Array(rows.length * columns.length);
@@ -73,19 +73,19 @@ function weightAt(table, row, column) {
   return table.cells[row * table.columns.length + column];
 }
 
-// The places and weights of one row or column, largest first, those of 0 left out.
+// Return the positions and weights of one row or column, largest first, without zeros.
 function rankedRow(table, row, count) {
-  const found = table.columns.map((name, place) => ({ name, place, weight: weightAt(table, row, place) }));
-  return ranked(found, count);
+  const entries = table.columns.map((name, place) => ({ name, place, weight: weightAt(table, row, place) }));
+  return ranked(entries, count);
 }
 
 function rankedColumn(table, column, count) {
-  const found = table.rows.map((name, place) => ({ name, place, weight: weightAt(table, place, column) }));
-  return ranked(found, count);
+  const entries = table.rows.map((name, place) => ({ name, place, weight: weightAt(table, place, column) }));
+  return ranked(entries, count);
 }
 
-function ranked(found, count) {
-  return found
+function ranked(entries, count) {
+  return entries
     .filter((each) => each.weight > 0)
     .sort((a, b) => b.weight - a.weight)
     .slice(0, count);

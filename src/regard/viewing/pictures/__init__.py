@@ -1,1 +1,1 @@
-"""Pictures: views laid out as marks on paper, then written as SVG, PNG, PDF or GIF."""
+"""Pictures: each view puts marks on a canvas, which is written as SVG, PNG, PDF or GIF."""

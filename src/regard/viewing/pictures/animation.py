@@ -1,4 +1,4 @@
-"""The player: a source is read, then each target word reads its past and the source, frame by frame."""
+"""player(): an animation of a translation, first the encoder, then the decoder word by word."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, ink_on, label, shade, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, label, shade, text_color_on, width_of
 from regard.viewing.pictures.link_lines import Joined
 from regard.viewing.pictures.picture_files import Picture
 
 __all__ = ["player"]
 
-HIGH, PAD, APART = 20.0, 6.0, 5.0
-"""Of a word's box, inside it, and between boxes, in points."""
+HEIGHT, PAD, APART = 20.0, 6.0, 5.0
+"""Height and padding of the box of a word, and distance between boxes, in points."""
 
 ARCS, BETWEEN = 46.0, 96.0
-"""Room for the arcs of words that read their own sentence, and between the two sentences."""
+"""Height of the arcs of self-attention, and distance between the two sentences, in points."""
 
 FAINTEST, SECONDS = 0.06, 0.9
+"""Smallest weight that is drawn, and duration of a frame."""
 
 Weights = NDArray[numpy.floating] | None
 
@@ -37,50 +38,53 @@ def player(
     reading: Weights = None,
     past: Weights = None,
 ) -> Picture:
-    """Draw a translation in the making: a frame for each source word that is read, two for each target word.
+    """Draw an animation of a translation: a frame for each source word, and one or two for each target word.
 
-    cross: (T, S), what each target word read of the source. reading: (S, S), what each source word read of
-    its sentence; where it is not there, as in recurrent models, words are read one after another. past:
-    (T, T), what each target word read of those before it; where it is not there, a target word has one frame.
+    cross: (T, S), cross-attention weights.
+    source, target: S source words and T target words.
+    reading: (S, S), encoder self-attention. Without it, as in recurrent models, source words appear one after
+        another.
+    past: (T, T), decoder self-attention to earlier target words. Without it, each target word has one frame
+        instead of two.
 
     >>> import numpy
     >>> from regard.viewing import player
-    >>> film = player(numpy.eye(2), ["나는", "고양이"], ["I", "cat"])
-    >>> len(film.papers)
+    >>> animation = player(numpy.eye(2), ["나는", "고양이"], ["I", "cat"])
+    >>> len(animation.frames)
     5
     """
     top, bottom = [label(word) for word in source], [label(word) for word in target]
-    wanted = (
+    shapes = (
         ("cross", cross, (len(bottom), len(top))),
         ("reading", reading, (len(top),) * 2),
         ("past", past, (len(bottom),) * 2),
     )
-    for name, given, sizes in wanted:
-        if given is not None and numpy.shape(given) != sizes:
-            problem = f"{name} has the sizes {numpy.shape(given)}"
-            raise ArgumentError(message("player()", problem, expected=f"{sizes}"))
+    for name, weights, shape in shapes:
+        if weights is not None and numpy.shape(weights) != shape:
+            problem = f"{name} has shape {numpy.shape(weights)}"
+            raise ArgumentError(message("player()", problem, expected=f"{shape}"))
     if not top or not bottom:
-        raise ArgumentError(message("player()", "a sentence without words has no film"))
+        side = "target" if top else "source"
+        raise ArgumentError(message("player()", f"the {side} has no words", expected="at least one word"))
     stage = _Stage(top, bottom, label(title, 90), arcs=reading is not None or past is not None)
-    papers = []
+    frames = []
     for place, word in enumerate(top):
         row = None if reading is None else numpy.asarray(reading)[place]
-        papers.append(stage.encoded(place, f"the source is read: {word}", row))
+        frames.append(stage.encoded(place, f"encoder: {word}", row))
     for step, word in enumerate(bottom):
         if past is not None:
-            papers.append(
-                stage.frame(f"step {step + 1}: what was said is read", step, past=numpy.asarray(past)[step])
-            )
-        said = f"step {step + 1}: the source is read, and {word} is said"
-        papers.append(stage.frame(said, step, cross=numpy.asarray(cross)[step]))
-    papers.append(stage.frame("all of it, word by word", len(bottom), all_cross=numpy.asarray(cross)))
-    told = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
+            caption = f"step {step + 1}: self-attention to earlier words"
+            frames.append(stage.frame(caption, step, past=numpy.asarray(past)[step]))
+        caption = f"step {step + 1}: cross-attention, output {word}"
+        frames.append(stage.frame(caption, step, cross=numpy.asarray(cross)[step]))
+    frames.append(stage.frame("cross-attention of all words", len(bottom), all_cross=numpy.asarray(cross)))
+    terminal = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
     heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture(papers, Group(*heading, told), SECONDS)
+    return Picture(frames, Group(*heading, terminal), SECONDS)
 
 
 class _Stage:
-    """Where the words of both sentences stand, the same in every frame."""
+    """The layout of both sentences, the same in every frame."""
 
     def __init__(self, source: Sequence[str], target: Sequence[str], title: str, arcs: bool):
         self.source, self.target, self.title = source, target, title
@@ -91,95 +95,97 @@ class _Stage:
         for left, widths in zip(self.left, self.widths, strict=True):
             for width in widths[:-1]:
                 left.append(left[-1] + width + APART)
-        self.tops = (0.0, HIGH + BETWEEN)
+        self.tops = (0.0, HEIGHT + BETWEEN)
 
-    def encoded(self, place: int, said: str, reading: Weights) -> Paper:
-        """One frame of the reading: a source word with what it looks at, or with the words before it."""
-        paper = Paper(self.title or "A translation in the making", said)
+    def encoded(self, place: int, caption: str, reading: Weights) -> Canvas:
+        """Return an encoder frame: a source word with its self-attention, or with the words before it."""
+        canvas = Canvas(self.title or "Animation of a translation", caption)
         for other, word in enumerate(self.source):
             level = 0.0 if reading is None else float(reading[other])
             shown = word if reading is not None or other <= place else ""
-            self._word(paper, 0, other, shown, level, now=other == place)
+            self._word(canvas, 0, other, shown, level, now=other == place)
         for other in range(len(self.target)):
-            self._word(paper, 1, other, "", 0.0)
+            self._word(canvas, 1, other, "", 0.0)
         if reading is not None:
-            self._arcs(paper, 0, place, reading)
-        return self._told(paper, said)
+            self._arcs(canvas, 0, place, reading)
+        return self._captioned(canvas, caption)
 
     def frame(
         self,
-        said: str,
+        caption: str,
         step: int,
         past: Weights = None,
         cross: Weights = None,
         all_cross: Weights = None,
-    ) -> Paper:
-        """One frame of the writing: step is the target word that is being said."""
-        paper = Paper(self.title or "A translation in the making", said)
+    ) -> Canvas:
+        """Return a frame of the decoder. step: index of the target word that is being generated."""
+        canvas = Canvas(self.title or "Animation of a translation", caption)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
         if all_cross is not None:
             for number, weights in enumerate(all_cross):
-                self._links(paper, number, weights, 0.55)
+                self._links(canvas, number, weights, 0.55)
         if cross is not None:
-            self._links(paper, step, cross, 0.9)
+            self._links(canvas, step, cross, 0.9)
         for place, word in enumerate(self.source):
-            self._word(paper, 0, place, word, float(levels[place]))
+            self._word(canvas, 0, place, word, float(levels[place]))
         for place in range(len(self.target)):
             shown = self.target[place] if place < step or (place == step and past is None) else ""
             level = float(past[place]) if past is not None and place < step else 0.0
-            self._word(paper, 1, place, shown, level, now=place == step)
+            self._word(canvas, 1, place, shown, level, now=place == step)
         if past is not None:
-            self._arcs(paper, 1, step, past)
-        return self._told(paper, said)
+            self._arcs(canvas, 1, step, past)
+        return self._captioned(canvas, caption)
 
-    def _told(self, paper: Paper, said: str) -> Paper:
-        """A frame with its words above it, on the same ground as every other."""
-        self._room(paper)
-        paper.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, said, 9, ink=QUIET)
-        paper.head(self.title)
-        return paper
+    def _captioned(self, canvas: Canvas, caption: str) -> Canvas:
+        """Return the frame with its caption and title, and with the same size as the other frames."""
+        self._reserve(canvas)
+        canvas.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, caption, 9, color=QUIET)
+        canvas.head(self.title)
+        return canvas
 
-    def _word(self, paper: Paper, side: int, place: int, word: str, level: float, now: bool = False) -> None:
+    def _word(
+        self, canvas: Canvas, side: int, place: int, word: str, level: float, now: bool = False
+    ) -> None:
         left, width, top = self.left[side][place], self.widths[side][place], self.tops[side]
-        paper.box(left, top, width, HIGH, shade(level), edge=DARK if now else FAINT, round=4)
-        paper.words(left + width / 2, top + HIGH / 2, word, anchor="middle", ink=ink_on(level))
+        canvas.box(left, top, width, HEIGHT, shade(level), edge=DARK if now else FAINT, round=4)
+        canvas.words(left + width / 2, top + HEIGHT / 2, word, anchor="middle", color=text_color_on(level))
 
     def _middle(self, side: int, place: int) -> float:
         return self.left[side][place] + self.widths[side][place] / 2
 
-    def _links(self, paper: Paper, step: int, weights: NDArray[numpy.floating], most: float) -> None:
-        start, end = self.tops[0] + HIGH, self.tops[1]
+    def _links(self, canvas: Canvas, step: int, weights: NDArray[numpy.floating], most: float) -> None:
+        start, end = self.tops[0] + HEIGHT, self.tops[1]
         bend = (end - start) * 0.45
         for place, weight in enumerate(weights):
             if weight >= FAINTEST:
                 above, below = self._middle(0, place), self._middle(1, step)
                 points = ((above, start), (above, start + bend), (below, end - bend), (below, end))
-                paper.curve(
+                canvas.curve(
                     points,
-                    ink=LINK,
+                    color=LINK,
                     width=0.5 + 3.5 * float(weight),
                     opacity=round(most * (0.25 + 0.75 * float(weight)), 2),
                 )
 
-    def _arcs(self, paper: Paper, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
-        """Arcs over the source, or under the target, from the words read to the one that reads them."""
-        edge, way = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HIGH, 1.0)
+    def _arcs(self, canvas: Canvas, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
+        """Draw arcs above the source, or below the target, from the keys to the query in this row."""
+        edge, direction = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HEIGHT, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
         for place, weight in enumerate(weights):
             if weight < FAINTEST or place == row:
                 continue
             start, end = self._middle(side, place), self._middle(side, row)
-            high = edge + way * (12 + (ARCS - 12) * 1.3 * abs(end - start) / whole)
+            high = edge + direction * (12 + (ARCS - 12) * 1.3 * abs(end - start) / whole)
             points = ((start, edge), (start, high), (end, high), (end, edge))
-            paper.curve(
+            canvas.curve(
                 points,
-                ink=LINK,
+                color=LINK,
                 width=0.5 + 2.5 * float(weight),
                 opacity=round(0.2 + 0.6 * float(weight), 2),
             )
 
-    def _room(self, paper: Paper) -> None:
-        """The same ground in every frame, whatever is drawn on it."""
+    def _reserve(self, canvas: Canvas) -> None:
+        """Extend the bounds of the canvas, so that every frame has the same size."""
         left = min(self.left[0][0], self.left[1][0])
-        bottom = self.tops[1] + HIGH + self.arcs
-        paper.line(left, bottom, left, bottom, ink="#ffffff", width=0.1)
+        bottom = self.tops[1] + HEIGHT + self.arcs
+        canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

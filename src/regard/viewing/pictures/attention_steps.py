@@ -1,4 +1,4 @@
-"""The steps of one attention, from query and keys to its output, as labelled grids of real numbers."""
+"""steps(): one attention call step by step, from query and keys to output, as labelled grids of numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import QUIET, label, text_color_on, width_of
 from regard.viewing.pictures.picture_files import Picture
 
 __all__ = ["FORMULAS", "steps"]
@@ -23,17 +23,17 @@ FORMULAS = {
     "scaled_dot": "query · key / √D",
     "cosine": "query · key / (|query| |key|)",
 }
-"""How scores are made that need no more than a query and a key."""
+"""The formula of each score function without learned parameters."""
 
 WIDTH, HEIGHT, GAP = 36.0, 18.0, 26.0
-"""Of a cell, and between grids, in points."""
+"""Width and height of a cell, and distance between grids, in points."""
 
 ROWS, COLUMNS = 12, 8
-"""The most words and numbers of a vector that are drawn."""
+"""Maximum number of words, and of components of a vector, that are drawn."""
 
 
 class Step(NamedTuple):
-    """One grid: its numbers, what stands beside and above it, and what it is."""
+    """One grid: its name, a description, its numbers, and its row and column labels."""
 
     name: str
     about: str
@@ -54,11 +54,17 @@ def steps(
     title: str = "",
     about: str = "",
 ) -> Picture:
-    """Draw one attention step by step, with the numbers in the cells.
+    """Draw one attention call step by step, with the numbers in the cells.
 
-    query: (T, D). key: (S, D). value: (S, E). score: dot, scaled_dot or cosine. scores: (T, S) where they
-    were made in another way, named by `score`; -inf is what may not be seen. rows, columns: the words of the
-    queries and of the keys. Of more than 12 words or 8 numbers of a vector, the first are drawn.
+    query: (T, D).
+    key: (S, D).
+    value: (S, E).
+    score: "dot", "scaled_dot" or "cosine"; if `scores` is passed, a name for them.
+    scores: (T, S), computed by any other score function; -inf for masked keys.
+    rows, columns: T words for the queries, S words for the keys.
+    title, about: a title, and a line below it.
+
+    Only the first 12 words and the first 8 components of each vector are drawn.
 
     >>> from regard.viewing import steps
     >>> print(steps([[1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]], [[5.0], [7.0]], "dot", rows=["it"], columns="ab"))
@@ -80,27 +86,33 @@ def steps(
     it   5.24
     """
     parts = {"query": query, "key": key, "value": value}
-    arrays = {name: _matrix(name, given) for name, given in parts.items()}
-    made = _scores(arrays["query"], arrays["key"], score, scores)
-    found = _steps(
-        arrays, made, FORMULAS.get(score, score), _names("q", rows, made, 0), _names("k", columns, made, 1)
+    arrays = {name: _matrix(name, array) for name, array in parts.items()}
+    computed = _scores(arrays["query"], arrays["key"], score, scores)
+    grids = _steps(
+        arrays,
+        computed,
+        FORMULAS.get(score, score),
+        _names("q", rows, computed, 0),
+        _names("k", columns, computed, 1),
     )
-    paper = Paper(label(title, 90) or "One attention, step by step")
+    canvas = Canvas(label(title, 90) or "One attention call, step by step")
     top, left, lowest = 0.0, 0.0, 0.0
-    for number, step in enumerate(found):
-        if number == 3:  # weights, values and output stand under what they come from
+    for number, step in enumerate(grids):
+        if number == 3:  # weights, values and output start a second row
             top, left = lowest + GAP + 22, 0.0
         part = _grid(step)
-        across = -part.room[0]
-        paper.put(part, left + across, top)
-        left += across + part.room[2] + GAP
-        lowest = max(lowest, top + part.room[3])
-    left_out = _left_out(arrays, made)
-    paper.foot(left_out)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = "query, keys, scores, weights, values and output of one attention, as grids of numbers"
-    printed = [line for step in found for line in _printed(step)]
-    return Picture([paper], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
+        across = -part.bounds[0]
+        canvas.put(part, left + across, top)
+        left += across + part.bounds[2] + GAP
+        lowest = max(lowest, top + part.bounds[3])
+    left_out = _left_out(arrays, computed)
+    canvas.foot(left_out)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = (
+        "query, keys, scores, weights, values and output of one attention call, as grids of numbers"
+    )
+    printed = [line for step in grids for line in _printed(step)]
+    return Picture([canvas], Group(*printed, *([Text(left_out, "dim")] if left_out else [])))
 
 
 def _steps(
@@ -113,7 +125,7 @@ def _steps(
     weights = _softmax(scores)
     output = weights @ arrays["value"]
     queries, keys = len(rows), len(columns)
-    found = [
+    grids = [
         Step("query", f"T={queries}, D={arrays['query'].shape[1]}", arrays["query"], rows, ()),
         Step("keys", f"S={keys}, D={arrays['key'].shape[1]}", arrays["key"], columns, ()),
         Step("scores", formula, scores, rows, columns),
@@ -127,40 +139,41 @@ def _steps(
             rows=step.rows[:ROWS],
             columns=step.columns[:ROWS],
         )
-        for step in found
+        for step in grids
     ]
 
 
-def _matrix(name: str, given: Any) -> NDArray[numpy.float64]:
+def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:
     try:
-        array = numpy.asarray(given.detach().cpu().double() if hasattr(given, "detach") else given, float)
+        array = numpy.asarray(data.detach().cpu().double() if hasattr(data, "detach") else data, float)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(message("steps()", f"{name} is no array of numbers: {error}")) from None
+        raise ArgumentError(message("steps()", f"{name} is not an array of numbers: {error}")) from None
     if array.ndim != 2 or not array.size:
         letters = {"query": "(T, D)", "key": "(S, D)", "value": "(S, E)", "scores": "(T, S)"}[name]
-        hint = "one head of one sentence: query[sentence, head]"
+        hint = "select one head of one sentence: query[sentence, head]"
         raise ArgumentError(
-            message("steps()", f"{name} has the sizes {array.shape}", expected=letters, hint=hint)
+            message("steps()", f"{name} has shape {array.shape}", expected=letters, hint=hint)
         )
     return array
 
 
 def _scores(
-    query: NDArray[numpy.float64], key: NDArray[numpy.float64], score: str, given: Any
+    query: NDArray[numpy.float64], key: NDArray[numpy.float64], score: str, scores: Any
 ) -> NDArray[numpy.float64]:
-    sizes = (len(query), len(key))
-    if given is not None:
-        made = _matrix("scores", given)
-        if made.shape != sizes:
-            raise ArgumentError(
-                message("steps()", f"scores have the sizes {made.shape}", expected=f"{sizes}")
-            )
-        return made
+    """Return `scores`, or compute them with a score function without learned parameters."""
+    shape = (len(query), len(key))
+    if scores is not None:
+        array = _matrix("scores", scores)
+        if array.shape != shape:
+            raise ArgumentError(message("steps()", f"scores have shape {array.shape}", expected=f"{shape}"))
+        return array
     if score not in FORMULAS:
-        raise UnknownName("score that needs nothing learned", score, FORMULAS)
+        raise UnknownName("score without learned parameters", score, FORMULAS)
     if query.shape[1] != key.shape[1]:
         problem = f"query has D={query.shape[1]} and key has D={key.shape[1]}"
-        raise ArgumentError(message("steps()", problem, hint="scores=... where they are compared otherwise"))
+        raise ArgumentError(
+            message("steps()", problem, hint="pass scores=... if another score function compares them")
+        )
     if score == "cosine":
         query, key = (
             each / numpy.maximum(numpy.linalg.norm(each, axis=1)[:, None], 1e-12) for each in (query, key)
@@ -184,33 +197,33 @@ def _names(
     if len(words) != size:
         name, letter = (("rows", "T"), ("columns", "S"))[axis]
         raise ArgumentError(
-            message("steps()", f"{name} are {len(words)} words", expected=f"{letter} = {size}")
+            message("steps()", f"{name} has {len(words)} words", expected=f"{letter} = {size}")
         )
     return tuple(label(word, 14) for word in words)
 
 
-def _grid(step: Step) -> Paper:
-    """One grid, its first cell at 0, 0; its name stands above the columns."""
-    paper, finite = Paper(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
+def _grid(step: Step) -> Canvas:
+    """Return a canvas with one grid, its first cell at (0, 0) and its name above the columns."""
+    canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
     width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
-    levels = finite / most * 0.85  # so that every number can be read
-    paper.cells(0, 0, levels, width, HEIGHT)
+    levels = finite / most * 0.85  # keep the cells light enough to read the numbers
+    canvas.cells(0, 0, levels, width, HEIGHT)
     for row, column in numpy.ndindex(*levels.shape):
-        said, level = _said(float(step.numbers[row, column])), float(levels[row, column])
+        text, level = _formatted(float(step.numbers[row, column])), float(levels[row, column])
         middle = (column + 0.5) * width - 0.5, (row + 0.5) * HEIGHT - 0.5
-        paper.words(*middle, said, 8, anchor="middle", ink=ink_on(level))
+        canvas.words(*middle, text, 8, anchor="middle", color=text_color_on(level))
     for row, word in enumerate(step.rows):
-        paper.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
+        canvas.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
     for column, word in enumerate(step.columns):
-        paper.words((column + 0.5) * width, -9, word, anchor="middle")
+        canvas.words((column + 0.5) * width, -9, word, anchor="middle")
     title = -24.0 if step.columns else -9.0
-    paper.words(0, title, step.name, 11)
-    paper.words(width_of(step.name, 11) + 6, title, step.about, 8, ink=QUIET)
-    return paper
+    canvas.words(0, title, step.name, 11)
+    canvas.words(width_of(step.name, 11) + 6, title, step.about, 8, color=QUIET)
+    return canvas
 
 
-def _said(number: float) -> str:
+def _formatted(number: float) -> str:
     if not numpy.isfinite(number):
         return "−∞" if number < 0 else "∞" if number > 0 else "?"
     shown = f"{number:.2f}" if abs(number) < 100 else f"{number:.3g}"
@@ -218,7 +231,7 @@ def _said(number: float) -> str:
 
 
 def _printed(step: Step) -> list[Text]:
-    """A step for the terminal."""
+    """Return the lines of a step for the terminal."""
     lines = [Text.assemble((step.name, "bold"), (f": {step.about}", "dim"))]
     side = max(map(cell_len, step.rows))
     width = max(7, *(cell_len(word) + 2 for word in (*step.columns, "")))
@@ -226,17 +239,17 @@ def _printed(step: Step) -> list[Text]:
         words = (" " * (width - cell_len(word)) + word for word in step.columns)
         lines.append(Text(" " * side + "".join(words), no_wrap=True, overflow="crop"))
     for word, numbers in zip(step.rows, step.numbers, strict=True):
-        shown = "".join(_said(number).rjust(width) for number in numbers)
+        shown = "".join(_formatted(number).rjust(width) for number in numbers)
         lines.append(Text(word + " " * (side - cell_len(word)) + shown, no_wrap=True, overflow="crop"))
     return lines
 
 
 def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:
-    """Of what only the first are drawn, in words."""
+    """Return a note on what is not drawn; an empty string if everything is."""
     sizes = (("queries", scores.shape[0], ROWS), ("keys", scores.shape[1], ROWS))
     wide = (
-        ("numbers of each key", arrays["key"].shape[1], COLUMNS),
-        ("numbers of each value", arrays["value"].shape[1], COLUMNS),
+        ("components of each key", arrays["key"].shape[1], COLUMNS),
+        ("components of each value", arrays["value"].shape[1], COLUMNS),
     )
     parts = [f"the first {most} of {size} {name}" for name, size, most in (*sizes, *wide) if size > most]
-    return f"drawn: {', '.join(parts)}; all are computed with" if parts else ""
+    return f"drawn: {', '.join(parts)}; the computation uses all" if parts else ""

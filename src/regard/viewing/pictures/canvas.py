@@ -1,6 +1,7 @@
-"""Canvas: marks in points, laid out by the views; svg_writer.py and matplotlib_writer.py write files of it.
+"""Canvas: a list of marks (boxes, text, curves, images) that svg_writer.py and matplotlib_writer.py draw.
 
-x goes right and y goes down, from anywhere: a finished paper is as large as what is on it.
+Coordinates are in points; x points right and y points down, and both may be negative. The size of a canvas is
+that of the bounding box of its marks.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from numpy.typing import NDArray
 
 from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, width_of
 
-__all__ = ["Box", "Curve", "Mark", "Paper", "Raster", "Words", "together"]
+__all__ = ["Box", "Curve", "Mark", "Canvas", "Raster", "Words", "same_size"]
 
 SIZE = 10.0
-"""Of words, in points."""
+"""Default font size in points."""
 
 NARROWEST = 300.0
-"""Titles and notes are given so much room at least, in points, however narrow what is drawn is."""
+"""Minimum line width of titles and notes in points; narrow pictures are extended to it."""
 
 MANY = 4000
-"""More cells than these are one image rather than so many boxes."""
+"""A grid of more cells than this is drawn as one image instead of boxes."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle; round: the radius of its corners; edge: the colour of its border, or nothing."""
+    """A rectangle. edge: the colour of its border, "" for none. round: the radius of its corners."""
 
     x: float
     y: float
@@ -38,7 +39,7 @@ class Box:
     round: float = 0.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         return self.x, self.y, self.x + self.width, self.y + self.height
 
     def moved(self, x: float, y: float) -> Box:
@@ -47,18 +48,18 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text: x is its start, middle or end (anchor), y its middle; turned left by angle degrees."""
+    """A line of text. x: its start, middle or end (see anchor). y: its middle. angle: counter-clockwise."""
 
     x: float
     y: float
     text: str
     size: float = SIZE
-    ink: str = DARK
+    color: str = DARK
     anchor: str = "start"
     angle: float = 0.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         width = width_of(self.text, self.size)
         left = {"start": 0.0, "middle": -width / 2, "end": -width}[self.anchor]
         turn, half = math.radians(-self.angle), self.size * 0.62
@@ -73,15 +74,15 @@ class Words:
 
 @dataclass(frozen=True)
 class Curve:
-    """A cubic curve through four points, its ends the first and the last; a straight line where they are."""
+    """A cubic Bézier curve: start, two control points, end."""
 
     points: tuple[tuple[float, float], ...]
-    ink: str = DARK
+    color: str = DARK
     width: float = 1.0
     opacity: float = 1.0
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         xs, ys = zip(*self.points, strict=True)
         return min(xs), min(ys), max(xs), max(ys)
 
@@ -91,7 +92,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Raster:
-    """An image: pixels (h, w, 3) of uint8, stretched over a rectangle, smoothly or pixel by pixel."""
+    """An image, pixels (h, w, 3) of uint8, scaled to a rectangle. smooth: interpolate between pixels."""
 
     x: float
     y: float
@@ -101,7 +102,7 @@ class Raster:
     smooth: bool = False
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
+    def bounds(self) -> tuple[float, float, float, float]:
         return self.x, self.y, self.x + self.width, self.y + self.height
 
     def moved(self, x: float, y: float) -> Raster:
@@ -112,12 +113,12 @@ Mark = Box | Words | Curve | Raster
 
 
 @dataclass
-class Paper:
-    """Marks in the order they are drawn, and what is told to a reader who cannot see them.
+class Canvas:
+    """Marks in drawing order, with a title and a description for screen readers.
 
-    >>> paper = Paper("A word")
-    >>> paper.words(0, 0, "cat")
-    >>> paper.size
+    >>> canvas = Canvas("A word")
+    >>> canvas.words(0, 0, "cat")
+    >>> canvas.size
     (41.0, 38.0)
     """
 
@@ -142,7 +143,7 @@ class Paper:
     def cells(
         self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
     ) -> None:
-        """A grid of cells in the shades of levels (T, S) from 0 to 1; one image where they are many."""
+        """Add a grid of cells shaded by levels (T, S) from 0 to 1; a large grid is one image."""
         rows, columns = levels.shape
         if rows * columns > MANY:
             self.raster(x, y, columns * width, rows * height, shades(levels))
@@ -164,63 +165,63 @@ class Paper:
         self.marks.append(Raster(x, y, width, height, pixels, smooth))
 
     def head(self, title: str, *lines: str) -> None:
-        """A title over what is drawn so far, and quiet lines under it, broken where the drawing ends."""
-        left, top, right, _ = self.room
+        """Add a title and grey lines above the marks so far, wrapped to their width."""
+        left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
-        for line in reversed([part for each in lines for part in broken(each, 8.5, width)]):
-            self.words(left, top - 9, line, 8.5, ink=QUIET)
+        for line in reversed([part for each in lines for part in wrapped(each, 8.5, width)]):
+            self.words(left, top - 9, line, 8.5, color=QUIET)
             top -= 13
-        for line in reversed(broken(title, 12, width)):
+        for line in reversed(wrapped(title, 12, width)):
             self.words(left, top - 11, line, 12)
             top -= 16
 
     def foot(self, *lines: str) -> None:
-        """Quiet lines under what is drawn so far, broken where it ends."""
-        left, _, right, bottom = self.room
-        parts = [part for each in lines for part in broken(each, 8, max(right - left, NARROWEST))]
+        """Add grey lines below the marks so far, wrapped to their width."""
+        left, _, right, bottom = self.bounds
+        parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
         for number, line in enumerate(parts):
-            self.words(left, bottom + 11 + 12 * number, line, 8, ink=QUIET)
+            self.words(left, bottom + 11 + 12 * number, line, 8, color=QUIET)
 
     def scale(self, x: float, y: float, most: float, least: float = 0.0) -> None:
-        """What the shades mean: a bar from the least to the most."""
-        self.words(x, y, f"{least:.3g}", 8, ink=QUIET)
+        """Add a colour scale from `least` to `most`."""
+        self.words(x, y, f"{least:.3g}", 8, color=QUIET)
         start = x + width_of(f"{least:.3g}", 8) + 4
         for step in range(24):
             level = step / 23 if least == 0 else 2 * step / 23 - 1
             self.box(start + 3 * step, y - 4, 3, 8, shade(level))
-        self.words(start + 76, y, f"{most:.3g}", 8, ink=QUIET)
+        self.words(start + 76, y, f"{most:.3g}", 8, color=QUIET)
 
-    def put(self, other: Paper, x: float, y: float) -> None:
-        """All marks of another paper, with its origin here."""
+    def put(self, other: Canvas, x: float, y: float) -> None:
+        """Add the marks of another canvas, with its origin at (x, y)."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
 
     @property
-    def room(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom of what is drawn."""
-        rooms = [mark.room for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
-        lefts, tops, rights, bottoms = zip(*rooms, strict=True)
+    def bounds(self) -> tuple[float, float, float, float]:
+        """The bounding box of the marks: left, top, right, bottom."""
+        boxes = [mark.bounds for mark in self.marks] or [(0.0, 0.0, 0.0, 0.0)]
+        lefts, tops, rights, bottoms = zip(*boxes, strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height with the margin, in points."""
-        left, top, right, bottom = self.room
+        """Width and height in points, including the margin."""
+        left, top, right, bottom = self.bounds
         width, height = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
         return width + 2 * self.margin, height + 2 * self.margin
 
     @property
     def placed(self) -> list[Mark]:
-        """The marks, moved so that the margin begins at 0, 0."""
-        left, top, _, _ = self.room
+        """The marks, moved so that the top left corner of the margin is at (0, 0)."""
+        left, top, _, _ = self.bounds
         return [
             mark.moved(self.margin - math.floor(left), self.margin - math.floor(top)) for mark in self.marks
         ]
 
 
-def broken(text: str, size: float, width: float) -> list[str]:
-    """A text in lines of this width in points, broken between words, and inside one that is wider.
+def wrapped(text: str, size: float, width: float) -> list[str]:
+    """Wrap text to lines of at most `width` points, between words, or inside a word that is wider.
 
-    >>> broken("a cat sleeps", 10, 50)
+    >>> wrapped("a cat sleeps", 10, 50)
     ['a cat', 'sleeps']
     """
     lines, line = [], ""
@@ -238,10 +239,10 @@ def broken(text: str, size: float, width: float) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def together(papers: list[Paper]) -> list[Paper]:
-    """Papers with room for what is on any of them, so that they can follow each other in one place."""
-    rooms = [paper.room for paper in papers]
-    left, top = min(room[0] for room in rooms), min(room[1] for room in rooms)
-    right, bottom = max(room[2] for room in rooms), max(room[3] for room in rooms)
-    ground = Box(left, top, right - left, bottom - top, WHITE)
-    return [replace(paper, marks=[ground, *paper.marks]) for paper in papers]
+def same_size(frames: list[Canvas]) -> list[Canvas]:
+    """Return the canvases of an animation with a white background of the same size, large enough for each."""
+    boxes = [canvas.bounds for canvas in frames]
+    left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)
+    right, bottom = max(box[2] for box in boxes), max(box[3] for box in boxes)
+    background = Box(left, top, right - left, bottom - top, WHITE)
+    return [replace(canvas, marks=[background, *canvas.marks]) for canvas in frames]

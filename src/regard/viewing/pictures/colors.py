@@ -1,7 +1,7 @@
-"""Ink: the colours of pictures, and how much room text takes before any font is opened.
+"""The colours of pictures, and an estimate of text width that needs no font.
 
-Depth is told by lightness alone, so that a picture reads the same in grey, in print and for every eye; hue
-only helps. Numbers below 0 turn to a second hue, and wherever they are drawn their minus is printed.
+Lightness alone encodes the value, so that pictures work in greyscale, in print and for colour-blind readers.
+Negative numbers have a second hue, and their minus sign is always printed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from regard.viewing.terminal_colors import clean, cropped
 
-__all__ = ["DARK", "FAINT", "LINK", "QUIET", "WHITE", "label", "ink_on", "shade", "shades", "width_of"]
+__all__ = ["DARK", "FAINT", "LINK", "QUIET", "WHITE", "label", "text_color_on", "shade", "shades", "width_of"]
 
 WHITE, DARK, QUIET, FAINT = "#ffffff", "#1b2030", "#69707f", "#dfe2e8"
 LINK = "#1f6287"
-"""Of lines between words."""
+"""The colour of lines between words."""
 
-_DEEPER = numpy.array(
+_POSITIVE = numpy.array(
     [(245, 246, 248), (205, 228, 217), (116, 187, 178), (40, 122, 146), (30, 61, 102), (14, 18, 34)], float
 )
-_BELOW = numpy.array([(245, 246, 248), (250, 219, 190), (238, 160, 96), (193, 96, 35), (122, 50, 12)], float)
+_NEGATIVE = numpy.array(
+    [(245, 246, 248), (250, 219, 190), (238, 160, 96), (193, 96, 35), (122, 50, 12)], float
+)
 
 _WIDTHS = {
     **dict.fromkeys(" !'(),-./:;I[]\\ijl|ftrJ", 0.36),
@@ -30,13 +32,13 @@ _WIDTHS = {
     **dict.fromkeys("ABCDGHKNOPQRSTUVXYZ", 0.73),
 }
 _NARROW, _WIDE = 0.63, 1.0
-"""The widths of DejaVu Sans, which comes with matplotlib and is wider than most; for an em of 1."""
+"""Character widths in em of DejaVu Sans, which comes with matplotlib and is wider than most fonts."""
 
 _MARKS = ("Mn", "Me", "Cf")
 
 
 def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
-    """The colours, (..., 3), of levels from 0 to 1; from 0 to -1, those of numbers below 0; NaN is grey.
+    """Return RGB colours (..., 3) of levels from -1 to 1; negative levels have a second hue, NaN is grey.
 
     >>> import numpy
     >>> shades(numpy.array([0.0, 1.0])).tolist()
@@ -44,25 +46,25 @@ def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
     """
     levels = numpy.asarray(levels, float)
     unknown = numpy.isnan(levels)
-    known = numpy.clip(numpy.where(unknown, 0.0, levels), -1.0, 1.0)
-    found = numpy.where(known[..., None] < 0, _mixed(_BELOW, -known), _mixed(_DEEPER, known))
-    found[unknown] = (190, 190, 190)
-    return found.round().astype(numpy.uint8)
+    clipped = numpy.clip(numpy.where(unknown, 0.0, levels), -1.0, 1.0)
+    colors = numpy.where(clipped[..., None] < 0, _mixed(_NEGATIVE, -clipped), _mixed(_POSITIVE, clipped))
+    colors[unknown] = (190, 190, 190)
+    return colors.round().astype(numpy.uint8)
 
 
 def shade(level: float) -> str:
-    """The colour of one level, as SVG and matplotlib write it."""
+    """Return the colour of one level in hexadecimal, such as "#f5f6f8"."""
     red, green, blue = shades(numpy.array(level)).tolist()
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def ink_on(level: float) -> str:
-    """The colour of what is written on a cell of this level."""
+def text_color_on(level: float) -> str:
+    """Return a text colour that is readable on a cell of this level."""
     return WHITE if abs(level) > 0.52 else DARK
 
 
 def width_of(text: str, size: float) -> float:
-    """About how wide a text is, in points; rather more than less.
+    """Estimate the width of a text in points; rather too large than too small.
 
     >>> width_of("고양이", 10), width_of("i", 10)
     (30.0, 3.6)
@@ -71,7 +73,7 @@ def width_of(text: str, size: float) -> float:
 
 
 def label(word: object, longest: int = 28) -> str:
-    """A word as it is drawn: what would be obeyed is spelled out, and no word is longer than this many cells.
+    """Return a word ready to draw: control characters escaped, truncated to `longest` terminal cells.
 
     >>> label("a" * 40), label("line\\nbreak")
     ('aaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'line\\\\nbreak')

@@ -1,7 +1,7 @@
-"""Fonts: for each text, an installed one that has all its characters; what none has is replaced, and told.
+"""Find an installed font for each text; characters that no font has are replaced, and reported.
 
-Matplotlib keeps a list of fonts that it may have made long ago, so the fonts themselves are looked for, and
-asked which characters they draw.
+Matplotlib's cached list of fonts may be out of date, so this module searches the font files itself and reads
+which characters each one has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.errors import ArgumentError, install_command, message
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
-"""What stands for a character that cannot be drawn: the first of these that can be."""
+"""Replacement for a character that no font has: the first of these that the font has."""
 
 FIRST = (
     "notosanscjk",
@@ -28,7 +28,7 @@ FIRST = (
     "nanumgothic",
     "nanumbarun",
 )
-"""Fonts of the East that are taken before others, by the beginnings of their names."""
+"""Preferred East Asian fonts, by the start of their file names."""
 
 THEN = (
     "applesdgothicneo",
@@ -42,12 +42,16 @@ THEN = (
     "wqy",
     "ipa",
 )
+"""East Asian fonts of macOS, Windows and Linux, preferred next."""
+
 LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mono", "coding", "serif")
+"""Styles that are tried last."""
+
 NEVER = ("emoji", "lastresort")
-"""Fonts whose letters are coloured images, or boxes."""
+"""Fonts that are never used: their glyphs are coloured images, or boxes."""
 
 MOST = 300
-"""Fonts that are asked for a character before it is given up."""
+"""Maximum number of fonts that are searched for a character."""
 
 PACKAGES = {
     "HANGUL": ("Korean", "fonts-noto-cjk (or fonts-nanum)"),
@@ -55,21 +59,21 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""By the first word of a character's name: what it is, and the package that has it on Debian and Ubuntu."""
+"""By the first word of a character's Unicode name: the script, and its font package on Debian and Ubuntu."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
-"""Joiners and selectors: a font without them loses nothing that is seen."""
+"""Joiners and variation selectors: invisible, so that a font may lack them."""
 
 
 class Run(NamedTuple):
-    """A part of a text that one font draws: its file, and the part."""
+    """A part of a text that is drawn with one font: the font file, and the text."""
 
     font: str
     text: str
 
 
 class Written(NamedTuple):
-    """A text as it can be drawn: in runs of one font each, with what is missing replaced, and that."""
+    """A text split into runs of one font each; missing: the characters that were replaced."""
 
     runs: tuple[Run, ...]
     missing: str
@@ -80,16 +84,16 @@ class Written(NamedTuple):
 
 
 def needs(name: str) -> ArgumentError:
-    """What is said where matplotlib or Pillow is missing."""
-    hint = f"{install_command('view')}; SVG needs neither"
+    """Return the error for a missing package, matplotlib or Pillow."""
+    hint = f"{install_command('view')}; .svg files need no package"
     return ArgumentError(
-        message("save()", f"PNG, PDF and GIF are drawn by {name}, not installed here", hint=hint)
+        message("save()", f"PNG, PDF and GIF files need {name}, which is not installed", hint=hint)
     )
 
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """How a text is drawn on this machine: by one font where one has all of it.
+    """Split a text into runs by font; a single run if one font has all of its characters.
 
     >>> written("cat").missing
     ''
@@ -103,25 +107,25 @@ def written(text: str) -> Written:
     for character in text:
         font = runs[-1].font if runs else _own()
         if not _may_lack(character) and character not in _characters(font):
-            font, found = next(
+            font, available = next(
                 ((each, True) for each in _candidates() if character in _characters(each)), (font, False)
             )
-            if not found:
+            if not available:
                 missing.add(character)
                 character = next((each for each in REPLACED if each in _characters(font)), "?")
         if runs and runs[-1].font == font:
             runs[-1] = Run(font, runs[-1].text + character)
         else:
             runs.append(Run(font, character))
-    kept = tuple(Run(run.font, _without_silent(run.text, run.font)) for run in runs)
-    return Written(kept, "".join(sorted(missing)))
+    cleaned = tuple(Run(run.font, _without_silent(run.text, run.font)) for run in runs)
+    return Written(cleaned, "".join(sorted(missing)))
 
 
 def hint_for(missing: Iterable[str]) -> str:
-    """What to say about characters that no font here has; nothing where there are none.
+    """Return a hint on characters that no installed font has; an empty string if there are none.
 
     >>> hint_for("고")
-    'no font here draws Korean (1 character shown as ▯): install fonts-noto-cjk (or fonts-nanum)'
+    'no installed font has Korean (1 character shown as ▯): install fonts-noto-cjk (or fonts-nanum)'
     """
     characters = sorted(set(missing))
     if not characters:
@@ -131,14 +135,14 @@ def hint_for(missing: Iterable[str]) -> str:
     if kinds:
         names, packages = ({kind[place] for kind in kinds} for place in (0, 1))
         shortest = min(packages, key=len) if len(packages) > 1 else next(iter(packages))
-        return f"no font here draws {' and '.join(sorted(names))} ({count}): install {shortest}"
-    called = list(dict.fromkeys(map(_named, characters)))
-    listed = ", ".join(called[:3]) + (" and more" if len(called) > 3 else "")
-    return f"no font here draws {listed} ({count}); an SVG is drawn with the fonts of who looks at it"
+        return f"no installed font has {' and '.join(sorted(names))} ({count}): install {shortest}"
+    kinds_named = list(dict.fromkeys(map(_named, characters)))
+    listed = ", ".join(kinds_named[:3]) + (" and more" if len(kinds_named) > 3 else "")
+    return f"no installed font has {listed} ({count}); a .svg file uses the fonts of the viewer's machine"
 
 
 def _named(character: str) -> str:
-    """What to call a character: letters by their script, anything else by its number."""
+    """Return the script of a letter; of any other character, its code point and name."""
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
     return f"U+{ord(character):04X} {unicodedata.name(character, '').lower()}".rstrip()
@@ -153,13 +157,13 @@ def _may_lack(character: str) -> bool:
 
 
 def _without_silent(text: str, font: str) -> str:
-    """The text without the joiners that a font does not know: it would draw boxes for them."""
+    """Remove the joiners that a font lacks, which would be drawn as boxes."""
     return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
 
 @lru_cache(maxsize=MOST)
 def _characters(font: str) -> frozenset[str]:
-    """The characters that a font draws; of a file that is no font, none."""
+    """Return the characters of a font; an empty set if the file is not a scalable font."""
     from matplotlib.font_manager import get_font
 
     try:
@@ -170,7 +174,7 @@ def _characters(font: str) -> frozenset[str]:
 
 
 def _candidates() -> Iterator[str]:
-    """The font that comes with matplotlib, then those of the machine, the most fitting first."""
+    """Yield the font that comes with matplotlib, then the installed fonts, best first."""
     yield _own()
     yield from installed()
 
@@ -186,7 +190,7 @@ def _own() -> str:
 
 @cache
 def installed() -> tuple[str, ...]:
-    """The files of the fonts of this machine, in the order in which they are tried."""
+    """Return the files of the installed fonts, in the order in which they are tried."""
     from matplotlib.font_manager import findSystemFonts
 
     def rank(path: str) -> tuple[int, int, str]:
@@ -196,5 +200,5 @@ def installed() -> tuple[str, ...]:
         )
         return sum(word in name for word in LAST), place, path
 
-    found = (path for path in findSystemFonts() if not any(word in path.lower() for word in NEVER))
-    return tuple(sorted(found, key=rank)[:MOST])
+    paths = (path for path in findSystemFonts() if not any(word in path.lower() for word in NEVER))
+    return tuple(sorted(paths, key=rank)[:MOST])

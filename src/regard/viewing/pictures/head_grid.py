@@ -1,4 +1,4 @@
-"""Layers and heads as thumbnails: a row for each site, a small matrix for each of its heads."""
+"""Draw layers and heads as thumbnails: a row for each site, a small matrix for each head."""
 
 from __future__ import annotations
 
@@ -14,90 +14,97 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.seen import Site
-from regard.viewing.terminal import Drawing
+from regard.viewing.terminal import Drawing, legend_line
 from regard.viewing.terminal_colors import Shades, ramp
 
 __all__ = ["heads", "pooled_down"]
 
 SIDE, GAP = 66.0, 8.0
-"""Of a thumbnail and between them, in points."""
+"""Size of a thumbnail, and distance between thumbnails, in points."""
 
 FINE = 96
-"""The most cells along a thumbnail: what is larger is drawn by the largest weights of its blocks."""
+"""Maximum number of cells along a thumbnail; larger matrices are max-pooled."""
 
 CELLS = 3000
-"""More cells than these, all together, are drawn as images."""
+"""Above this total number of cells, thumbnails are drawn as images instead of boxes."""
 
 
 def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
-    """Draw every head of every site as a small matrix, all in the same shades.
+    """Draw every head of every site as a small matrix, all with the same colour scale.
 
     >>> from regard.viewing import Site, heads
     >>> print(heads([Site("decoder.cross", [[[0.9, 0.1], [0.0, 1.0]]], ["a", "cat"], ["나는", "고양이"])]))
     decoder.cross
     ██
       ██
+    0  ░▒▓█ 1
     """
     if not sites:
         raise ArgumentError(message("heads()", "there are no sites to draw"))
     most = max((float(site.weights.max(initial=0.0)) for site in sites), default=0.0) or 1.0
     small = [[pooled_down(weights, FINE, FINE) / most for weights in site.weights] for site in sites]
-    paper = Paper(label(title, 90) or "Layers and heads")
+    canvas = Canvas(label(title, 90) or "Layers and heads")
     many = sum(levels.size for each in small for levels in each) > CELLS
     widest = max(len(each) for each in small)
     across = GAP + max(SIDE * site.weights.shape[2] / max(*site.weights.shape[1:], 1) for site in sites)
     top = 0.0
     for site, thumbnails in zip(sites, small, strict=True):
-        # The longer side fills the thumbnail, so that the shape of the matrix is seen.
+        # The longer side fills the thumbnail, so that it has the aspect ratio of the matrix.
         rows, columns = site.weights.shape[1:]
         width, height = (SIDE * size / max(rows, columns, 1) for size in (columns, rows))
-        paper.words(-10, top + height / 2, label(site.name), 9, anchor="end")
+        canvas.words(-10, top + height / 2, label(site.name), 9, anchor="end")
         for number, levels in enumerate(thumbnails):
-            _thumbnail(paper, number * across, top, width, height, levels, many)
+            _thumbnail(canvas, number * across, top, width, height, levels, many)
         top += height + GAP
     for number in range(widest if widest > 1 else 0):
-        paper.words(number * across + (across - GAP) / 2, -9, f"{number}", 8, anchor="middle", ink=QUIET)
+        canvas.words(number * across + (across - GAP) / 2, -9, f"{number}", 8, anchor="middle", color=QUIET)
     if widest > 1:
-        paper.words(-10, -9, "head", 8, anchor="end", ink=QUIET)
-    paper.scale(0, top + 8, most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = f"{len(sites)} sites, up to {widest} heads; a darker cell is a larger weight"
-    return Picture([paper], _terminal(sites, most, label(title, 90)))
+        canvas.words(-10, -9, "head", 8, anchor="end", color=QUIET)
+    canvas.scale(0, top + 8, most)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = f"{len(sites)} sites, up to {widest} heads; a darker cell is a larger weight"
+    return Picture([canvas], _terminal(sites, most, label(title, 90)))
 
 
 def pooled_down(weights: NDArray[numpy.floating], rows: int, columns: int) -> NDArray[numpy.float64]:
-    """The largest weights of blocks, no more of them than rows and columns say.
+    """Max-pool weights (T, S) to at most `rows` x `columns` blocks.
 
     >>> import numpy
     >>> pooled_down(numpy.eye(4), 2, 2).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    found = numpy.asarray(weights, numpy.float64)
+    blocks = numpy.asarray(weights, numpy.float64)
     for axis, most in ((0, rows), (1, columns)):
-        size = found.shape[axis]
+        size = blocks.shape[axis]
         if size > most:
             starts = numpy.arange(most) * size // most
-            found = numpy.maximum.reduceat(found, starts, axis=axis)
-    return found
+            blocks = numpy.maximum.reduceat(blocks, starts, axis=axis)
+    return blocks
 
 
 def _thumbnail(
-    paper: Paper, x: float, y: float, width: float, height: float, levels: NDArray[numpy.float64], image: bool
+    canvas: Canvas,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    levels: NDArray[numpy.float64],
+    image: bool,
 ) -> None:
     if image:
-        paper.raster(x, y, width, height, shades(levels))
+        canvas.raster(x, y, width, height, shades(levels))
     elif levels.size:
         rows, columns = levels.shape
-        paper.cells(x, y, levels, width / columns, height / rows, gap=0.5)
+        canvas.cells(x, y, levels, width / columns, height / rows, gap=0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails(Drawing):
-    """The heads of one site side by side, a cell or two of the terminal for each weight."""
+    """The heads of one site side by side in the terminal, one or two cells wide for each weight."""
 
     name: str
     heads: tuple[NDArray[numpy.float64], ...]
@@ -111,9 +118,9 @@ class Thumbnails(Drawing):
         yield Text(self.name, "bold")
         rows, columns = self.heads[0].shape
         each = _across(columns)
-        room = max((width + 2) // (columns * each + 2), 1)
-        for first in range(0, len(self.heads), room):
-            some = self.heads[first : first + room]
+        per_line = max((width + 2) // (columns * each + 2), 1)
+        for first in range(0, len(self.heads), per_line):
+            some = self.heads[first : first + per_line]
             if len(self.heads) > 1:
                 names = (f"{first + place}".ljust(columns * each + 2) for place in range(len(some)))
                 yield Text("".join(names).rstrip(), "dim")
@@ -126,8 +133,18 @@ class Thumbnails(Drawing):
                 yield line
 
 
+@dataclass(frozen=True, eq=False)
+class Scale(Drawing):
+    """The colour scale from 0 to the largest weight."""
+
+    most: float
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        yield legend_line(shades, 0, self.most)
+
+
 def _across(columns: int) -> int:
-    """How many cells of the terminal a weight is wide."""
+    """Return the width of a weight in terminal cells."""
     return 2 if columns * 2 <= 16 else 1
 
 
@@ -144,6 +161,6 @@ def _terminal(sites: Sequence[Site], most: float, title: str) -> RenderableType:
         drawn.append(Thumbnails(label(site.name), small))
         size, cells = site.weights.shape[1:], small[0].shape if small else (0, 0)
         if small and size != cells:
-            told = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
-            drawn.append(Text(f"{told}, each the largest of its block", "dim"))
-    return Group(*drawn)
+            note = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
+            drawn.append(Text(f"{note}, each the largest of its block", "dim"))
+    return Group(*drawn, Scale(most))

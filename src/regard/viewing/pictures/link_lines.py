@@ -1,4 +1,4 @@
-"""Two columns of words joined by lines: a line is as thick and as dark as its weight."""
+"""lines(): two columns of words joined by lines whose width shows the weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import LINK, label
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import Drawing
@@ -22,19 +22,22 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["lines"]
 
 STEP, ACROSS = 18.0, 130.0
-"""From word to word, and between the columns, in points."""
+"""Distance between words, and between the two columns, in points."""
 
 FAINTEST = 0.05
-"""Weights below this part of the largest have no line."""
+"""Weights below this fraction of the largest weight have no line."""
 
-TOLD = 4
-"""How many words the terminal tells of each row, at most."""
+KEYS_SHOWN = 4
+"""Maximum number of keys per query in the terminal."""
 
 
 def lines(
     weights: Any, rows: Sequence[object], columns: Sequence[object], title: str = "", about: str = ""
 ) -> Picture:
-    """Draw keys on the left and queries on the right, joined by lines as thick as their weights, (T, S).
+    """Draw keys on the left and queries on the right, joined by lines whose width shows the weight.
+
+    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
 
     >>> from regard.viewing import lines
     >>> print(lines([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
@@ -45,7 +48,7 @@ def lines(
     check_words("lines()", "rows", rows, array, axis=0)
     check_words("lines()", "columns", columns, array, axis=1)
     right, left = [label(word) for word in rows], [label(word) for word in columns]
-    paper = Paper(label(title, 90) or "Words joined by lines")
+    canvas = Canvas(label(title, 90) or "Words joined by lines")
     tallest = max(len(left), len(right))
     tops = [(tallest - len(side)) * STEP / 2 for side in (left, right)]
     order = numpy.argsort(array, axis=None, kind="stable")
@@ -54,21 +57,21 @@ def lines(
         if level >= FAINTEST:
             start, end = tops[0] + column * STEP, tops[1] + row * STEP
             points = ((0, start), (ACROSS * 0.4, start), (ACROSS * 0.6, end), (ACROSS, end))
-            paper.curve(
-                points, ink=LINK, width=0.5 + 3.2 * level, opacity=round(0.12 + 0.78 * float(level), 2)
+            canvas.curve(
+                points, color=LINK, width=0.5 + 3.2 * level, opacity=round(0.12 + 0.78 * float(level), 2)
             )
     for number, word in enumerate(left):
-        paper.words(-8, tops[0] + number * STEP, word, anchor="end")
+        canvas.words(-8, tops[0] + number * STEP, word, anchor="end")
     for number, word in enumerate(right):
-        paper.words(ACROSS + 8, tops[1] + number * STEP, word)
-    paper.about = f"{len(left)} keys on the left, {len(right)} queries on the right"
-    paper.head(label(title, 90), label(about, 110))
-    return Picture([paper], Joined(array, tuple(right), tuple(left), label(title, 90)))
+        canvas.words(ACROSS + 8, tops[1] + number * STEP, word)
+    canvas.about = f"{len(left)} keys on the left, {len(right)} queries on the right"
+    canvas.head(label(title, 90), label(about, 110))
+    return Picture([canvas], Joined(array, tuple(right), tuple(left), label(title, 90)))
 
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """Each query with the keys it looked at most, in words."""
+    """Each query with its keys of largest weight, for the terminal."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -81,8 +84,8 @@ class Joined(Drawing):
         side = max([0, *map(cell_len, self.rows)])
         for name, weights in zip(self.rows, self.weights, strict=True):
             line = Text(" " * (side - cell_len(name)) + name)
-            found = [key for key in numpy.argsort(-weights, kind="stable")[:TOLD] if weights[key] >= 0.05]
-            for number, key in enumerate(found):
+            keys = numpy.argsort(-weights, kind="stable")[:KEYS_SHOWN]
+            for number, key in enumerate(key for key in keys if weights[key] >= 0.05):
                 level = float(weights[key])
                 strong = "=" if shades.plain else "━"
                 mark = strong * (2 if level >= 0.5 else 1)

@@ -1,11 +1,11 @@
-"""Long sequences: a map of blocks, from what was pooled while it was read; no whole matrix is ever made."""
+"""long_map(): attention of a long sequence as a map of blocks, without the whole matrix."""
 
 from __future__ import annotations
 
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.viewing.pictures.canvas import Paper
+from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
@@ -14,23 +14,23 @@ from regard.viewing.pooled_attention import Pooled
 __all__ = ["long_map"]
 
 SIDE = 512.0
-"""Of the map, in points."""
+"""Size of the map in points."""
 
 TICKS = 8
-"""About how many places are named along a side."""
+"""Approximate number of position labels along each side."""
 
 
 def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None = None) -> Picture:
     """Draw the largest weight of each block of a long sequence, from `pooled` or `pooled_from_top`.
 
-    head: one head alone; the largest of all of them unless given.
+    seen: a Pooled. about: a line below the title. head: index of one head. Default: the maximum over heads.
 
     >>> import numpy
     >>> from regard.viewing import long_map
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
     >>> picture = long_map(pooled("self", numpy.eye(1000), words, words))
-    >>> len(picture.svg()) < 20_000  # of a million weights
+    >>> len(picture.svg()) < 20_000  # for a million weights
     True
     """
     if head is not None and not 0 <= head < seen.heads:
@@ -41,25 +41,27 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
     rows, columns = len(seen.rows), len(seen.columns)
     longest = max(rows, columns)
     width, height = SIDE * columns / longest, SIDE * rows / longest
-    paper = Paper(label(title or seen.name, 90))
-    paper.box(-1, -1, width + 2, height + 2, "#ffffff", edge="#dfe2e8")
-    paper.raster(0, 0, width, height, shades(maxima / most))
+    canvas = Canvas(label(title or seen.name, 90))
+    canvas.box(-1, -1, width + 2, height + 2, "#ffffff", edge="#dfe2e8")
+    canvas.raster(0, 0, width, height, shades(maxima / most))
     for count, across in ((columns, True), (rows, False)):
         for place in _ticks(count):
             at = SIDE * (place + 0.5) / longest
             if across:
-                paper.words(at, -9, f"{place:,}", 8, anchor="middle", ink=QUIET)
+                canvas.words(at, -9, f"{place:,}", 8, anchor="middle", color=QUIET)
             else:
-                paper.words(-7, at, f"{place:,}", 8, anchor="end", ink=QUIET)
-    paper.scale(0, height + 14, most)
+                canvas.words(-7, at, f"{place:,}", 8, anchor="end", color=QUIET)
+    canvas.scale(0, height + 14, most)
     block = f"{_side(rows, maxima.shape[0])} by {_side(columns, maxima.shape[1])}"
-    said = f"{rows:,} by {columns:,} tokens; each cell the largest weight of {block}"
-    said += "" if seen.whole else ", from the largest of each row"
+    description = f"{rows:,} by {columns:,} tokens; each cell the largest weight of {block}"
+    description += "" if seen.whole else ", from the largest of each row"
     which = f"head {head}" if head is not None else f"{seen.heads} heads" if seen.heads > 1 else ""
-    paper.head(label(title or seen.name, 90), label(about, 110), " · ".join(filter(None, (said, which))))
-    paper.about = said
+    canvas.head(
+        label(title or seen.name, 90), label(about, 110), " · ".join(filter(None, (description, which)))
+    )
+    canvas.about = description
     small = (pooled_down(maxima, 24, 64) / most,)
-    return Picture([paper], Thumbnails(label(title or seen.name, 60), small))
+    return Picture([canvas], Thumbnails(label(title or seen.name, 60), small))
 
 
 def _side(count: int, blocks: int) -> int:
@@ -67,7 +69,7 @@ def _side(count: int, blocks: int) -> int:
 
 
 def _ticks(count: int) -> list[int]:
-    """Places that are round numbers, from 0 to before the end."""
+    """Return the positions of the labels: multiples of a round number, from 0."""
     rough = max(count / TICKS, 1)
     power = 10.0 ** numpy.floor(numpy.log10(rough))
     step = int(next(power * each for each in (1, 2, 5, 10) if power * each >= rough))

@@ -1,7 +1,7 @@
-"""A paper as PNG, PDF and GIF, drawn by matplotlib with a figure of its own: no pyplot, no settings.
+"""Write a canvas as PNG, PDF or GIF with matplotlib, without pyplot.
 
-Nothing global is read or changed, so that pictures can be drawn from several threads, beside whatever else
-uses matplotlib; files hold no date and no version, so that the same picture is the same bytes.
+No global state of matplotlib is read or changed, so that pictures can be drawn in several threads and beside
+other uses of matplotlib. Files contain no date and no version: the same picture gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,96 +14,96 @@ from typing import Any
 
 import numpy
 
-from regard.viewing.pictures.canvas import Box, Curve, Mark, Paper, Raster, Words
+from regard.viewing.pictures.canvas import Box, Canvas, Curve, Mark, Raster, Words
 from regard.viewing.pictures.colors import QUIET, WHITE
 from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 
 __all__ = ["gif_of", "hints", "pdf_of", "png_of"]
 
 DPI = 216
-"""Three pixels to a point: cells fall on whole pixels."""
+"""Three pixels per point, so that the edges of cells fall on whole pixels."""
 
 PIXELS, EDGE = 40_000_000, 60_000
-"""The most pixels of a picture, and along a side of it; larger ones are drawn coarser."""
+"""Maximum number of pixels in total and along a side; larger pictures get a lower resolution."""
 
 MOVING = 1600
-"""The width of a GIF in pixels, at most."""
+"""Maximum width of a GIF in pixels."""
 
 ALIGNED: dict[str, Any] = {"start": "left", "middle": "center", "end": "right"}
 
 SMALL = 8.0
-"""The size of what is said under a picture."""
+"""Font size of the hint on missing characters below a picture."""
 
 
-def png_of(paper: Paper) -> bytes:
-    """The bytes of a PNG file."""
-    _, canvas = _drawn(paper, DPI)
+def png_of(canvas: Canvas) -> bytes:
+    """Return the bytes of a PNG file."""
+    _, agg = _drawn(canvas, DPI)
     file = io.BytesIO()
-    canvas.print_png(file, metadata={"Software": None, "Title": _latin(paper.title)})
+    agg.print_png(file, metadata={"Software": None, "Title": _latin(canvas.title)})
     return file.getvalue()
 
 
-def pdf_of(paper: Paper) -> bytes:
-    """The bytes of a PDF file of one page."""
-    figure, _ = _drawn(paper, 72)
+def pdf_of(canvas: Canvas) -> bytes:
+    """Return the bytes of a PDF file of one page."""
+    figure, _ = _drawn(canvas, 72)
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
     nothing = dict.fromkeys(("CreationDate", "Creator", "Producer"))
     file = io.BytesIO()
-    FigureCanvasPdf(figure).print_pdf(file, metadata={**nothing, "Title": paper.title})
+    FigureCanvasPdf(figure).print_pdf(file, metadata={**nothing, "Title": canvas.title})
     return file.getvalue()
 
 
-def gif_of(papers: Sequence[Paper], seconds: float) -> bytes:
-    """The bytes of a GIF file that shows papers one after the other, the last twice as long, for ever."""
+def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
+    """Return the bytes of a looping GIF; the last frame is shown twice as long as the others."""
     try:
         from PIL import Image
     except ImportError:
         raise needs("Pillow") from None
     images = []
-    for paper in papers:
-        _, canvas = _drawn(paper, min(DPI, 72 * MOVING / paper.size[0]))
-        canvas.draw()
-        images.append(Image.fromarray(numpy.asarray(canvas.buffer_rgba())[..., :3]))
-    # One palette, from the frame with most on it: colours that differ from frame to frame would flicker.
+    for canvas in frames:
+        _, agg = _drawn(canvas, min(DPI, 72 * MOVING / canvas.size[0]))
+        agg.draw()
+        images.append(Image.fromarray(numpy.asarray(agg.buffer_rgba())[..., :3]))
+    # All frames use the palette of the last, which has the most marks: palettes that differ would flicker.
     palette = images[-1].quantize(128, dither=Image.Dither.NONE)
-    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    shown = [round(1000 * seconds)] * (len(frames) - 1) + [round(2000 * seconds)]
+    first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images)
+    duration = [round(1000 * seconds)] * len(others) + [round(2000 * seconds)]
     file = io.BytesIO()
-    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=shown, loop=0, disposal=1)
+    first.save(file, "GIF", save_all=True, append_images=others, duration=duration, loop=0, disposal=1)
     return file.getvalue()
 
 
-def hints(papers: Sequence[Paper]) -> tuple[str, ...]:
-    """What cannot be drawn of papers with the fonts of this machine, in words; nothing where all can."""
-    texts = {mark.text for paper in papers for mark in paper.marks if isinstance(mark, Words)}
-    said = hint_for("".join(written(text).missing for text in texts))
-    return (said,) if said else ()
+def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
+    """Return hints on characters that no installed font has; an empty tuple if all can be drawn."""
+    texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
+    hint = hint_for("".join(written(text).missing for text in texts))
+    return (hint,) if hint else ()
 
 
-def _drawn(paper: Paper, dpi: float) -> tuple[Any, Any]:
-    """A figure with its canvas; under the picture, what could not be drawn."""
+def _drawn(canvas: Canvas, dpi: float) -> tuple[Any, Any]:
+    """Return a figure and its Agg canvas; hints on missing characters are added below the picture."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.transforms import Affine2D
     except ImportError:
         raise needs("matplotlib") from None
-    marks = paper.placed
-    width, height = paper.size
-    for said in hints([paper]):
-        marks = [*marks, Words(paper.margin, height, said, SMALL, QUIET)]
-        width, height = max(width, marks[-1].room[2] + paper.margin), height + 2 * SMALL
+    marks = canvas.placed
+    width, height = canvas.size
+    for hint in hints([canvas]):
+        marks = [*marks, Words(canvas.margin, height, hint, SMALL, QUIET)]
+        width, height = max(width, marks[-1].bounds[2] + canvas.margin), height + 2 * SMALL
     dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)), 72 * EDGE / max(width, height))
     figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=WHITE, edgecolor="none")
-    canvas = FigureCanvasAgg(figure)
+    agg = FigureCanvasAgg(figure)
     place = Affine2D().scale(1 / width, -1 / height).translate(0, 1) + figure.transFigure
     for order, artist in enumerate(_artists(marks, figure, width, height)):
         artist.set_zorder(order)
         if not artist.is_transform_set():
             artist.set_transform(place)
         figure.add_artist(artist)
-    return figure, canvas
+    return figure, agg
 
 
 def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) ->
     from matplotlib.transforms import Bbox, TransformedBbox
 
     for kind, some in groupby(marks, lambda m: isinstance(m, Box) and not (m.round or m.edge)):
-        if kind:  # plain boxes are drawn all at once
+        if kind:  # consecutive plain boxes are one collection
             boxes = [mark for mark in some if isinstance(mark, Box)]
             corners = [_corners(box) for box in boxes]
             fills = [box.fill for box in boxes]
@@ -122,9 +122,9 @@ def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) ->
             if isinstance(mark, Raster):
                 ends = (mark.x / width, 1 - (mark.y + mark.height) / height)
                 far = ((mark.x + mark.width) / width, 1 - mark.y / height)
-                room = TransformedBbox(Bbox([ends, far]), figure.transFigure)
-                way = "bilinear" if mark.smooth else "nearest"
-                image = BboxImage(room, origin="upper", interpolation=way, resample=True)
+                box = TransformedBbox(Bbox([ends, far]), figure.transFigure)
+                interpolation = "bilinear" if mark.smooth else "nearest"
+                image = BboxImage(box, origin="upper", interpolation=interpolation, resample=True)
                 image.set_data(mark.pixels)
                 image.set_transform(figure.transFigure)
                 yield image
@@ -146,7 +146,7 @@ def _shape(mark: Box | Curve) -> Any:
     return PathPatch(
         Path(mark.points, codes),
         fill=False,
-        edgecolor=mark.ink,
+        edgecolor=mark.color,
         linewidth=mark.width,
         alpha=mark.opacity,
         capstyle="round",
@@ -154,7 +154,7 @@ def _shape(mark: Box | Curve) -> Any:
 
 
 def _texts(mark: Words) -> Iterator[Any]:
-    """A line of text, one piece for each font that it needs: as a rule, one."""
+    """Yield a line of text as matplotlib texts, one for each font that it needs (usually one)."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.text import Text
 
@@ -167,7 +167,7 @@ def _texts(mark: Words) -> Iterator[Any]:
             mark.x + down * math.sin(turn) + along * math.cos(turn),
             mark.y + down * math.cos(turn) - along * math.sin(turn),
             run.text,
-            color=mark.ink,
+            color=mark.color,
             horizontalalignment=ALIGNED[mark.anchor] if len(runs) == 1 else "left",
             verticalalignment="baseline",
             rotation=mark.angle,
@@ -180,7 +180,7 @@ def _texts(mark: Words) -> Iterator[Any]:
 
 
 def _width(run: Run, size: float) -> float:
-    """How far a run of text reaches."""
+    """Return the width of a run in points."""
     from matplotlib.font_manager import get_font
 
     font = get_font(run.font)
@@ -190,10 +190,10 @@ def _width(run: Run, size: float) -> float:
 
 
 def _corners(box: Box) -> list[tuple[float, float]]:
-    left, top, right, bottom = box.room
+    left, top, right, bottom = box.bounds
     return [(left, top), (right, top), (right, bottom), (left, bottom)]
 
 
 def _latin(text: str) -> str:
-    """The letters that the header of a PNG file can hold."""
+    """Replace the characters that the header of a PNG file cannot hold."""
     return text.encode("latin-1", "replace").decode("latin-1")

@@ -1,4 +1,4 @@
-"""The alignment matrix: queries down the side, keys across, a shade for how much was read."""
+"""matrix(): the alignment matrix, a row for each query, a column for each key, a shade for each weight."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, QUIET, label, text_color_on, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
 __all__ = ["grid", "matrix"]
 
 LONG = 48
-"""More words than these make the cells smaller; words that do not fit beside them any more are left out."""
+"""With more words than this, cells are smaller; labels that do not fit are left out."""
 
 EDGE = 720.0
-"""The points that such a side is given."""
+"""Length in points of a side with more than LONG words."""
 
 LEVEL = 620.0
-"""Words stand level above their columns where all of them fit into these points, and else slanted."""
+"""Column labels are horizontal if they fit into this many points, else slanted."""
 
 
 def matrix(
@@ -36,10 +36,13 @@ def matrix(
     numbers: bool = False,
     most: float | None = None,
 ) -> Picture:
-    """Draw a matrix of weights, (T, S), the words of the queries beside it and those of the keys above.
+    """Draw a matrix of weights, with the queries as row labels and the keys as column labels.
 
-    about: a quiet line under the title. numbers: whether each cell says its weight. most: the weight that is
-    drawn darkest, the largest unless given.
+    weights: (T, S).
+    rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
+    numbers: write each weight in its cell.
+    most: the weight of the darkest shade. Default: the largest weight.
 
     >>> from regard.viewing import matrix
     >>> print(matrix([[0.9, 0.1], [0.0, 1.0]], ["I", "cat"], ["나는", "고양이"], most=1))
@@ -51,14 +54,14 @@ def matrix(
     array, darkest = checked_weights("matrix()", weights, "TS", most)
     check_words("matrix()", "rows", rows, array, axis=0)
     check_words("matrix()", "columns", columns, array, axis=1)
-    paper = grid(array, rows, columns, darkest, numbers)
-    paper.scale(0, paper.room[3] + 14, darkest)
-    paper.head(label(title, 90), label(about, 110))
-    paper.title = label(title, 90) or "An alignment matrix"
-    paper.about = (
+    canvas = grid(array, rows, columns, darkest, numbers)
+    canvas.scale(0, canvas.bounds[3] + 14, darkest)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.title = label(title, 90) or "Alignment matrix"
+    canvas.about = (
         f"{array.shape[0]} queries down, {array.shape[1]} keys across; darker cells are larger weights"
     )
-    return Picture([paper], draw(array, rows, columns, title or None, numbers=numbers, most=most))
+    return Picture([canvas], draw(array, rows, columns, title or None, numbers=numbers, most=most))
 
 
 def grid(
@@ -67,9 +70,9 @@ def grid(
     columns: Sequence[object],
     most: float,
     numbers: bool = False,
-) -> Paper:
-    """The cells of a matrix, the first at 0, 0, and their words."""
-    paper, levels = Paper(), weights / most
+) -> Canvas:
+    """Return a canvas with the cells of a matrix, the first at (0, 0), and their labels."""
+    canvas, levels = Canvas(), weights / most
     beside, above = [label(word) for word in rows], [label(word) for word in columns]
     widest = max((width_of(word, SIZE) for word in above), default=0.0)
     height, width = _cell(len(beside)), _cell(len(above))
@@ -79,42 +82,43 @@ def grid(
         level = least <= 64 and least * len(above) <= LEVEL
         width = least if level else 30 if numbers else width
     width = round(width) if width > 6 else width
-    paper.cells(0, 0, levels, width, height)
+    canvas.cells(0, 0, levels, width, height)
     if numbers:
         for row, column in numpy.ndindex(*weights.shape):
             if weights[row, column] >= 0.005:
                 centre = (column + 0.5) * width - 0.5, (row + 0.5) * height - 0.5
-                said = f"{weights[row, column]:.2f}".removeprefix("0")
-                paper.words(*centre, said, 8, anchor="middle", ink=ink_on(float(levels[row, column])))
-    _beside(paper, beside, height)
-    _above(paper, above, width, level)
-    return paper
+                number = f"{weights[row, column]:.2f}".removeprefix("0")
+                color = text_color_on(float(levels[row, column]))
+                canvas.words(*centre, number, 8, anchor="middle", color=color)
+    _beside(canvas, beside, height)
+    _above(canvas, above, width, level)
+    return canvas
 
 
-def _beside(paper: Paper, words: Sequence[str], height: float) -> None:
+def _beside(canvas: Canvas, words: Sequence[str], height: float) -> None:
     step = _step(height)
     size = min(SIZE, step * height - 1)
     for row in range(0, len(words), step):
-        ink = DARK if step == 1 else QUIET
-        paper.words(-6, (row + 0.5) * height - 0.5, words[row], size, anchor="end", ink=ink)
+        color = DARK if step == 1 else QUIET
+        canvas.words(-6, (row + 0.5) * height - 0.5, words[row], size, anchor="end", color=color)
 
 
-def _above(paper: Paper, words: Sequence[str], width: float, level: bool) -> None:
+def _above(canvas: Canvas, words: Sequence[str], width: float, level: bool) -> None:
     step = _step(width)
     size = min(SIZE, step * width - 1)
     for column in range(0, len(words), step):
-        middle, ink = (column + 0.5) * width - 0.5, DARK if step == 1 else QUIET
+        middle, color = (column + 0.5) * width - 0.5, DARK if step == 1 else QUIET
         if level:
-            paper.words(middle, -10, words[column], size, anchor="middle", ink=ink)
+            canvas.words(middle, -10, words[column], size, anchor="middle", color=color)
         else:
-            paper.words(middle, -6, words[column], size, angle=50, ink=ink)
+            canvas.words(middle, -6, words[column], size, angle=50, color=color)
 
 
 def _cell(count: int) -> float:
-    """How large a cell is where there are so many of them."""
+    """Return the size of a cell if there are `count` of them along a side."""
     return 18.0 if count <= LONG else max(float(int(EDGE / count)), EDGE / count)
 
 
 def _step(size: float) -> int:
-    """Every how many-th word is written beside cells of this size."""
+    """Return n if cells of this size have room for every n-th label only."""
     return 1 if size >= 9 else int(numpy.ceil(11 / size))

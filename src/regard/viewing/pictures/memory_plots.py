@@ -1,4 +1,4 @@
-"""Memories that are read more than once: hops over the sentences of a story, heads over a tape."""
+"""hops() and tape(): attention of Memory Networks and Neural Turing Machines over time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import QUIET, ink_on, label, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import QUIET, label, text_color_on, width_of
 from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
 __all__ = ["hops", "tape"]
 
-CELL, HIGH = 38.0, 19.0
+CELL, HEIGHT = 38.0, 19.0
+"""Width and height of a cell in points."""
+
 LONGEST = 60
-"""Of a sentence, in cells of a terminal."""
+"""Maximum width of a sentence in terminal cells; longer sentences are truncated."""
 
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
-"""The length of a tape's picture at most, and the sizes of its cells, in points."""
+"""Maximum length of the picture of a tape, and smallest and largest cell, in points."""
 
 
 def hops(
@@ -34,7 +36,9 @@ def hops(
     answer: str = "",
     title: str = "",
 ) -> Picture:
-    """Draw how much each hop looked at each sentence of a story (Sukhbaatar et al. 2015); weights: (K, S).
+    """Draw the weight of each hop for each sentence of a story (Sukhbaatar et al. 2015).
+
+    weights: (K, S), for K hops. sentences: S sentences. question, answer: shown above and below the matrix.
 
     >>> from regard.viewing import hops
     >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
@@ -47,31 +51,32 @@ def hops(
     array, most = checked_weights("hops()", weights, "TS", None)
     check_words("hops()", "sentences", sentences, array, axis=1)
     names = [f"hop {number}" for number in range(1, len(array) + 1)]
-    told = [label(each, LONGEST) for each in sentences]
-    side = max((width_of(each, SIZE) for each in told), default=0.0)
-    paper = Paper(label(title or question, 90) or "Hops over a story")
-    for row, sentence in enumerate(told):
-        paper.words(0, (row + 0.5) * HIGH, sentence)
+    labels = [label(each, LONGEST) for each in sentences]
+    side = max((width_of(each, SIZE) for each in labels), default=0.0)
+    canvas = Canvas(label(title or question, 90) or "Hops over a story")
+    for row, sentence in enumerate(labels):
+        canvas.words(0, (row + 0.5) * HEIGHT, sentence)
     left = round(side + 14)
-    paper.cells(left, 0, array.T / most, CELL, HIGH)
+    canvas.cells(left, 0, array.T / most, CELL, HEIGHT)
     for hop, row in numpy.ndindex(*array.shape):
-        middle = left + (hop + 0.5) * CELL - 0.5, (row + 0.5) * HIGH - 0.5
-        said, ink = f"{array[hop, row]:.2f}".removeprefix("0"), ink_on(float(array[hop, row] / most))
-        paper.words(*middle, said, 8, anchor="middle", ink=ink)
+        middle = left + (hop + 0.5) * CELL - 0.5, (row + 0.5) * HEIGHT - 0.5
+        weight = f"{array[hop, row]:.2f}".removeprefix("0")
+        color = text_color_on(float(array[hop, row] / most))
+        canvas.words(*middle, weight, 8, anchor="middle", color=color)
     for number, name in enumerate(names):
-        paper.words(left + (number + 0.5) * CELL, -9, name, 9, anchor="middle", ink=QUIET)
+        canvas.words(left + (number + 0.5) * CELL, -9, name, 9, anchor="middle", color=QUIET)
     if answer:
-        paper.words(0, len(told) * HIGH + 14, f"answer: {label(answer, LONGEST)}")
-    paper.head(label(title, 90), label(question, 100))
-    drawn = draw(array.T, told, names, question or title or None, numbers=True)
-    return Picture([paper], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
+        canvas.words(0, len(labels) * HEIGHT + 14, f"answer: {label(answer, LONGEST)}")
+    canvas.head(label(title, 90), label(question, 100))
+    drawn = draw(array.T, labels, names, question or title or None, numbers=True)
+    return Picture([canvas], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
 
 
 def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:
-    """Draw where the heads of a machine stood on its tape over time (Graves et al. 2014, figure 6).
+    """Draw the read and write weights of a Neural Turing Machine over time (Graves et al. 2014, figure 6).
 
-    read: (T, N), the weights of the reading head at each step, N places. write: the same of the writing head,
-    where there is one. Time goes right and the tape goes down, as in the paper.
+    read: (T, N), the weights of the read head at each of T steps, for N memory slots. write: (T, N), those of
+    the write head, if there is one. Time runs to the right and the memory slots run down, as in the paper.
 
     >>> import numpy
     >>> from regard.viewing import tape
@@ -87,32 +92,30 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
         ██
           ██
     """
-    given = {name: each for name, each in (("write", write), ("read", read)) if each is not None}
-    arrays = {name: checked_weights("tape()", each, "TN", None)[0] for name, each in given.items()}
-    sizes = {array.shape for array in arrays.values()}
-    if len(sizes) > 1 or not all(array.size for array in arrays.values()):
-        problem = (
-            f"read has the sizes {arrays['read'].shape}, write {arrays.get('write', arrays['read']).shape}"
-        )
+    inputs = {name: each for name, each in (("write", write), ("read", read)) if each is not None}
+    arrays = {name: checked_weights("tape()", each, "TN", None)[0] for name, each in inputs.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) > 1 or not all(array.size for array in arrays.values()):
+        problem = f"read has shape {arrays['read'].shape}, write {arrays.get('write', arrays['read']).shape}"
         raise ArgumentError(message("tape()", problem, expected="both (T, N), T and N at least 1"))
-    (steps, places) = sizes.pop()
+    (steps, places) = shapes.pop()
     cell = min(max(BAND / max(steps, places), FINEST), COARSEST)
-    paper = Paper(label(title, 90) or "Heads over a tape", about)
+    canvas = Canvas(label(title, 90) or "Heads over a tape", about)
     most = max(float(array.max(initial=0.0)) for array in arrays.values()) or 1.0
     left = 0.0
     for name, array in arrays.items():
-        paper.words(left, -10, f"{name}", SIZE)
+        canvas.words(left, -10, f"{name}", SIZE)
         small = pooled_down(array.T, int(BAND / cell) or 1, int(BAND / cell) or 1)
         wide, high = (min(size * cell, BAND) for size in (steps, places))
-        paper.cells(
+        canvas.cells(
             left, 0, small / most, wide / small.shape[1], high / small.shape[0], gap=0.5 if cell > 4 else 0
         )
-        paper.words(left, high + 10, f"time, {steps:,} steps", 8, ink=QUIET)
+        canvas.words(left, high + 10, f"time, {steps:,} steps", 8, color=QUIET)
         left += wide + 24
     high = min(places * cell, BAND)
-    paper.words(-9, high / 2, f"tape, {places:,} places", 8, anchor="middle", angle=90, ink=QUIET)
-    paper.scale(0, high + 28, most)
-    paper.head(label(title, 90), label(about, 110))
+    canvas.words(-9, high / 2, f"tape, {places:,} places", 8, anchor="middle", angle=90, color=QUIET)
+    canvas.scale(0, high + 28, most)
+    canvas.head(label(title, 90), label(about, 110))
     drawn = [Thumbnails(name, (pooled_down(array.T, 16, 60) / most,)) for name, array in arrays.items()]
     heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture([paper], Group(*heading, *drawn))
+    return Picture([canvas], Group(*heading, *drawn))

@@ -1,4 +1,4 @@
-"""Picture: what a view drew, for the terminal, for a notebook, and for files of every kind."""
+"""Picture: the result of a view, for the terminal, for notebooks, and for PNG, SVG, PDF and GIF files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 
 from regard.errors import ArgumentError, message
 from regard.files.atomic_io import write_whole
-from regard.viewing.pictures.canvas import Paper, together
+from regard.viewing.pictures.canvas import Canvas, same_size
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 from regard.viewing.terminal_colors import clean
@@ -19,14 +19,14 @@ from regard.viewing.terminal_colors import clean
 __all__ = ["SUFFIXES", "Picture"]
 
 SUFFIXES = (".png", ".svg", ".pdf", ".gif")
-"""What the names of pictures may end in."""
+"""The supported file name extensions."""
 
 
 class Picture(Shown):
-    """One picture, or several that follow each other: print it, show it in a notebook, save it.
+    """A picture, or an animation of several frames: print it, show it in a notebook, save it.
 
-    papers: what is drawn in files. terminal: the same for rich.print(). seconds: how long each paper is shown
-    where they move.
+    frames: the canvases that are written to files. terminal: the same picture for rich.print(). seconds: how
+    long an animation shows each frame.
 
     >>> from regard.viewing import matrix
     >>> picture = matrix([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -34,27 +34,34 @@ class Picture(Shown):
     True
     """
 
-    def __init__(self, papers: Sequence[Paper], terminal: RenderableType, seconds: float = 1.0):
-        self.papers = together(list(papers)) if len(papers) > 1 else list(papers)
+    def __init__(self, frames: Sequence[Canvas], terminal: RenderableType, seconds: float = 1.0):
+        self.frames = same_size(list(frames)) if len(frames) > 1 else list(frames)
         self.terminal, self.seconds = terminal, seconds
 
     @property
+    def papers(self) -> list[Canvas]:
+        """The earlier name of `frames`."""
+        return self.frames
+
+    @property
     def moves(self) -> bool:
-        """Whether it is more than one paper."""
-        return len(self.papers) > 1
+        """Whether this is an animation: more than one frame."""
+        return len(self.frames) > 1
 
     def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write a file that ends in .png, .svg, .pdf or .gif, whole or not at all.
+        """Write a .png, .svg, .pdf or .gif file, atomically.
 
-        What moves is a GIF; as .png or .svg it is one file a paper, x-01.png and on. Gives what could not be
-        drawn, in words: characters that no font of this machine has, which the picture says as well.
+        An animation is written as one .gif, or as one file per frame: x-01.png, x-02.png, ... Returns hints
+        on characters that no installed font has; the picture shows them too.
         """
         path = Path(path)
         suffix = path.suffix.lower()
         if suffix not in SUFFIXES:
             name = clean(path.name)
             problem = (
-                f"{name!r} does not say what to draw" if not suffix else f"{name!r} is no kind of picture"
+                f"{name!r} has no file extension"
+                if not suffix
+                else f"{name!r} has an unsupported file extension"
             )
             raise ArgumentError(
                 message("save()", problem, expected=f"a name ending in {', '.join(SUFFIXES)}")
@@ -62,44 +69,44 @@ class Picture(Shown):
         if suffix == ".gif" or not self.moves:
             write_whole(path, self._makers()[suffix]())
         else:
-            digits = len(str(len(self.papers)))
-            for number, paper in enumerate(self.papers, 1):
-                one = Picture([paper], self.terminal)
+            digits = len(str(len(self.frames)))
+            for number, canvas in enumerate(self.frames, 1):
+                one = Picture([canvas], self.terminal)
                 write_whole(path.with_stem(f"{path.stem}-{number:0{digits}}"), one._makers()[suffix]())
         return () if suffix == ".svg" else self.hints
 
     def svg(self, title: str = "") -> str:
-        """The text of an SVG file: of the last paper where it moves. title: for whoever cannot see it."""
-        return svg_of(self.papers[-1], title)
+        """Return the text of an SVG file, of the last frame of an animation. title: for screen readers."""
+        return svg_of(self.frames[-1], title)
 
     def png(self) -> bytes:
-        """The bytes of a PNG file: of the last paper where it moves."""
+        """Return the bytes of a PNG file, of the last frame of an animation."""
         from regard.viewing.pictures.matplotlib_writer import png_of
 
-        return png_of(self.papers[-1])
+        return png_of(self.frames[-1])
 
     def pdf(self) -> bytes:
-        """The bytes of a PDF file: of the last paper where it moves."""
+        """Return the bytes of a PDF file, of the last frame of an animation."""
         from regard.viewing.pictures.matplotlib_writer import pdf_of
 
-        return pdf_of(self.papers[-1])
+        return pdf_of(self.frames[-1])
 
     def gif(self) -> bytes:
-        """The bytes of a GIF file, every paper a frame."""
+        """Return the bytes of a GIF file with all frames."""
         from regard.viewing.pictures.matplotlib_writer import gif_of
 
-        return gif_of(self.papers, self.seconds)
+        return gif_of(self.frames, self.seconds)
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What PNG, PDF and GIF cannot show with the fonts of this machine; an SVG needs none of them."""
+        """Hints on characters that no installed font has, which PNG, PDF and GIF cannot show."""
         from regard.viewing.pictures.matplotlib_writer import hints
 
-        return hints(self.papers)
+        return hints(self.frames)
 
     def __repr__(self) -> str:
-        first = self.papers[-1]
-        many = f"{len(self.papers)} frames" if self.moves else ""
+        first = self.frames[-1]
+        many = f"{len(self.frames)} frames" if self.moves else ""
         return f"<Picture {first.title!r}: {'; '.join(filter(None, (many, first.about)))}>"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -112,17 +119,17 @@ class Picture(Shown):
         return self.svg()
 
     def _repr_png_(self) -> bytes | None:
-        return _tried(self.png)
+        return _or_none(self.png)
 
     def _repr_html_(self) -> str:
-        moving = _tried(self.gif) if self.moves else None
+        moving = _or_none(self.gif) if self.moves else None
         kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
         data = base64.b64encode(drawn).decode()
-        return f'<img alt="{escape(self.papers[-1].title)}" src="data:image/{kind};base64,{data}">'
+        return f'<img alt="{escape(self.frames[-1].title)}" src="data:image/{kind};base64,{data}">'
 
 
-def _tried(make: Callable[[], bytes]) -> bytes | None:
-    """What is made, or nothing where matplotlib is missing: a notebook has the SVG then."""
+def _or_none(make: Callable[[], bytes]) -> bytes | None:
+    """Return make(), or None if matplotlib is missing; the notebook then uses the SVG."""
     try:
         return make()
     except ArgumentError:

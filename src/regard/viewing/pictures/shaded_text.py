@@ -1,4 +1,4 @@
-"""A sentence with shaded words: of one query, or of each in turn, how much every word of it was read."""
+"""shaded(): a sentence whose words are shaded by their weights, for one query or for each query in turn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
-from regard.viewing.pictures.colors import DARK, QUIET, ink_on, label, shade, width_of
+from regard.viewing.pictures.canvas import SIZE, Canvas
+from regard.viewing.pictures.colors import DARK, QUIET, label, shade, text_color_on, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Word, place_of
 from regard.viewing.terminal import Drawing
@@ -23,9 +23,10 @@ from regard.viewing.terminal_colors import Shades, ramp
 __all__ = ["shaded", "shaded_line"]
 
 WIDE = 560.0
-"""Sentences are broken where they are wider, in points."""
+"""Maximum width of a line in points; longer sentences are wrapped."""
 
-HIGH, PAD = 17.0, 4.0
+HEIGHT, PAD = 17.0, 4.0
+"""Height of a line, and padding of a word, in points."""
 
 
 def shaded(
@@ -37,9 +38,11 @@ def shaded(
     *,
     word: Word | None = None,
 ) -> Picture:
-    """Draw the sentence of the keys once for each query, every word as dark as its weight, (T, S).
+    """Draw the sentence of the keys once for each query, each word shaded by its weight.
 
-    word: one query alone, by its number or as text.
+    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
+    word: draw one query only; an index or the word itself.
 
     >>> from regard.viewing import shaded
     >>> print(shaded([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
@@ -51,37 +54,41 @@ def shaded(
     check_words("shaded()", "columns", columns, array, axis=1)
     places = range(len(rows)) if word is None else [place_of(word, list(map(str, rows)), "shaded()")]
     queries, keys = [label(rows[place]) for place in places], [label(each) for each in columns]
-    paper = Paper(label(title, 90) or "A sentence with shaded words")
+    canvas = Canvas(label(title, 90) or "Sentence with shaded words")
     side = max((width_of(each, SIZE) for each in queries), default=0.0)
     top = 0.0
     for query, place in zip(queries, places, strict=True):
-        paper.words(side, top + HIGH / 2, query, anchor="end", ink=DARK if word is None else QUIET)
-        top += shaded_line(paper, side + 14, top, keys, array[place] / most) + 4
-    paper.scale(side + 14, top + 10, most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.about = f"{len(queries)} times the same {len(keys)} words, each as dark as it was looked at"
+        canvas.words(side, top + HEIGHT / 2, query, anchor="end", color=DARK if word is None else QUIET)
+        top += shaded_line(canvas, side + 14, top, keys, array[place] / most) + 4
+    canvas.scale(side + 14, top + 10, most)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.about = (
+        f"the same {len(keys)} words for each of {len(queries)} queries; darker words have larger weights"
+    )
     chosen = array[list(places)]
-    return Picture([paper], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
+    return Picture([canvas], Lines(chosen, tuple(queries), tuple(keys), label(title, 90), most))
 
 
 def shaded_line(
-    paper: Paper, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
+    canvas: Canvas, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
 ) -> float:
-    """Draw words one after another from here, broken where it gets too wide; gives the height taken."""
+    """Draw words in a line from (x, y), wrapped at WIDE points; return the height of the lines."""
     left, top = x, y
     for word, level in zip(words, levels, strict=True):
         width = round(width_of(word, SIZE) + 2 * PAD)
         if left > x and left + width > x + WIDE:
-            left, top = x, top + HIGH + 2
-        paper.box(left, top, width, HIGH, shade(float(level)), round=3)
-        paper.words(left + width / 2, top + HIGH / 2, word, anchor="middle", ink=ink_on(float(level)))
+            left, top = x, top + HEIGHT + 2
+        canvas.box(left, top, width, HEIGHT, shade(float(level)), round=3)
+        canvas.words(
+            left + width / 2, top + HEIGHT / 2, word, anchor="middle", color=text_color_on(float(level))
+        )
         left += width + 3
-    return top - y + HIGH
+    return top - y + HEIGHT
 
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences in the terminal; without colours, words that were read say how much."""
+    """Shaded sentences in the terminal; without colours, words of large weight are followed by it."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -96,12 +103,12 @@ class Lines(Drawing):
         for name, weights in zip(self.rows, self.weights, strict=True):
             line, used = Text(" " * (side - cell_len(name)) + name + " "), side + 1
             for word, weight in zip(self.columns, weights, strict=True):
-                said, style = self._shown(shades, word, float(weight))
-                if used > side + 1 and used + cell_len(said) > width:
+                text, style = self._shown(shades, word, float(weight))
+                if used > side + 1 and used + cell_len(text) > width:
                     yield line
                     line, used = Text(" " * (side + 1)), side + 1
-                line.append(said, style)
-                used += cell_len(said)
+                line.append(text, style)
+                used += cell_len(text)
             yield line
 
     def _shown(self, shades: Shades, word: str, weight: float) -> tuple[str, Style]:

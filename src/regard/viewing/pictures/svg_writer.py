@@ -1,7 +1,7 @@
-"""A paper as SVG: text stays text, to be found and copied; nothing is fetched, and nothing is run.
+"""Write a canvas as SVG, with text as text (searchable, can be copied), no scripts and no external resources.
 
-The letters are those of whoever looks at it, so that every script, every emoji and every direction of
-writing comes out as their browser draws it, and the same picture is the same file on every machine.
+The viewer's fonts draw the text, so that every script, emoji and writing direction works, and the same
+picture gives the same file on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from html import escape
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.pictures.canvas import Box, Curve, Mark, Paper, Raster, Words
+from regard.viewing.pictures.canvas import Box, Canvas, Curve, Mark, Raster, Words
 from regard.viewing.pictures.colors import WHITE
 
 __all__ = ["png_of", "svg_of"]
@@ -26,34 +26,34 @@ FONTS = (
     "'Malgun Gothic', 'Hiragino Sans', 'Yu Gothic', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 )
 SMALL = 1 << 14
-"""Images of fewer bytes than these are not compressed: zlib's answer differs from machine to machine."""
+"""Images below this size in bytes are not compressed: the output of zlib differs between machines."""
 
 _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def svg_of(paper: Paper, title: str = "") -> str:
-    """The text of an SVG file; title: what a reader who cannot see it is told, the paper's unless given.
+def svg_of(canvas: Canvas, title: str = "") -> str:
+    """Return the text of an SVG file. title: for screen readers. Default: the title of the canvas.
 
-    >>> from regard.viewing.pictures.canvas import Paper
-    >>> paper = Paper("One word")
-    >>> paper.words(0, 0, "<cat>")
-    >>> "&lt;cat&gt;" in svg_of(paper)
+    >>> from regard.viewing.pictures.canvas import Canvas
+    >>> canvas = Canvas("One word")
+    >>> canvas.words(0, 0, "<cat>")
+    >>> "&lt;cat&gt;" in svg_of(canvas)
     True
     """
-    width, height = (f"{size:g}" for size in paper.size)
-    about = f"<desc>{_text(paper.about)}</desc>\n" if paper.about else ""
+    width, height = (f"{size:g}" for size in canvas.size)
+    about = f"<desc>{_text(canvas.about)}</desc>\n" if canvas.about else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" font-family="{FONTS}">\n'
-        f"<title>{_text(title or paper.title)}</title>\n{about}"
+        f"<title>{_text(title or canvas.title)}</title>\n{about}"
         f'<rect width="100%" height="100%" fill="{WHITE}"/>\n'
-        + "".join(f"{tag}\n" for mark in paper.placed for tag in _tags(mark))
+        + "".join(f"{tag}\n" for mark in canvas.placed for tag in _tags(mark))
         + "</svg>\n"
     )
 
 
 def png_of(pixels: NDArray[numpy.uint8]) -> bytes:
-    """An image (h, w, 3) as a PNG file, without any library.
+    """Return an image (h, w, 3) of uint8 as the bytes of a PNG file, without any imaging library.
 
     >>> import numpy
     >>> png_of(numpy.zeros((1, 1, 3), numpy.uint8))[:4]
@@ -79,15 +79,15 @@ def _tags(mark: Mark) -> Iterator[str]:
     elif isinstance(mark, Words):
         anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
         turned = f' transform="rotate({_n(-mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
-        # y is the middle of small letters, whatever a viewer thinks of dominant-baseline.
+        # y is the middle of lower-case letters; viewers disagree on dominant-baseline.
         place = f'x="{_n(mark.x)}" y="{_n(mark.y + 0.36 * mark.size)}" font-size="{_n(mark.size)}"'
-        yield f'<text {place} fill="{mark.ink}"{anchor}{turned}>{_text(mark.text)}</text>'
+        yield f'<text {place} fill="{mark.color}"{anchor}{turned}>{_text(mark.text)}</text>'
     elif isinstance(mark, Curve):
         (x, y), *rest = mark.points
         path = f"M{_n(x)} {_n(y)}C" + " ".join(f"{_n(left)} {_n(top)}" for left, top in rest)
         opacity = "" if mark.opacity == 1 else f' stroke-opacity="{mark.opacity:.2f}"'
         yield (
-            f'<path d="{path}" fill="none" stroke="{mark.ink}" stroke-width="{_n(mark.width)}"{opacity} '
+            f'<path d="{path}" fill="none" stroke="{mark.color}" stroke-width="{_n(mark.width)}"{opacity} '
             'stroke-linecap="round"/>'
         )
     elif isinstance(mark, Raster):

@@ -1,4 +1,4 @@
-"""Choosing: which sites, heads and words of what was seen are drawn."""
+"""Select the sites, heads and words of a Seen that a view draws."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
 Word = int | str
 
 _COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
-"""A word and which of its occurrences is meant."""
+"""A word and the number of its occurrence, such as the:2."""
 
 _INTEGER = re.compile(r"-?\d+")
 
 
 class Chosen(NamedTuple):
-    """Weights (T, S) of one place, or of several taken together, with their words and what to call them."""
+    """Weights (T, S) of one site, or the mean of several, with their words, a description and their kind."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -36,7 +36,9 @@ class Chosen(NamedTuple):
 
 
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
-    """The sites of this name, with * as wildcard; those that look at the source unless given.
+    """Return the sites whose name matches `site`; * matches any text.
+
+    Default: the cross-attention sites, or else the sites of the same kind as the last.
 
     >>> from regard.viewing import Seen, Site
     >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
@@ -44,26 +46,27 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     ['decoder.cross']
     """
     if not seen.sites:
-        problem = "nothing was looked at: the model has no attention, or none was kept"
-        raise ArgumentError(message("picture()", problem, hint="bahdanau, luong and transformer have some"))
+        problem = "there are no sites: the model has no attention, or its weights were not recorded"
+        hint = "the models bahdanau, luong and transformer have attention"
+        raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
         crossing = [each for each in seen.sites if each.kind == "cross"]
         return crossing or [each for each in seen.sites if each.kind == seen.sites[-1].kind]
-    found = [each for each in seen.sites if fnmatch.fnmatchcase(each.name, site)]
-    if not found:
+    matches = [each for each in seen.sites if fnmatch.fnmatchcase(each.name, site)]
+    if not matches:
         raise UnknownName("site", clean(site), names)
-    return found
+    return matches
 
 
 def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
-    """The mean of the sites of this name and of their heads, or of one head of theirs."""
+    """Return the mean over the matching sites and their heads, or over one head of each."""
     sites = matching(seen, site)
     first = sites[0]
     for other in sites[1:]:
         if other.rows != first.rows or other.columns != first.columns:
-            problem = f"{first.name} and {other.name} do not look from the same words at the same words"
-            raise ArgumentError(message("picture()", problem, hint=f"site={first.name!r} alone"))
+            problem = f"{first.name} and {other.name} have different queries or keys and cannot be averaged"
+            raise ArgumentError(message("picture()", problem, hint=f"draw one of them: site={first.name!r}"))
     weights = numpy.stack([_of_head(each, head) for each in sites]).astype(numpy.float64).mean(0)
     return Chosen(weights, first.rows, first.columns, _about(sites, head), first.kind)
 
@@ -71,20 +74,20 @@ def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chos
 def place_of(
     word: Word, words: Sequence[str], call: str = "picture()", side: str = "", others: Sequence[str] = ()
 ) -> int:
-    """The index of a word, given as text or as its number from 0 on (from the end below 0).
+    """Return the index of a word. word: its text, or its index (negative from the end).
 
-    Text is a word or a subword piece, with or without the mark of its space; the first of several unless
-    `word:2` asks for the second. Punctuation around words need not be given. Text that is no word here and is
-    a number is taken as one. side: "source" or "target", for the error; others: the words of the other side.
+    Text matches a word or subword, with or without its space mark and its surrounding punctuation. It matches
+    the first occurrence; "cat:2" matches the second. Text that matches no word but is an integer is an index.
+    side: "source" or "target", for the error message. others: the words of the other side, for a hint.
 
     >>> words = ["▁a", "▁cat", "▁a"]
     >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
     (1, 2, 0, 2)
     """
     for spelled in (words, list(map(_bare, words))) if isinstance(word, str) else ():
-        found = _found(str(word), spelled, call)
-        if found is not None:
-            return found
+        index = _index_of(str(word), spelled, call)
+        if index is not None:
+            return index
     try:
         number = int(word)
     except ValueError:
@@ -97,25 +100,25 @@ def place_of(
 
 
 def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int]:
-    """The rows of a site that a word is made of; words: those that its rows spell, in their order.
+    """Return the rows of a site that belong to a word.
 
-    Text is a word or else a piece; a number is that of a row.
+    word: the text of a word or subword, or the index of a row. words: the words of the rows, in order.
     """
     if not isinstance(word, str):
         return [place_of(word, site.rows, call)]
     groups = grouped(site.row_words or range(len(site.rows)))
     pieces = [[place] for place in range(len(site.rows))]
     for spelled, rows in ((words, groups), (site.rows, pieces), (list(map(_bare, words)), groups)):
-        found = _found(word, spelled, call)
-        if found is not None:
-            return rows[found]
+        index = _index_of(word, spelled, call)
+        if index is not None:
+            return rows[index]
     if not _INTEGER.fullmatch(word):
         raise _unknown(word, words, "source" if site.kind == "encoder" else "target", site.columns)
     return [place_of(word, site.rows, call)]
 
 
-def _found(word: str, words: Sequence[str], call: str) -> int | None:
-    """The index of a word given as text, or as word:2 for the second of its kind; None if not found."""
+def _index_of(word: str, words: Sequence[str], call: str) -> int | None:
+    """Return the index of a word; word:2 means its second occurrence. None if it does not occur."""
     places = _places(word, words)
     if places:
         return places[0]
@@ -131,7 +134,7 @@ def _found(word: str, words: Sequence[str], call: str) -> int | None:
 
 
 def _places(word: str, words: Sequence[str]) -> list[int]:
-    """The indices of this text among words; as it is, or else without the mark of a space."""
+    """Return the indices of this text among words: exact matches, or else matches without space marks."""
     exact = [place for place, each in enumerate(words) if each == word]
     return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
 
@@ -141,14 +144,14 @@ def _plain(piece: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """A word without the punctuation around it; as it is where it is nothing else."""
+    """Return a word without surrounding punctuation; unchanged if it is only punctuation."""
     return re.sub(r"^[^\w<]+|[^\w>]+$", "", word) or word
 
 
 def _unknown(word: str, words: Sequence[str], side: str, others: Sequence[str]) -> UnknownName:
-    """The error for a word that is not among `words`; a hint if it is one of the other side."""
+    """Return the error for a word that is not among `words`, with a hint if it is among `others`."""
     hint = ""
-    if side and _found(word, list(map(_bare, map(_plain, others))), "") is not None:
+    if side and _index_of(word, list(map(_bare, map(_plain, others))), "") is not None:
         other = "target" if side == "source" else "source"
         hint = f"{clean(word)!r} is a {other} word; here a {side} word is expected"
     kind = f"{side} word" if side else "word"
@@ -159,13 +162,13 @@ def _of_head(site: Site, head: int | None) -> NDArray[numpy.float32]:
     if head is None:
         return site.weights.mean(0)
     if not 0 <= head < site.heads:
-        expected = f"0 to {site.heads - 1}" if site.heads > 1 else "0: it has one"
+        expected = f"0 to {site.heads - 1}" if site.heads > 1 else "0 (it has one head)"
         raise ArgumentError(message("picture()", f"{site.name} has no head {head}", expected=expected))
     return site.weights[head]
 
 
 def _about(sites: Sequence[Site], head: int | None) -> str:
-    """What the weights are, in a few words."""
+    """Return a short description of the weights: sites and heads."""
     heads = sites[0].heads
     which = f"head {head}" if head is not None else f"mean of {heads} heads" if heads > 1 else ""
     name = (

@@ -1,4 +1,4 @@
-"""One word over time: how much it was looked at at each step, as bars."""
+"""over_time(): the weights of one key at each step, as bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.viewing.as_arrays import check_words, checked_weights
-from regard.viewing.pictures.canvas import SIZE, Paper
+from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import FAINT, LINK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.view_selection import Word, place_of
@@ -18,10 +18,10 @@ from regard.viewing.terminal import bars, draw
 __all__ = ["over_time"]
 
 STEP = 22.0
-"""From step to step, in points."""
+"""Distance between steps in points."""
 
-HIGH, LOW = 130.0, 24.0
-"""The height of a weight of 1: of one word alone, and of each where all are drawn."""
+HEIGHT, SMALL_HEIGHT = 130.0, 24.0
+"""Height in points of a bar of weight 1, if one key is drawn and if all are."""
 
 
 def over_time(
@@ -33,9 +33,11 @@ def over_time(
     *,
     word: Word | None = None,
 ) -> Picture:
-    """Draw how much a key was looked at by each query, from the first step to the last; weights: (T, S).
+    """Draw the weight of a key for each query, from the first step to the last, as bars.
 
-    word: the key, by its number or as text; all of them, one under the other, unless given.
+    weights: (T, S). rows, columns: T words for the queries, S words for the keys.
+    about: a line below the title.
+    word: the key to draw; an index or the word itself. Default: all keys, one below the other.
 
     >>> from regard.viewing import over_time
     >>> print(over_time([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"], word="고양이"))
@@ -49,54 +51,56 @@ def over_time(
     steps, keys = [label(each) for each in rows], [label(each) for each in columns]
     most = max(1.0, float(numpy.nanmax(array, initial=0.0)))
     if word is None:
-        paper = _all(array / most, steps, keys)
+        canvas = _all(array / most, steps, keys)
         terminal: Any = draw(array.T, keys, steps, title or None)
     else:
         place = place_of(word, list(map(str, columns)), "over_time()")
-        paper = _one(array[:, place] / most, steps, most)
+        canvas = _one(array[:, place] / most, steps, most)
         title = title or keys[place]
         terminal = bars(array[:, place], steps, keys[place], most=most)
-    paper.head(label(title, 90), label(about, 110))
-    paper.title = label(title, 90) or "Words over time"
-    paper.about = "how much a word was looked at at each step, as bars"
-    return Picture([paper], terminal)
+    canvas.head(label(title, 90), label(about, 110))
+    canvas.title = label(title, 90) or "Attention to words over time"
+    canvas.about = "the weight of a word at each step, as bars"
+    return Picture([canvas], terminal)
 
 
-def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> Paper:
-    paper, width = Paper(), len(levels) * STEP
+def _one(levels: NDArray[numpy.float64], steps: Sequence[str], most: float) -> Canvas:
+    canvas, width = Canvas(), len(levels) * STEP
     for part in (0.0, 0.5, 1.0):
-        paper.line(0, -HIGH * part, width, -HIGH * part, ink=FAINT, width=0.7)
-        paper.words(-6, -HIGH * part, f"{part * most:g}", 8, anchor="end", ink=QUIET)
+        canvas.line(0, -HEIGHT * part, width, -HEIGHT * part, color=FAINT, width=0.7)
+        canvas.words(-6, -HEIGHT * part, f"{part * most:g}", 8, anchor="end", color=QUIET)
     for number, level in enumerate(levels):
         if level > 0.002:
-            paper.box(number * STEP + 3, -HIGH * level, STEP - 6, HIGH * level, LINK)
+            canvas.box(number * STEP + 3, -HEIGHT * level, STEP - 6, HEIGHT * level, LINK)
         if level >= 0.05:
             middle = number * STEP + STEP / 2
-            said = f"{level * most:.2f}".removeprefix("0")
-            paper.words(middle, -HIGH * level - 7, said, 7.5, anchor="middle", ink=QUIET)
-    _under(paper, steps, 8)
-    return paper
+            number_text = f"{level * most:.2f}".removeprefix("0")
+            canvas.words(middle, -HEIGHT * level - 7, number_text, 7.5, anchor="middle", color=QUIET)
+    _under(canvas, steps, 8)
+    return canvas
 
 
-def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[str]) -> Paper:
-    paper, width = Paper(), len(steps) * STEP
+def _all(levels: NDArray[numpy.float64], steps: Sequence[str], keys: Sequence[str]) -> Canvas:
+    canvas, width = Canvas(), len(steps) * STEP
     for place, key in enumerate(keys):
-        bottom = place * (LOW + 5)
-        paper.words(-8, bottom - LOW / 3, key, anchor="end")
-        paper.line(0, bottom, width, bottom, ink=FAINT, width=0.7)
+        bottom = place * (SMALL_HEIGHT + 5)
+        canvas.words(-8, bottom - SMALL_HEIGHT / 3, key, anchor="end")
+        canvas.line(0, bottom, width, bottom, color=FAINT, width=0.7)
         for number, level in enumerate(levels[:, place]):
             if level > 0.01:
-                paper.box(number * STEP + 2, bottom - LOW * level, STEP - 4, LOW * level, LINK)
-    _under(paper, steps, (len(keys) - 1) * (LOW + 5) + 8)
-    return paper
+                canvas.box(
+                    number * STEP + 2, bottom - SMALL_HEIGHT * level, STEP - 4, SMALL_HEIGHT * level, LINK
+                )
+    _under(canvas, steps, (len(keys) - 1) * (SMALL_HEIGHT + 5) + 8)
+    return canvas
 
 
-def _under(paper: Paper, steps: Sequence[str], y: float) -> None:
-    """The words of the steps below their bars, slanted where they would not fit side by side."""
+def _under(canvas: Canvas, steps: Sequence[str], y: float) -> None:
+    """Write the words of the steps below their bars, slanted if they do not fit side by side."""
     level = max((width_of(each, SIZE) for each in steps), default=0.0) <= STEP - 3
     for number, each in enumerate(steps):
         middle = number * STEP + STEP / 2
         if level:
-            paper.words(middle, y + 3, each, anchor="middle")
+            canvas.words(middle, y + 3, each, anchor="middle")
         else:
-            paper.words(middle + 2, y, each, anchor="end", angle=50)
+            canvas.words(middle + 2, y, each, anchor="end", angle=50)
