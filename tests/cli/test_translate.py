@@ -147,7 +147,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("-", "-"), "-: standard input"),
         (("nowhere.ko",), "there is no such file"),
         (("나는 고양이로소이다",), '--text "나는 고양이로소이다"'),
-        (("고양이 " * 200,), "given by --text"),
+        (("고양이 " * 200,), "--text"),
         (("--text", "a", "--greedy", "--beam", "3"), "--beam: this is no option of --greedy"),
         (("--text", "a", "--greedy", "--best", "2"), "--best: this is no option of --greedy"),
         (("--text", "a", "--greedy", "--sample"), "--sample: this is no option of --greedy"),
