@@ -70,11 +70,11 @@ def test_check_reads_columns_and_json(run, files):
 def test_check_refuses_what_cannot_be_trained_on(run, files):
     source, target, short, empty = files(ko="안녕.\n가.\n", en=b"Hi.\nG\xffo.\n", short="Hi.\n", empty="\n\n")
     status, shown, complaints = run("check", "--source", source, "--target", target)
-    assert status == 2 and "2 pairs read, and refused" in shown
+    assert status == 2 and "2 pairs read, refused" in shown
     assert "line 2: not valid UTF-8" in complaints
     assert "--choose invalid=replace or --choose invalid=skip" in complaints and "Choices" not in complaints
     status, shown, complaints = run("check", "--source", source, "--target", short)
-    assert status == 2 and "refused" in shown and "2 lines against 1" in complaints
+    assert status == 2 and "refused" in shown and "2 and 1" in complaints
     status, shown, complaints = run("check", "--source", source, "--target", empty)
     assert status == 2 and "0 kept" in shown and "no pair is left to train on" in complaints
 
@@ -141,14 +141,14 @@ def test_fetch_takes_a_set_from_a_folder_and_says_how_to_read_it(run, monkeypatc
     assert run("check", option, path)[0] == 0
     (tmp_path / "here" / "all.tsv.gz").write_bytes(b"Ho.\t...\n")
     status, _, said = run("fetch", "tiny", "--from", tmp_path / "here", "--out", tmp_path / "else")
-    assert status == 2 and "not the one that is known" in said
+    assert status == 2 and "SHA-256" in said
 
 
 def test_fetch_takes_another_edition_where_told(run, monkeypatch, tmp_path):
     monkeypatch.setitem(SETS, "tiny", known("Hi.\t안녕.\n", editions=True))
     (tmp_path / "all.tsv").write_text("Ho.\t호.\n", encoding="utf-8")
     status, _, said = run("fetch", "tiny", "--from", tmp_path, "--out", tmp_path / "there")
-    assert status == 2 and "--any-edition takes it" in said
+    assert status == 2 and "--any-edition" in said
     assert run("fetch", "tiny", "--from", tmp_path, "--out", tmp_path / "there", "--any-edition")[0] == 0
 
 

@@ -70,7 +70,7 @@ def test_files_are_named_as_wanted_and_told_as_options(command, repeated, tmp_pa
 def test_what_is_wrong_is_told_as_an_option(command, tmp_path):
     (tmp_path / "one.tsv").write_text("ein Satz\tone\nohne\n", encoding="utf-8")
     said = command("data", "split", "--tsv", tmp_path / "one.tsv", "--out", tmp_path / "new")
-    assert said.status == 2 and "check --columns; mend the data, or --choose malformed=skip" in said.err
+    assert said.status == 2 and "--columns" in said.err and "--choose malformed=skip" in said.err
     assert not (tmp_path / "new").exists()
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_replaced_unless_told_and_never_what_is_read(command, repeate
         (("--tsv", "all.tsv", "--held-out", "0"), "--held-out"),
         (("--tsv", "all.tsv", "--names", "../en,de"), "--names: '../en,de'"),
         (("--tsv", "all.tsv", "--names", "en"), "--names: 'en'"),
-        (("--tsv", "all.tsv", "--columns", "1,9"), "3 columns, not 9"),
+        (("--tsv", "all.tsv", "--columns", "1,9"), "3 columns"),
         (("--source", "all.tsv"), "--source and --target, or --tsv, or --jsonl"),
         (("--tsv", "nowhere.tsv"), "there is no such file"),
     ],

@@ -94,6 +94,6 @@ def test_notes_of_a_kind_are_said_once():
         notes.add(number, [f"cut at {number} of 1,000 tokens"])
     notes.add(9, ["nothing in it could be read"])
     assert list(notes.said()) == [
-        "line 1: cut at 1 of 1,000 tokens; and 2 more lines like it",
+        "line 1: cut at 1 of 1,000 tokens; and 2 more lines",
         "line 9: nothing in it could be read",
     ]

@@ -132,7 +132,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
     output.write_text("what was there before")
     monkeypatch.setattr(Translator, "stream", broken)
     said = command("translate", trained, korean / "test.ko", "--out", output)
-    assert said.status == 130 and "what was written until then is in out.part" in said.err
+    assert said.status == 130 and "out.part" in said.err
     assert output.read_text() == "what was there before"
     assert len((korean / "out.part").read_text().split("\n")) == 4
     monkeypatch.undo()
@@ -143,11 +143,11 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--text", "a", "file"), "--text: files were named as well"),
-        (("-", "-"), "standard input was named twice"),
+        (("--text", "a", "file"), "--text: "),
+        (("-", "-"), "-: standard input"),
         (("nowhere.ko",), "there is no such file"),
-        (("나는 고양이로소이다",), 'hint: a sentence itself is given by --text "나는 고양이로소이다"'),
-        (("고양이 " * 200,), "given by --text"),
+        (("나는 고양이로소이다",), '--text "나는 고양이로소이다"'),
+        (("고양이 " * 200,), "--text"),
         (("--text", "a", "--greedy", "--beam", "3"), "--beam: this is no option of --greedy"),
         (("--text", "a", "--greedy", "--best", "2"), "--best: this is no option of --greedy"),
         (("--text", "a", "--greedy", "--sample"), "--sample: this is no option of --greedy"),

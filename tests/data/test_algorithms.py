@@ -1,4 +1,4 @@
-"""Algorithmic tasks: what is drawn, what is made of it, and that it repeats with its seed."""
+"""Algorithmic tasks: sources, targets, and reproducibility with a seed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from regard.errors import ArgumentError, UnknownName
 
 
 def rows(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    """The sources and targets of a batch, without what surrounds and pads them."""
+    """Return the sources and targets of a batch, without special tokens and padding."""
     sources = [row[: length - 1] for row, length in zip(batch.source, batch.source_lengths, strict=True)]
     targets = [row[1:length] for row, length in zip(batch.target, batch.target_lengths, strict=True)]
     return [(source.tolist(), target.tolist()) for source, target in zip(sources, targets, strict=True)]
 
 
 def drawn(name: str, seed: int = 0, **options: int) -> Batch:
-    given_ = {"count": 20, "length": 10, "symbols": 16} | options
-    return algorithm_batch(name, generator=torch.Generator().manual_seed(seed), **given_)
+    options = {"count": 20, "length": 10, "symbols": 16} | options
+    return algorithm_batch(name, generator=torch.Generator().manual_seed(seed), **options)
 
 
 @pytest.mark.parametrize("length", [5, 10])
-def test_targets_are_what_the_task_says(length: int):
+def test_targets_follow_the_task(length: int):
     for source, target in rows(drawn("copy", length=length)):
         assert target == source and len(source) == length
     for source, target in rows(drawn("reverse", length=length)):
@@ -35,7 +35,9 @@ def test_targets_are_what_the_task_says(length: int):
 
 
 @given(name=st.sampled_from([*TASKS]), seed=st.integers(0, 99), length=st.integers(0, 12), data=st.data())
-def test_sequences_are_as_long_and_as_varied_as_asked(name: str, seed: int, length: int, data: st.DataObject):
+def test_sequences_have_the_requested_lengths_and_symbols(
+    name: str, seed: int, length: int, data: st.DataObject
+):
     shortest = data.draw(st.integers(0, length))
     batch = drawn(name, seed, length=length, symbols=3, shortest=shortest)
     for source, target in rows(batch):
@@ -45,19 +47,19 @@ def test_sequences_are_as_long_and_as_varied_as_asked(name: str, seed: int, leng
     assert (batch.target[:, 0] == BOS).all() and batch.index.tolist() == list(range(20))
 
 
-def test_every_length_and_symbol_comes():
+def test_every_length_and_symbol_occurs():
     batch = drawn("copy", count=500, length=4, symbols=3, shortest=2)
     assert set((batch.source_lengths - 1).tolist()) == {2, 3, 4}
     assert {symbol for source, _ in rows(batch) for symbol in source} == {4, 5, 6}
 
 
-def test_a_seed_repeats_a_batch():
+def test_batches_are_reproducible_with_a_seed():
     first, again, other = drawn("sort", 3), drawn("sort", 3), drawn("sort", 4)
     assert torch.equal(first.source, again.source) and torch.equal(first.target, again.target)
     assert not torch.equal(first.source, other.source)
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(UnknownName, match="did you mean 'reverse'"):
         drawn("revers")
     for options in ({"symbols": 0}, {"count": 0}, {"length": -1}, {"length": 3, "shortest": 4}):

@@ -1,4 +1,4 @@
-"""Batches: each sample once, under the budget, in an order that the seed decides, from any batch on."""
+"""Batches: each sample once, within the token budget, in an order given by the seed, from any batch on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1
 
 
 def data_of(lengths: Sequence[tuple[int, int]]) -> EncodedPairs:
-    """Pairs of these lengths, whose tokens tell which pair they are of."""
+    """Pairs of these lengths, whose tokens identify the pair."""
     return EncodedPairs.in_memory(
         [[4 + number] * source for number, (source, _) in enumerate(lengths)],
         [[1004 + number] * target for number, (_, target) in enumerate(lengths)],
@@ -48,7 +48,7 @@ def all_same(ones: Sequence[Batch], others: Sequence[Batch]) -> bool:
 
 
 @given(lengths=LENGTHS, tokens=st.integers(1, 60), epoch=st.integers(0, 3), shuffle=st.booleans())
-def test_every_sample_comes_once_and_as_collate_has_it(
+def test_every_sample_occurs_once_and_equals_collate(
     lengths: list[tuple[int, int]], tokens: int, epoch: int, shuffle: bool
 ):
     data = data_of(lengths)
@@ -62,7 +62,7 @@ def test_every_sample_comes_once_and_as_collate_has_it(
 
 
 @given(lengths=LENGTHS, tokens=st.integers(1, 60), sentences=st.none() | st.integers(1, 5))
-def test_batches_keep_to_the_budget_and_fill_it(
+def test_batches_fill_but_do_not_exceed_the_budget(
     lengths: list[tuple[int, int]], tokens: int, sentences: int | None
 ):
     made = list(Batches(data_of(lengths), tokens, sentences=sentences, shuffle=False).epoch(0))
@@ -74,7 +74,7 @@ def test_batches_keep_to_the_budget_and_fill_it(
         assert (len(batch) + 1) * one_more > tokens or len(batch) == sentences
 
 
-def test_batches_are_of_sentences_of_about_the_same_length():
+def test_sentences_of_a_batch_have_similar_lengths():
     data = many(5000)
     made = list(Batches(data, 600).epoch(1))
     real = sum(int(torch.maximum(batch.source_lengths, batch.target_lengths).sum()) for batch in made)
@@ -82,7 +82,7 @@ def test_batches_are_of_sentences_of_about_the_same_length():
     assert real / padded > 0.97 and padded / len(made) > 0.9 * 600
 
 
-def test_the_order_is_decided_by_seed_and_epoch():
+def test_order_depends_on_seed_and_epoch():
     data = many(300)
     batches = Batches(data, 100, seed=5)
     first = list(batches.epoch(2))
@@ -98,13 +98,13 @@ def test_the_order_is_decided_by_seed_and_epoch():
         }
 
 
-def test_the_order_is_pinned():
-    """Who resumes a run with another version of numpy or of this code gets the same batches."""
+def test_order_is_pinned():
+    """A run resumed with another version of numpy or of this code gets the same batches."""
     made = Batches(data_of([(n % 5, n % 3) for n in range(12)]), 12, seed=1).epoch(3)
     assert [batch.index.tolist() for batch in made] == [[0, 10, 1, 6], [5, 11, 2, 7], [8, 3], [9, 4]]
 
 
-def test_without_shuffling_the_shortest_come_first_every_epoch():
+def test_without_shuffling_the_shortest_come_first():
     batches = Batches(many(300), 100, shuffle=False)
     made = list(batches.epoch(0))
     widths = [max(batch.source.shape[1], batch.labels.shape[1]) for batch in made]
@@ -113,7 +113,7 @@ def test_without_shuffling_the_shortest_come_first_every_epoch():
 
 @settings(max_examples=30)
 @given(start=st.integers(0, 40), seed=st.integers(0, 5), world=st.integers(1, 3))
-def test_an_epoch_can_be_taken_up_at_any_batch(start: int, seed: int, world: int):
+def test_an_epoch_can_start_at_any_batch(start: int, seed: int, world: int):
     data = many(200, seed)
     whole = list(Batches(data, 60, seed=seed, world=world).epoch(1))
     batches = Batches(data, 60, seed=seed, world=world)
@@ -124,7 +124,7 @@ def test_an_epoch_can_be_taken_up_at_any_batch(start: int, seed: int, world: int
         assert batches.samples_before(1, start) == len(samples(whole[:start]))
 
 
-def test_taking_up_builds_nothing_before(monkeypatch: pytest.MonkeyPatch):
+def test_batches_before_the_start_are_not_built(monkeypatch: pytest.MonkeyPatch):
     built = []
     monkeypatch.setattr(
         module, "_padded", lambda side, rows, begin: built.append(len(rows)) or (torch.ones(1), torch.ones(1))
@@ -136,7 +136,7 @@ def test_taking_up_builds_nothing_before(monkeypatch: pytest.MonkeyPatch):
 
 @settings(max_examples=50)
 @given(lengths=LENGTHS, tokens=st.integers(1, 40), world=st.integers(2, 4), seed=st.integers(0, 3))
-def test_processes_together_see_what_one_sees(
+def test_processes_together_see_the_batches_of_one(
     lengths: list[tuple[int, int]], tokens: int, world: int, seed: int
 ):
     data = data_of(lengths * world)
@@ -160,7 +160,7 @@ def test_one_process_with_larger_batches_has_the_same_plan():
     assert [set(two.rows(number).tolist()) for number in range(len(two.begins))] == whole
 
 
-def test_windows_are_cut_alike(monkeypatch: pytest.MonkeyPatch):
+def test_windows_have_equal_sizes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "WINDOW", 64)
     data = many(64 * 3 + 1)
     for world in (1, 3):
@@ -169,21 +169,21 @@ def test_windows_are_cut_alike(monkeypatch: pytest.MonkeyPatch):
         assert sorted(samples(made)) == list(range(len(data))) and all(map(len, made))
 
 
-def test_long_samples_are_left_out_where_asked():
+def test_samples_over_longest_are_left_out():
     data = data_of([(3, 9), (2, 2), (10, 1), (9, 9)])
     batches = Batches(data, 20, longest=9)
     assert sorted(samples(list(batches.epoch(0)))) == [0, 1, 3] and batches.left_out == 1
-    with pytest.raises(DataError, match=r"0 of 4 samples are left, for 1 process(?s:.*)a larger longest"):
+    with pytest.raises(DataError, match=r"0 of 4 samples are left, for 1 process(?s:.*)longest"):
         Batches(data, 20, longest=1)
 
 
-def test_the_index_is_the_number_in_the_data():
+def test_index_is_the_position_in_the_data():
     data = data_of([(1, 1), (2, 2), (3, 3)])
     data.numbers = numpy.array([10, 20, 30])
     assert sorted(samples(list(Batches(data).epoch(0)))) == [10, 20, 30]
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_raise():
     data = many(5)
     for options in (
         {"tokens": 0},
@@ -209,7 +209,7 @@ def test_what_cannot_be_is_refused():
         Batches(data).epoch(-1)
 
 
-def test_a_million_samples_are_planned_in_little_memory():
+def test_planning_a_million_samples_takes_little_memory():
     count = 1_000_000
     lengths = numpy.random.default_rng(0).integers(1, 60, (2, count))
     sides = [

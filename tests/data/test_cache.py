@@ -1,4 +1,4 @@
-"""The cache: encoded once, found again, rebuilt when damaged, whole or not there; in bounded memory."""
+"""The cache: pairs are encoded once, damaged caches are created again, and memory use is bounded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = ("header.json", "numbers", "source", "target")
 
 
 class Counting(Words):
-    """A tokenizer that counts the lines it is given."""
+    """A tokenizer that counts the lines it encodes."""
 
     lines = 0
 
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
 
 class Streamed:
-    """Pairs that are made anew each time they are read, and know their fingerprint."""
+    """Pairs that are generated during iteration, with a fingerprint."""
 
     def __init__(self, count: int, fingerprint: str = "given"):
         self.count, self.fingerprint = count, fingerprint
@@ -71,7 +71,7 @@ def the_cache(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "word", "character"])
-def test_pairs_come_back_as_the_tokenizers_encode_them(kind: str, tmp_path: Path):
+def test_encoded_pairs_equal_those_of_the_tokenizers(kind: str, tmp_path: Path):
     source, target = train_tokenizers(PAIRS, kind)
     data = encode_pairs(PAIRS, source, target, tmp_path / "new" / "folder")
     assert rows(data) == [(source.encode(one), target.encode(other)) for one, other in PAIRS]
@@ -80,7 +80,7 @@ def test_pairs_come_back_as_the_tokenizers_encode_them(kind: str, tmp_path: Path
     assert data.numbers.tolist() == [0, 1, 2, 3] and not data.skipped and not data.truncated
 
 
-def test_the_second_call_finds_what_the_first_made(tmp_path: Path, tokenizer: Counting):
+def test_second_call_opens_the_cache_of_the_first(tmp_path: Path, tokenizer: Counting):
     first = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert Counting.lines == 8
     again = encode_pairs(list(PAIRS), tokenizer, tokenizer, tmp_path)
@@ -88,7 +88,7 @@ def test_the_second_call_finds_what_the_first_made(tmp_path: Path, tokenizer: Co
     assert sorted(path.name for path in the_cache(tmp_path).iterdir()) == sorted(FILES)
 
 
-def test_whatever_changes_the_tokens_is_another_cache(tmp_path: Path, tokenizer: Counting):
+def test_any_change_of_the_tokens_creates_another_cache(tmp_path: Path, tokenizer: Counting):
     other = Counting(["ein", "Haus"])
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     encode_pairs([*PAIRS[:-1], ("das Haus", "the old horse")], tokenizer, tokenizer, tmp_path)
@@ -104,7 +104,7 @@ def test_whatever_changes_the_tokens_is_another_cache(tmp_path: Path, tokenizer:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("way", ["cut", "flip first", "flip last", "grow", "empty", "delete"])
-def test_a_damaged_cache_is_made_anew_and_this_is_said(
+def test_a_damaged_cache_is_created_again_with_a_warning(
     name: str, way: str, tmp_path: Path, tokenizer: Counting
 ):
     first = rows(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path))
@@ -115,14 +115,14 @@ def test_a_damaged_cache_is_made_anew_and_this_is_said(
     path.unlink()
     if way != "delete":
         path.write_bytes(ways.get(way, content))
-    with pytest.warns(UserWarning, match=rf"{name}: (?s:.*)(missing|damaged)\nthe cache is made anew"):
+    with pytest.warns(UserWarning, match=rf"{name}: (?s:.*)(missing|damaged)"):
         again = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert rows(again) == first and Counting.lines == 16
     assert rows(encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)) == first and Counting.lines == 16
     assert the_cache(tmp_path).is_dir()
 
 
-def test_a_header_that_says_otherwise_is_damage(tmp_path: Path, tokenizer: Counting):
+def test_a_changed_header_counts_as_damage(tmp_path: Path, tokenizer: Counting):
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     path = the_cache(tmp_path) / "header.json"
     content = json.loads(path.read_text())
@@ -132,7 +132,7 @@ def test_a_header_that_says_otherwise_is_damage(tmp_path: Path, tokenizer: Count
         assert encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path).skipped == 0
 
 
-def test_a_cache_under_a_wrong_name_is_not_taken(tmp_path: Path, tokenizer: Counting):
+def test_a_cache_with_a_wrong_name_is_not_used(tmp_path: Path, tokenizer: Counting):
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "one")
     encode_pairs(PAIRS[::-1], tokenizer, tokenizer, tmp_path / "two")
     right, wrong = the_cache(tmp_path / "one"), the_cache(tmp_path / "two")
@@ -143,7 +143,7 @@ def test_a_cache_under_a_wrong_name_is_not_taken(tmp_path: Path, tokenizer: Coun
     assert data.target(3).tolist() == tokenizer.encode("the old house")
 
 
-def test_long_pairs_are_skipped_or_cut_and_counted(tmp_path: Path, tokenizer: Counting):
+def test_long_pairs_are_skipped_or_truncated_and_counted(tmp_path: Path, tokenizer: Counting):
     skipped = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path, longest=2)
     assert skipped.numbers.tolist() == [0, 2] and (skipped.skipped, skipped.truncated) == (2, 0)
     assert rows(skipped) == [(tokenizer.encode("ein Haus"), tokenizer.encode("a house")), ([], [])]
@@ -156,7 +156,7 @@ def test_long_pairs_are_skipped_or_cut_and_counted(tmp_path: Path, tokenizer: Co
 
 
 @pytest.mark.parametrize("over", ["skip", "truncate"])
-def test_chunks_leave_no_trace(
+def test_result_does_not_depend_on_the_chunk_size(
     over: str, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
     pairs = Streamed(101)
@@ -168,7 +168,7 @@ def test_chunks_leave_no_trace(
     assert (parts.skipped or parts.truncated) == sum(2 * (n % 7) > 9 for n in range(101))
 
 
-def test_tokens_take_two_bytes_where_two_are_enough(tmp_path: Path):
+def test_tokens_take_two_bytes_for_small_vocabularies(tmp_path: Path):
     words = [f"w{number}" for number in range(70_000)]
     small, large = Words(words[: 2**16 - 4]), Words(words)
     data = encode_pairs([(words[2**16 - 5], words[-1])], small, large, tmp_path)
@@ -176,7 +176,7 @@ def test_tokens_take_two_bytes_where_two_are_enough(tmp_path: Path):
     assert (data.target(0).dtype, data.target(0).tolist()) == (numpy.uint32, [70_003])
 
 
-def test_hostile_text_neither_stops_nor_shifts_anything(tmp_path: Path):
+def test_hostile_text_is_encoded_in_order(tmp_path: Path):
     hostile = ["\x00", "\ud800", "a\udcff", "\u2028", "▁", "", "x\ny", "<s>"]
     pairs = [(line, str(number)) for number, line in enumerate(hostile)]
     source, target = train_tokenizer("unigram", ["ab"]), train_tokenizer("character", ["0123456789"])
@@ -184,20 +184,20 @@ def test_hostile_text_neither_stops_nor_shifts_anything(tmp_path: Path):
     assert [target.decode(data.target(i)) for i in range(len(data))] == [str(i) for i in range(len(hostile))]
 
 
-def test_pairs_that_are_read_as_they_are_needed_are_encoded(tmp_path: Path, tokenizer: Counting):
+def test_lazy_pairs_are_encoded(tmp_path: Path, tokenizer: Counting):
     pairs = pairs_from_lists(["ein Haus", "", "ein Hut"], ["a house", "nothing", "the Hut"])
     data = encode_pairs(pairs, tokenizer, tokenizer, tmp_path)
     assert rows(data) == [(tokenizer.encode(pair.source), tokenizer.encode(pair.target)) for pair in pairs]
     assert len(data) == 2 and encode_pairs(pairs, tokenizer, tokenizer, tmp_path) and Counting.lines == 4
 
 
-def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
+def test_invalid_arguments_raise(tmp_path: Path, tokenizer: Counting):
     def attempt(pairs: object, **options: object) -> EncodedPairs:
         return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
 
     with pytest.raises(DataError, match="there are no pairs"):
         attempt([])
-    with pytest.raises(ArgumentError, match=r"cannot be counted(?s:.*)hint: list\(pairs\)"):
+    with pytest.raises(ArgumentError, match=r"no length(?s:.*)hint: .*list\(pairs\)"):
         attempt(iter(PAIRS))
     with pytest.raises(ArgumentError, match="pair 1 has a side of type NoneType"):
         attempt([("a", "b"), ("a", None)])
@@ -210,24 +210,24 @@ def test_what_cannot_be_encoded_is_refused(tmp_path: Path, tokenizer: Counting):
     assert not list((tmp_path / "folder").iterdir())
 
 
-def test_data_that_changes_while_it_is_read_is_refused(tmp_path: Path, tokenizer: Counting):
+def test_data_that_changes_during_encoding_raises(tmp_path: Path, tokenizer: Counting):
     class Shrinking(Streamed):
         def __iter__(self) -> Iterator[Record]:
             return iter(list(super().__iter__())[:-1])
 
-    with pytest.raises(DataError, match="there were 9 pairs, and 8 came"):
+    with pytest.raises(DataError, match="9 pairs, but read 8"):
         encode_pairs(Shrinking(9), tokenizer, tokenizer, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, tokenizer: Counting):
+def test_a_folder_that_cannot_be_written_raises(tmp_path: Path, tokenizer: Counting):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match=r"file: cannot be used: (Not a directory|File exists)"):
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_an_interruption_leaves_nothing(tmp_path: Path):
+def test_an_interruption_leaves_no_files(tmp_path: Path):
     class Interrupted(Counting):
         def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
             raise KeyboardInterrupt
@@ -237,7 +237,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_run_left_is_taken_away_after_a_day(tmp_path: Path, tokenizer: Counting):
+def test_files_of_killed_runs_are_deleted_after_a_day(tmp_path: Path, tokenizer: Counting):
     old, new = tmp_path / ".a.old.part", tmp_path / ".a.new.part"
     for path in (old, new):
         path.mkdir()
@@ -248,9 +248,9 @@ def test_what_a_killed_run_left_is_taken_away_after_a_day(tmp_path: Path, tokeni
     assert new.exists() and not old.exists()
 
 
-def test_another_process_may_be_faster(tmp_path: Path):
+def test_another_process_may_write_the_same_cache_first(tmp_path: Path):
     class Racing(Counting):
-        """Another process makes the same cache while this one encodes."""
+        """Simulates another process that writes the same cache during encoding."""
 
         def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
             if not list(tmp_path.glob("[!.]*")):
@@ -261,20 +261,20 @@ def test_another_process_may_be_faster(tmp_path: Path):
     assert len(data) == 4 and len(list(tmp_path.iterdir())) == 1
 
 
-def test_views_cannot_be_written_to_and_indices_are_checked(tmp_path: Path, tokenizer: Counting):
+def test_views_are_read_only_and_indices_are_checked(tmp_path: Path, tokenizer: Counting):
     data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     with pytest.raises(ValueError, match="read-only"):
         data.source(0)[0] = 9
     assert data.target(-1).tolist() == data.target(3).tolist()
     for index in (4, -5):
-        with pytest.raises(IndexError, match=f"no pair {index}: there are 4"):
+        with pytest.raises(IndexError, match=f"pair {index} .* 4 pairs"):
             data.source(index)
     assert repr(data) == "EncodedPairs(4 pairs, 0 skipped, 0 truncated)"
 
 
 @settings(max_examples=30)
 @given(sources=st.lists(st.lists(st.integers(0, 2**31), max_size=5), max_size=10), data=st.data())
-def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObject):
+def test_pairs_in_memory_equal_their_lists(sources: list[list[int]], data: st.DataObject):
     targets = data.draw(st.lists(st.just([4, 5]), min_size=len(sources), max_size=len(sources)))
     assert rows(EncodedPairs.in_memory(sources, targets)) == list(zip(sources, targets, strict=True))
     with pytest.raises(ArgumentError, match=f"{len(sources)} sources and {len(sources) + 1} targets"):
@@ -282,7 +282,7 @@ def test_pairs_in_memory_are_as_given(sources: list[list[int]], data: st.DataObj
 
 
 @pytest.mark.parametrize("large", [0, 2**20])
-def test_batches_from_files_are_those_from_memory(
+def test_batches_from_files_equal_those_from_memory(
     large: int, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(encoded_files, "LARGE", large)
@@ -295,7 +295,7 @@ def test_batches_from_files_are_those_from_memory(
         assert one.index.equal(other.index)
 
 
-def test_files_are_closed_with_what_reads_them(
+def test_files_are_closed_with_their_reader(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(encoded_files, "LARGE", 0)
@@ -308,7 +308,7 @@ def test_files_are_closed_with_what_reads_them(
         os.fstat(handle)
 
 
-def test_encoding_takes_memory_by_the_chunk(
+def test_memory_use_is_bounded_by_the_chunk_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cache, "CHUNK", 100)
@@ -326,7 +326,7 @@ def test_encoding_takes_memory_by_the_chunk(
     assert large - small < 9000 * 60
 
 
-def test_progress_is_shown_on_a_terminal_that_waits(
+def test_progress_bar_is_shown_on_a_terminal(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "quick")

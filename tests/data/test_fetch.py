@@ -1,4 +1,4 @@
-"""Public sets come whole and checked or not at all; the network is a server on this machine."""
+"""Public datasets are downloaded completely and verified, or not at all; the tests use a local server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TEXT = "".join(f"sentence {i}\t문장 {i}\tCC BY\n" for i in range(5000)).encode
 
 
 class Server:
-    """A server of files that can be told to misbehave; keeps what was asked of it."""
+    """A file server that can simulate failures and records the requests it gets."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
         self.cut = 0
         self.cuts = 0
         self.tag: str | None = '"one"'
@@ -42,17 +42,17 @@ class Server:
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        server: Server = self.server.told
-        wanted = self.headers.get("Range")
-        server.asked.append((self.path, wanted))
+        server: Server = self.server.settings
+        byte_range = self.headers.get("Range")
+        server.requests.append((self.path, byte_range))
         if server.elsewhere or server.status != 200:
             self.send_response(302 if server.elsewhere else server.status)
             self.send_header("Location", server.elsewhere)
             self.end_headers()
             return
         data, start = server.files[self.path], 0
-        if wanted and server.ranges and self.headers.get("If-Range") == server.tag:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if byte_range and server.ranges and self.headers.get("If-Range") == server.tag:
+            start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
             self.send_response(206 if start < len(data) else 416)
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         else:
@@ -68,18 +68,18 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
     monkeypatch.setattr(downloading, "PAUSE", 0.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        running.told = told = Server()
-        told.address = f"http://127.0.0.1:{running.server_address[1]}"
+        running.settings = settings = Server()
+        settings.address = f"http://127.0.0.1:{running.server_address[1]}"
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield told
+        yield settings
         running.shutdown()
         thread.join()
 
@@ -110,50 +110,50 @@ def left(folder: Path) -> set[str]:
     [("a.tsv", TEXT, ""), ("a.gz", gzip.compress(TEXT), ""), ("a.zip", zipped(a_txt=TEXT, b=b"?"), "a.txt")],
     ids=["plain", "gzip", "zip"],  # not the bytes: gzip's hold the time, and workers must agree on names
 )
-def test_a_set_is_fetched_unpacked_checked_and_read(
+def test_dataset_is_downloaded_unpacked_verified_and_read(
     server, tmp_path, monkeypatch, capsys, name, packed, member
 ):
     monkeypatch.setitem(SETS, "test", public(server.address, name, member))
     server.files[f"/{name}"] = packed
-    found = fetch("test", tmp_path)
+    fetched = fetch("test", tmp_path)
     assert (tmp_path / "family" / "a.tsv").read_bytes() == TEXT and left(tmp_path) == {"a.tsv"}
-    assert len(found.pairs("all")) == 5000 and found.parts == ("all",)
-    told = capsys.readouterr()
-    assert "licence: [bold]free[/bold]" in told.err and told.out == ""
-    assert "licence: [bold]free[/bold]" in (found.folder / "test.licence.txt").read_text()
+    assert len(fetched.pairs("all")) == 5000 and fetched.parts == ("all",)
+    printed = capsys.readouterr()
+    assert "licence: [bold]free[/bold]" in printed.err and printed.out == ""
+    assert "licence: [bold]free[/bold]" in (fetched.folder / "test.licence.txt").read_text()
     fetch("test", tmp_path)
-    assert len(server.asked) == 1, "what is there is not fetched again"
+    assert len(server.requests) == 1, "existing files are not downloaded again"
     with pytest.raises(UnknownName, match="part of test 'train'"):
-        found.pairs("train")
+        fetched.pairs("train")
 
 
-def test_what_breaks_off_is_taken_up_where_it_was(server, tmp_path):
+def test_interrupted_download_is_resumed(server, tmp_path):
     server.files["/a"], server.cut, server.cuts = TEXT, 70_000, 2
-    seen: list[int] = []
-    download(f"{server.address}/a", tmp_path / "a", len(TEXT), seen.append)
+    progress: list[int] = []
+    download(f"{server.address}/a", tmp_path / "a", len(TEXT), progress.append)
     assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
-    assert [asked for _, asked in server.asked] == [None, "bytes=70000-", "bytes=140000-"]
-    assert seen == sorted(seen) and seen[-1] == len(TEXT)
+    assert [byte_range for _, byte_range in server.requests] == [None, "bytes=70000-", "bytes=140000-"]
+    assert progress == sorted(progress) and progress[-1] == len(TEXT)
 
 
-def test_a_broken_fetch_goes_on_at_the_next_call(server, tmp_path, monkeypatch):
+def test_interrupted_download_is_resumed_by_the_next_call(server, tmp_path, monkeypatch):
     monkeypatch.setattr(downloading, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
-    with pytest.raises(DataError, match=r"(?s)broke off|IncompleteRead.*what was loaded is kept"):
+    with pytest.raises(DataError, match=r"(?s)broke off|IncompleteRead"):
         download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
     assert left(tmp_path) == {"a.part", "a.part-tag"}
     download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
-    assert (tmp_path / "a").read_bytes() == TEXT and server.asked[-1][1] == "bytes=100000-"
+    assert (tmp_path / "a").read_bytes() == TEXT and server.requests[-1][1] == "bytes=100000-"
 
 
 def len_of_nothing(_: int) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
-def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(server, tmp_path, monkeypatch):
+def test_a_file_that_changed_is_downloaded_from_the_beginning(server, tmp_path, monkeypatch):
     monkeypatch.setattr(downloading, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = b"old " * 50_000, 100_000, 1
-    with pytest.raises(DataError, match="cannot be fetched"):
+    with pytest.raises(DataError, match="after 1 attempts"):
         download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
     server.files["/a"], server.tag = TEXT, '"two"'
     download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
@@ -161,13 +161,13 @@ def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(server, tmp
 
 
 @pytest.mark.parametrize("tag, ranges", [(None, True), ('W/"weak"', True), ('"one"', False)])
-def test_without_a_promise_that_it_is_the_same_all_is_fetched_again(server, tmp_path, tag, ranges):
+def test_without_a_strong_etag_all_is_downloaded_again(server, tmp_path, tag, ranges):
     server.files["/a"], server.cut, server.cuts, server.tag, server.ranges = TEXT, 1000, 1, tag, ranges
     download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
     assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
 
 
-def test_a_part_that_is_already_whole_does_no_harm(server, tmp_path):
+def test_a_partial_file_that_is_already_complete(server, tmp_path):
     server.files["/a"] = TEXT
     (tmp_path / "a.part").write_bytes(TEXT)
     (tmp_path / "a.part-tag").write_text('"one"')
@@ -176,7 +176,7 @@ def test_a_part_that_is_already_whole_does_no_harm(server, tmp_path):
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_more_than_there_should_be_is_refused(server, tmp_path, length):
+def test_a_too_large_file_raises(server, tmp_path, length):
     server.files["/a"], server.length = TEXT, length
     with pytest.raises(DataError, match="over 1,000 bytes"):
         download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
@@ -184,26 +184,26 @@ def test_more_than_there_should_be_is_refused(server, tmp_path, length):
 
 
 @pytest.mark.parametrize("status, attempts", [(404, 1), (403, 1), (503, 5), (429, 5)])
-def test_a_server_that_refuses_is_quoted(server, tmp_path, status, attempts):
+def test_error_has_the_http_status(server, tmp_path, status, attempts):
     server.status = status
-    with pytest.raises(DataError, match=f"the server answers {status}"):
+    with pytest.raises(DataError, match=rf"\b{status}\b"):
         download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
-    assert len(server.asked) == attempts
+    assert len(server.requests) == attempts
 
 
-def test_nobody_there_is_said(tmp_path, server, monkeypatch):
+def test_unreachable_server_raises(tmp_path, server, monkeypatch):
     monkeypatch.setattr(downloading, "ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"(?s)after 2 attempts.*hint: .*source="):
         download("http://127.0.0.1:1/a", tmp_path / "a", 1000, len_of_nothing)
 
 
 @pytest.mark.parametrize("url", ["http://example.org/a", "file:///etc/hosts", "ftp://example.org/a", "a"])
-def test_only_https_is_taken_and_followed(server, tmp_path, url):
-    with pytest.raises(DataError, match="this address is not taken"):
+def test_only_https_urls_and_redirects_are_allowed(server, tmp_path, url):
+    with pytest.raises(DataError, match="not allowed"):
         download(url, tmp_path / "a", 1000, len_of_nothing)
     if "/" in url:
         server.elsewhere = url
-        with pytest.raises(DataError, match=r"this address is not taken|is not allowed"):
+        with pytest.raises(DataError, match="not allowed"):
             download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
     assert left(tmp_path) == set()
 
@@ -213,36 +213,36 @@ def test_only_https_is_taken_and_followed(server, tmp_path, url):
     [TEXT[:-1] + b"!", TEXT[:-1], gzip.compress(TEXT)[:-3], gzip.compress(TEXT + b"+")],
     ids=["altered", "short", "cut gzip", "longer gzip"],
 )
-def test_wrong_bytes_never_arrive(server, tmp_path, monkeypatch, served):
+def test_wrong_content_raises_and_leaves_no_file(server, tmp_path, monkeypatch, served):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
     server.files["/a.gz"] = served
-    with pytest.raises(DataError, match=r"not the one that is known|cannot be unpacked|more than it should"):
+    with pytest.raises(DataError, match=r"SHA-256|cannot be unpacked|more than it should"):
         fetch("test", tmp_path, edition="any")
     assert left(tmp_path) == set()
 
 
-def test_a_damaged_copy_is_fetched_anew(server, tmp_path, monkeypatch):
+def test_a_damaged_file_is_downloaded_again(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.gz"))
     server.files["/a.gz"] = gzip.compress(TEXT)
     (fetch("test", tmp_path).folder / "a.tsv").write_bytes(b"damaged")
     assert len(fetch("test", tmp_path).pairs("all")) == 5000
 
 
-def test_another_edition_is_taken_only_if_chosen(server, tmp_path, monkeypatch):
+def test_another_edition_needs_edition_any(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.zip", "a.txt", editions=True))
     server.files["/a.zip"] = zipped(a_txt=b"new\tedition\n")
     with pytest.raises(DataError, match=r'(?s)another edition.*edition="any"'):
         fetch("test", tmp_path)
     assert left(tmp_path) == set()
     assert len(fetch("test", tmp_path, edition="any").pairs("all")) == 1
-    asked = len(server.asked)
+    requests = len(server.requests)
     fetch("test", tmp_path, edition="any")
-    assert len(server.asked) == asked
+    assert len(server.requests) == requests
     with pytest.raises(UnknownName, match="edition 'new'"):
         fetch("test", tmp_path, edition="new")
 
 
-def test_an_archive_is_never_unpacked_under_its_own_names(tmp_path, monkeypatch):
+def test_names_inside_an_archive_are_never_used(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
     source = tmp_path / "source"
     source.mkdir()
@@ -250,22 +250,22 @@ def test_an_archive_is_never_unpacked_under_its_own_names(tmp_path, monkeypatch)
     fetch("test", tmp_path / "into", source=source)
     assert left(tmp_path) == {"a.zip", "a.tsv"}
     (source / "a.zip").write_bytes(zipped(**{"..__a_txt": TEXT}))
-    with pytest.raises(DataError, match=r"has no file 'a\.txt'; there is \.\./a\.txt"):
+    with pytest.raises(DataError, match=r"no file 'a\.txt'.*\.\./a\.txt"):
         fetch("test", tmp_path / "again", source=source)
     assert left(tmp_path / "again") == set()
 
 
-def test_what_unpacks_to_too_much_is_stopped(tmp_path, monkeypatch):
+def test_unpacking_too_much_raises(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt", editions=True))
     monkeypatch.setattr(fetching, "LARGEST", 10_000)
     (tmp_path / "a.zip").write_bytes(zipped(a_txt=b"\0" * 100_000))
-    with pytest.raises(DataError, match="unpacks to over 10,000 bytes"):
+    with pytest.raises(DataError, match="10,000 bytes"):
         fetch("test", tmp_path / "into", source=tmp_path, edition="any")
     assert left(tmp_path / "into") == set()
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.txt", "a.txt.gz", "packed.zip", "family/a.tsv"])
-def test_a_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkeypatch, name):
+def test_source_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkeypatch, name):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "packed.zip", "a.txt"))
     place = tmp_path / "source" / name
     place.parent.mkdir(parents=True)
@@ -275,7 +275,7 @@ def test_a_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkeypatch
     assert place.exists()
 
 
-def test_folders_that_will_not_do_are_told_of(tmp_path, monkeypatch):
+def test_unusable_folders_raise(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
     with pytest.raises(DataError, match=r"(?s)has no file for a\.tsv.*one of a\.tsv, .*a\.zip"):
         fetch("test", tmp_path, source=tmp_path / "nowhere")
@@ -285,20 +285,22 @@ def test_folders_that_will_not_do_are_told_of(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(SETS))
-def test_the_known_sets_are_told_whole(name):
-    known = SETS[name]
-    assert known.about and known.licence and known.home.startswith("https://")
-    for piece in known.pieces:
+def test_known_datasets_are_described_completely(name):
+    dataset = SETS[name]
+    assert dataset.about and dataset.licence and dataset.home.startswith("https://")
+    for piece in dataset.pieces:
         assert piece.url.startswith("https://") and len(piece.sha256) == 64 and piece.size > 0
         assert bool(piece.member) == piece.url.endswith(".zip")
-    names = {piece.name for piece in known.pieces}
-    used = {how[key] for how in known.parts.values() for key in ("source", "target", "tsv") if key in how}
+    names = {piece.name for piece in dataset.pieces}
+    used = {
+        part[key] for part in dataset.parts.values() for key in ("source", "target", "tsv") if key in part
+    }
     assert used == names
-    assert replace(known, editions=not known.editions) != known
+    assert replace(dataset, editions=not dataset.editions) != dataset
 
 
 class Slow(BaseHTTPRequestHandler):
-    """Sends one byte at a time, without end: of the headers, or of the body."""
+    """Sends the headers or the body one byte at a time, endlessly."""
 
     def do_GET(self) -> None:
         if self.path == "/elsewhere":
@@ -317,14 +319,14 @@ class Slow(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 time.sleep(0.05)
         except OSError:
-            pass  # the client has left
+            pass  # the client has disconnected
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @pytest.mark.parametrize("path", ["body", "headers", "elsewhere"])
-def test_a_slow_server_does_not_hold_a_download_for_ever(tmp_path, monkeypatch, path):
+def test_a_slow_server_cannot_exceed_the_time_limit(tmp_path, monkeypatch, path):
     monkeypatch.setattr(downloading, "LIMIT", 0.6)
     monkeypatch.setattr(downloading, "PAUSE", 0.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as http:

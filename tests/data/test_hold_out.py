@@ -1,4 +1,4 @@
-"""What is held out is chosen by the sentence, is never trained on, and nothing goes missing unsaid."""
+"""Held-out pairs are chosen by the source sentence and are never in train; all dropped pairs are counted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def contents(pairs: Pairs) -> set[tuple[str, str]]:
     return {pair[:2] for pair in pairs}
 
 
-def test_as_many_as_asked_for_are_held_out():
+def test_count_pairs_are_held_out():
     train, valid = hold_out(pairs_of(many()), count=150)
     assert (len(train), len(valid)) == (1850, 150)
     assert contents(train) | contents(valid) == set(many()) and not contents(train) & contents(valid)
     assert train.fingerprint != valid.fingerprint != pairs_of(many()).fingerprint
 
 
-def test_a_fraction_is_about_that_part_and_stays_when_data_grows():
+def test_fraction_holds_out_the_same_pairs_when_data_grows():
     valid = hold_out(pairs_of(many(1000)), fraction=0.1).valid
     assert 60 < len(valid) < 140
     grown = hold_out(pairs_of(many(2000)), fraction=0.1)
@@ -40,19 +40,19 @@ def test_a_fraction_is_about_that_part_and_stays_when_data_grows():
     assert contents(grown.valid) & set(many(1000)) == contents(valid)
 
 
-def test_the_order_does_not_matter_and_the_seed_does():
+def test_split_depends_on_the_seed_but_not_on_the_order():
     shuffled = random.Random(1).sample(many(), 2000)
     valid = contents(hold_out(pairs_of(many()), count=100).valid)
     assert contents(hold_out(pairs_of(shuffled), count=100).valid) == valid
     assert contents(hold_out(pairs_of(many()), count=100, seed=1).valid) != valid
 
 
-def test_the_split_is_the_same_on_every_machine():
+def test_split_is_the_same_on_every_machine():
     valid = hold_out(pairs_of(many(40)), count=3).valid
     assert [pair.number for pair in valid] == [16, 19, 24]
 
 
-def test_the_same_pair_is_kept_once_whatever_its_spaces():
+def test_duplicates_are_dropped_ignoring_white_space():
     both = [*many(), *many(), ("문장  5", "sentence 5"), (" 문장\t6 ", "sentence\u30006")]
     held = hold_out(pairs_of(both), count=100)
     assert held.duplicates == 2002 and len(held.train) + len(held.valid) == 2000
@@ -60,7 +60,7 @@ def test_the_same_pair_is_kept_once_whatever_its_spaces():
     assert "2,002 duplicates" in str(held)
 
 
-def test_translations_of_one_sentence_stay_together():
+def test_all_translations_of_a_sentence_are_in_the_same_part():
     both = [(f"문장 {i % 200}", f"sentence {i}") for i in range(1000)]
     train, valid = hold_out(pairs_of(both), count=52)
     assert len(valid) == 50, "ten sentences with five translations each; an eleventh would be too many"
@@ -68,8 +68,8 @@ def test_translations_of_one_sentence_stay_together():
 
 
 @given(st.integers(0, 2**32), st.integers(0, 5))
-def test_nothing_held_out_is_trained_on(numbers, seed):
-    """Few sentences, put together at random: most stand in several pairs."""
+def test_train_and_valid_are_disjoint(numbers, seed):
+    """Random combinations of few sentences: most of them occur in several pairs."""
     drawn = random.Random(numbers)
     both = [(f"문장 {drawn.randrange(30)}", f"sentence {drawn.randrange(30)}") for _ in range(80)]
     held = hold_out(pairs_of(both), count=3, seed=seed)
@@ -88,32 +88,32 @@ def test_a_split_can_be_split():
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"count": 5, "fraction": 0.1}, {"count": 0}, {"fraction": 0.0}, {"fraction": 1.5}]
+    "arguments", [{}, {"count": 5, "fraction": 0.1}, {"count": 0}, {"fraction": 0.0}, {"fraction": 1.5}]
 )
-def test_what_cannot_be_meant_is_refused(asked):
+def test_invalid_arguments_raise(arguments):
     with pytest.raises(ArgumentError, match=r"hold_out\(\)"):
-        hold_out(pairs_of(many(10)), **asked)
+        hold_out(pairs_of(many(10)), **arguments)
 
 
-def test_too_few_pairs_are_refused():
+def test_too_few_pairs_raise():
     with pytest.raises(DataError, match="10 of 10 pairs would be held out, 0 left"):
         hold_out(pairs_of(many(10)), count=10)
     with pytest.raises(DataError, match="0 of 0 pairs"):
         hold_out(pairs_of([]), count=1)
 
 
-def test_what_was_dropped_before_is_said_too():
+def test_summary_counts_pairs_dropped_by_the_data_check():
     pairs = pairs_from_lists(["a", "b", "", "c"], ["1", "2", "3", "4"])
     assert str(hold_out(pairs, count=1)).count("1 by the data check") == 1
 
 
 @pytest.mark.parametrize("wrong", [{"count": 1.5}, {"count": 0}, {"fraction": 1.0}])
-def test_how_much_is_held_out_must_be_a_number_that_can_be(wrong: dict[str, float]):
+def test_invalid_count_and_fraction_raise(wrong: dict[str, float]):
     with pytest.raises(ArgumentError, match="hold_out"):
         hold_out(pairs_from_lists(["a", "b"], ["1", "2"]), **wrong)
 
 
-def test_what_is_not_pairs_is_told_how_to_become_pairs():
+def test_a_list_in_place_of_pairs_raises():
     with pytest.raises(ArgumentError, match="pairs_from_lists"):
         hold_out([("a", "b")], count=1)
 
@@ -130,7 +130,7 @@ def test_labels_are_held_out_by_source_only():
     assert "5 distinct targets" in held.why and held.why in str(held)
 
 
-def test_the_same_pairs_are_held_out_by_either_rule():
+def test_every_rule_holds_out_the_same_pairs():
     auto = hold_out(pairs_of(labelled(labels=2000)), count=50)
     both, source = (
         hold_out(pairs_of(labelled(labels=2000)), count=50, disjoint=rule) for rule in ("both", "source")
@@ -141,14 +141,14 @@ def test_the_same_pairs_are_held_out_by_either_rule():
     assert len(source.train) == len(both.train) + both.shared
 
 
-def test_targets_stay_disjoint_where_most_pairs_can_be_kept():
-    """1,000 targets with five sources each: a few are left out, and nothing held out is trained on."""
+def test_targets_are_disjoint_if_most_pairs_can_be_kept():
+    """1,000 targets with five sources each: a few pairs are dropped, and no held-out target is in train."""
     held = hold_out(pairs_of(labelled(5000, 1000)), count=100)
     assert held.disjoint == "both" and 0 < held.shared < 500
     assert not {b for _, b in contents(held.train)} & {b for _, b in contents(held.valid)}
 
 
-def test_a_split_that_must_be_disjoint_is_refused_where_it_cannot_be():
+def test_disjoint_both_raises_if_no_training_pair_is_left():
     with pytest.raises(DataError, match="0 left to train on"):
         hold_out(pairs_of(labelled()), count=150, disjoint="both")
     with pytest.raises(UnknownName, match="both, source"):

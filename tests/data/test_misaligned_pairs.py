@@ -1,4 +1,4 @@
-"""A line that is missing in one of two parallel files is named, wherever it is; so are two, one in each."""
+"""A line that is missing in one of two parallel files is located; so are two missing lines, one in each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def built_in() -> tuple[list[str], list[str]]:
 
 
 def sorted_pairs() -> tuple[list[str], list[str]]:
-    """Sorted by length, as Tatoeba's files are: neighbours are of the same length, and begin alike."""
+    """Sorted by length, like Tatoeba's files: neighbouring lines have the same length and a similar start."""
     draw = random.Random(3)
     stems = ["".join(draw.choices("bdfgklmnprst", k=2)) + vowel for vowel in "aeiou" for _ in range(60)]
     sides = []
@@ -38,14 +38,14 @@ def sorted_pairs() -> tuple[list[str], list[str]]:
 
 
 def strings() -> tuple[list[str], list[str]]:
-    """Targets that are never the same twice: their words tell nothing."""
+    """All targets are distinct, so their words carry no information."""
     draw = random.Random(4)
     numbers = draw.sample(range(100_000), COUNT)
     names = ("nought", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     return [" ".join(names[int(digit)] for digit in str(n)) for n in numbers], [str(n) for n in numbers]
 
 
-MADE = {"built-in": built_in(), "sorted": sorted_pairs(), "strings": strings()}
+CORPORA = {"built-in": built_in(), "sorted": sorted_pairs(), "strings": strings()}
 
 
 def inspected(folder: Path, *sides: list[str]) -> Report:
@@ -55,17 +55,17 @@ def inspected(folder: Path, *sides: list[str]) -> Report:
 
 
 def named(report: Report) -> tuple[int, str]:
-    """The line and the file that the error names."""
-    found = re.search(r"line ([\d,]+) of (\S+) seems to have no counterpart", str(report.refused))
-    assert found is not None, str(report.refused)
-    return int(found[1].replace(",", "")), Path(found[2]).name
+    """Return the line and the file that the error names."""
+    match = re.search(r"line ([\d,]+) of (\S+) .*no counterpart", str(report.refused))
+    assert match is not None, str(report.refused)
+    return int(match[1].replace(",", "")), Path(match[2]).name
 
 
-@pytest.mark.parametrize("data", MADE)
+@pytest.mark.parametrize("data", CORPORA)
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("place", [0, 1, 1000, 1990])
-def test_a_missing_line_is_named(tmp_path, data, side, place):
-    lines = [list(each) for each in MADE[data]]
+def test_missing_line_is_located(tmp_path, data, side, place):
+    lines = [list(each) for each in CORPORA[data]]
     gone = lines[1 - side][place]
     del lines[side][place]
     report = inspected(tmp_path, *lines)
@@ -77,32 +77,38 @@ def test_a_missing_line_is_named(tmp_path, data, side, place):
     assert line != place + 1 or gone[:60] in str(report.refused)
 
 
-def test_several_missing_lines_are_named_each(tmp_path):
-    source, target = map(list, MADE["built-in"])
+def test_several_missing_lines_are_located(tmp_path):
+    source, target = map(list, CORPORA["built-in"])
     for place in (1500, 700, 30):
         del source[place]
-    told = str(inspected(tmp_path, source, target).refused)
-    found = [int(each.replace(",", "")) for each in re.findall(r"line ([\d,]+) of", told)]
-    assert len(found) == 3
-    assert all(abs(line - place) <= 2 for line, place in zip(found, (31, 701, 1501), strict=True))
+    error = str(inspected(tmp_path, source, target).refused)
+    lines = [int(each.replace(",", "")) for each in re.findall(r"line ([\d,]+) of", error)]
+    assert len(lines) == 3
+    assert all(abs(line - place) <= 2 for line, place in zip(lines, (31, 701, 1501), strict=True))
 
 
-def test_the_end_of_a_file_may_be_what_is_missing(tmp_path):
-    source, target = MADE["built-in"]
-    told = str(inspected(tmp_path, source, target[:-40]).refused)
-    assert "no counterpart" not in told and "is its end missing?" in told
+@pytest.mark.parametrize("data", ["built-in", "sorted"])
+def test_missing_end_of_a_file_is_reported(tmp_path, data):
+    source, target = CORPORA[data]
+    error = str(inspected(tmp_path, source, target[:-40]).refused)
+    assert "no counterpart" not in error and f"end of {tmp_path / 'b'}" in error
 
 
-def test_many_lines_in_one_place_are_named_in_part(tmp_path):
-    source, target = map(list, MADE["built-in"])
+def test_unrelated_files_are_not_said_to_be_parallel(tmp_path):
+    error = str(inspected(tmp_path, CORPORA["built-in"][0], CORPORA["strings"][1][:-40]).refused)
+    assert f"{COUNT:,} and {COUNT - 40:,}" in error and "look parallel" not in error
+
+
+def test_a_long_missing_block_is_listed_in_part(tmp_path):
+    source, target = map(list, CORPORA["built-in"])
     del target[400:450]
-    told = str(inspected(tmp_path, source, target).refused)
-    assert abs(named(inspected(tmp_path, source, target))[0] - 401) <= 2 and "47 more" in told
+    error = str(inspected(tmp_path, source, target).refused)
+    assert abs(named(inspected(tmp_path, source, target))[0] - 401) <= 2 and "47 more" in error
 
 
 @pytest.mark.parametrize(("one", "other"), [(200, 600), (1500, 300), (5, 1990)])
-def test_a_line_is_missing_in_each_of_two_files_of_equal_length(tmp_path, one, other):
-    source, target = map(list, MADE["built-in"])
+def test_one_missing_line_in_each_file_is_located(tmp_path, one, other):
+    source, target = map(list, CORPORA["built-in"])
     del source[one], target[other]
     report = inspected(tmp_path, source, target)
     assert report.refused is None and report.kept == COUNT - 1
@@ -110,22 +116,22 @@ def test_a_line_is_missing_in_each_of_two_files_of_equal_length(tmp_path, one, o
     assert abs(finding.count - abs(one - other)) <= 6
     (unmatched_source, unmatched_target) = [example.number for example in finding.examples]
     last, first = max(one, other), min(one, other)
-    wanted = (last, first) if one < other else (first, last)
-    assert abs(unmatched_source - 1 - wanted[0]) <= 4 and abs(unmatched_target - 1 - wanted[1]) <= 4
+    expected = (last, first) if one < other else (first, last)
+    assert abs(unmatched_source - 1 - expected[0]) <= 4 and abs(unmatched_target - 1 - expected[1]) <= 4
     assert str(tmp_path / "b") in finding.examples[1].place
     assert "no counterpart" in finding.says
 
 
-@pytest.mark.parametrize("data", MADE)
-def test_pairs_in_order_are_not_suspected(tmp_path, data):
-    assert inspected(tmp_path, *MADE[data])["misaligned"].count == 0
+@pytest.mark.parametrize("data", CORPORA)
+def test_aligned_pairs_are_not_reported(tmp_path, data):
+    assert inspected(tmp_path, *CORPORA[data])["misaligned"].count == 0
     assert inspected(tmp_path, ["a"], ["b"])["misaligned"].count == 0
     assert inspected(tmp_path, ["a"] * 500, ["b"] * 500)["misaligned"].count == 0
 
 
-def test_labels_in_order_are_not_suspected(tmp_path):
+def test_aligned_labels_are_not_reported(tmp_path):
     labels = [("good", "bad", "neither")[number * number % 3] for number in range(COUNT)]
-    assert inspected(tmp_path, MADE["built-in"][1], labels)["misaligned"].count == 0
+    assert inspected(tmp_path, CORPORA["built-in"][1], labels)["misaligned"].count == 0
 
 
 def features(lengths: numpy.ndarray) -> Features:
@@ -134,17 +140,17 @@ def features(lengths: numpy.ndarray) -> Features:
 
 
 @given(st.integers(0, 1000), st.integers(50, 350), st.integers(1, 4), st.booleans())
-def test_lengths_alone_tell_the_place(seed, place, extra, flip):
+def test_missing_lines_are_located_by_lengths_alone(seed, place, extra, flip):
     numbers = numpy.random.default_rng(seed)
     source = numbers.integers(5, 150, 400)
     target = source * numbers.uniform(0.9, 1.3, 400)
     less = features(numpy.delete(target, range(place, place + extra)))
     both = (less, features(source)) if flip else (features(source), less)
-    found = lines_without_counterpart(*both)
-    assert len(found) == extra and all(abs(each.line - place) <= 8 for each in found)
+    missing = lines_without_counterpart(*both)
+    assert len(missing) == extra and all(abs(each.line - place) <= 8 for each in missing)
 
 
-def test_nothing_is_found_in_nothing():
+def test_empty_files_have_no_missing_lines():
     empty = features(numpy.zeros(0))
     assert shifted_lines(empty, empty) is None
     assert lines_without_counterpart(empty, features(numpy.ones(2))) == []

@@ -1,4 +1,4 @@
-"""The tokenizer is suggested by what the pairs are: strings by characters, sentences by subwords."""
+"""suggest_tokenizer() suggests characters for strings and subwords for sentences."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def numbered_labels() -> Given:
 
 
 def chinese() -> Given:
-    """Lines without spaces, of 2,000 frequent and less frequent characters, with English beside them."""
+    """Lines without spaces, of 2,000 characters, with English translations."""
     lines = drawn("".join(map(chr, range(0x4E00, 0x4E00 + 2000))), 5, 25, 0)
     return [(line + "。", each[1]) for line, each in zip(lines, built_in(), strict=True)]
 
@@ -140,19 +140,19 @@ def thai() -> Given:
 
 
 def short_sentences() -> Given:
-    """As Tatoeba begins, where files are sorted by length."""
+    """Like the beginning of Tatoeba, whose files are sorted by length."""
     verbs = drawn("aeioubdfgklmnprst", 2, 6, 0)
     return [(f"{verb.title()} it!", f"{verb.title()}e es bitte!") for verb in verbs]
 
 
 def shortest_sentences() -> Given:
-    """One word each, as a phrase book begins."""
+    """Sentences of one word each."""
     verbs = drawn("aeioubdfgklmnprst", 2, 6, 0)
     return [(f"{verb.title()}!", f"{verb.title()}e!") for verb in verbs]
 
 
 def titles_and_texts() -> Given:
-    """A single unseen word beside a long text."""
+    """A single unseen word as source, a long text as target."""
     return [(word, " ".join([line] * 5)) for (word, _), (_, line) in zip(phonemes(), built_in(), strict=True)]
 
 
@@ -182,34 +182,33 @@ UNIGRAM = (
 
 
 @pytest.mark.parametrize("make", CHARACTER)
-def test_strings_are_read_by_characters(make):
+def test_characters_are_suggested_for_strings(make):
     name, why = suggest_tokenizer(make())
     assert name == "character" and why and "\n" not in why
 
 
 @pytest.mark.parametrize("make", UNIGRAM)
-def test_sentences_and_labels_are_read_by_subwords(make):
+def test_subwords_are_suggested_for_sentences_and_labels(make):
     name, why = suggest_tokenizer(make())
     assert name == "unigram" and why and "\n" not in why
 
 
-def test_pairs_of_the_library_are_taken_too():
-    given = dates()
-    assert suggest_tokenizer(pairs_from_lists(*map(list, zip(*given, strict=True))))[0] == "character"
+def test_pairs_objects_are_accepted():
+    sources, targets = map(list, zip(*dates(), strict=True))
+    assert suggest_tokenizer(pairs_from_lists(sources, targets))[0] == "character"
 
 
-def test_too_few_pairs_are_read_by_subwords():
+def test_subwords_are_suggested_for_too_few_pairs():
     assert suggest_tokenizer([])[0] == suggest_tokenizer(dates()[:5])[0] == "unigram"
     assert suggest_tokenizer([("", "")] * 100)[0] == "unigram"
 
 
-def test_a_file_that_is_sorted_is_looked_at_from_end_to_end():
-    """Numbers first, and far more sentences after them."""
-    given = numbers() + 20 * built_in()
-    assert suggest_tokenizer(given)[0] == "unigram"
+def test_sorted_files_are_sampled_from_start_to_end():
+    """A few numbers first, then many more sentences."""
+    assert suggest_tokenizer(numbers() + 20 * built_in())[0] == "unigram"
 
 
-def test_it_takes_little_time_and_does_not_read_without_end():
+def test_reading_and_time_are_bounded():
     begun = time.monotonic()
     endless = itertools.cycle(built_in())
     assert suggest_tokenizer(endless)[0] == "unigram"

@@ -1,4 +1,4 @@
-"""Tokenizers: any string goes in and comes back, the same model from the same lines, files that are whole."""
+"""Tokenizers: any string can be encoded and decoded, training is deterministic, and damaged files raise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = tuple(TOKENIZERS)
 SUBWORDS = ("unigram", "bpe")
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
-"""Every code point there is, halves of surrogate pairs too."""
+"""All code points, including lone surrogates."""
 
 HOSTILE = (
     "",
@@ -56,7 +56,7 @@ HOSTILE = (
 
 
 def made_text(count: int = 300) -> list[str]:
-    """Sentences of made-up Korean and English words, always the same."""
+    """Return sentences of invented Korean and English words, always the same."""
     generator = random.Random(1)
     words = ["".join(generator.choices("aeioulmnrst", k=generator.randint(1, 7))) for _ in range(80)]
     words += ["".join(generator.choices("가나다라마바사을를은는에서", k=3)) for _ in range(40)]
@@ -78,7 +78,7 @@ def subwords(request: pytest.FixtureRequest) -> Tokenizer:
     return TRAINED[request.param]
 
 
-def test_lines_come_back(tokenizer: Tokenizer):
+def test_decode_inverts_encode(tokenizer: Tokenizer):
     for line in LINES:
         tokens = tokenizer.encode(line)
         assert tokenizer.decode(tokens) == line
@@ -86,7 +86,7 @@ def test_lines_come_back(tokenizer: Tokenizer):
 
 
 @given(line=ANY_TEXT)
-def test_any_text_comes_back_from_subwords_as_clean_leaves_it(line: str):
+def test_subwords_decode_any_text_to_its_clean_form(line: str):
     for kind in SUBWORDS:
         tokens = TRAINED[kind].encode(line)
         assert TRAINED[kind].decode(tokens) == clean(line)
@@ -94,13 +94,13 @@ def test_any_text_comes_back_from_subwords_as_clean_leaves_it(line: str):
 
 
 @given(lines=st.lists(ANY_TEXT, max_size=5))
-def test_as_many_lines_come_out_as_go_in(lines: list[str]):
+def test_encode_lines_equals_encode_of_each_line(lines: list[str]):
     for each in TRAINED.values():
         assert each.encode_lines(lines) == [each.encode(line) for line in lines]
 
 
 @given(line=ANY_TEXT)
-def test_clean_text_stays_and_has_nothing_that_drives_a_terminal(line: str):
+def test_clean_is_idempotent_and_removes_control_characters(line: str):
     cleaned = clean(line)
     assert clean(cleaned) == cleaned
     assert not {"Cc", "Cs", "Zl", "Zp"} & set(map(unicodedata.category, cleaned))
@@ -122,25 +122,26 @@ def test_hostile_lines_are_encoded(line: str, tokenizer: Tokenizer):
         assert tokenizer.decode(encoded[0]) == clean(line)
 
 
-def test_surrogate_halves_that_belong_together_are_joined():
+def test_surrogate_pairs_are_joined():
     assert clean("\ud83d\ude00!") == "😀!" and clean("\ude00\ud83d") == "\ufffd\ufffd"
 
 
 def test_very_long_lines_are_encoded(tokenizer: Tokenizer):
     for line in ("ab" * 50_000, "ab " * 50_000):
         tokens = tokenizer.encode(line)
-        known = tokenizer.kind != "word"
-        assert not known or clean(line).startswith(tokenizer.decode(tokens)[:100].replace("⁇", "b"))
+        assert tokenizer.kind == "word" or clean(line).startswith(
+            tokenizer.decode(tokens)[:100].replace("⁇", "b")
+        )
         assert len(tokenizer.encode_lines([line] * 2)[1]) == len(tokens)
 
 
-def test_a_line_that_is_no_string_is_refused(tokenizer: Tokenizer):
+def test_encoding_bytes_raises(tokenizer: Tokenizer):
     with pytest.raises(ArgumentError, match="a line is of type bytes"):
         tokenizer.encode(b"bytes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_lines_give_the_same_model(kind: str):
+def test_training_is_deterministic(kind: str):
     again = train_tokenizer(kind, iter(LINES))
     assert again.serialized() == TRAINED[kind].serialized()
     assert again.fingerprint == TRAINED[kind].fingerprint
@@ -148,16 +149,16 @@ def test_the_same_lines_give_the_same_model(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_tokenizer_is_found_again(kind: str, tmp_path: Path):
-    made = TRAINED[kind]
-    made.save(tmp_path / "file")
-    for loaded in (load_tokenizer(tmp_path / "file"), type(made).load(tmp_path / "file")):
-        assert type(loaded) is type(made) and loaded.fingerprint == made.fingerprint
-        assert loaded.encode_lines(LINES) == made.encode_lines(LINES)
+def test_save_and_load(kind: str, tmp_path: Path):
+    saved = TRAINED[kind]
+    saved.save(tmp_path / "file")
+    for loaded in (load_tokenizer(tmp_path / "file"), type(saved).load(tmp_path / "file")):
+        assert type(loaded) is type(saved) and loaded.fingerprint == saved.fingerprint
+        assert loaded.encode_lines(LINES) == saved.encode_lines(LINES)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_model_file_is_that_of_sentencepiece(subwords: Tokenizer, tmp_path: Path):
+def test_model_file_can_be_read_by_sentencepiece(subwords: Tokenizer, tmp_path: Path):
     import sentencepiece
 
     subwords.save(tmp_path / "m.model")
@@ -168,37 +169,37 @@ def test_the_model_file_is_that_of_sentencepiece(subwords: Tokenizer, tmp_path: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9, 0.999])
-def test_a_file_cut_short_is_named(kind: str, part: float, tmp_path: Path):
+def test_truncated_files_raise(kind: str, part: float, tmp_path: Path):
     content = TRAINED[kind].serialized()
     (tmp_path / "cut").write_bytes(content[: max(int(part * len(content)) - 2, 0)])
-    with pytest.raises(DataError, match=r"cut: this is no.*\n(?s:.*)train the tokenizer again"):
+    with pytest.raises(DataError, match=r"cut: not .*\n(?s:.*)train the tokenizer again"):
         load_tokenizer(tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, expected",
     [
-        ('{"kind": "word", "version": 2, "tokens": []}', "this is no tokenizer"),
-        ('{"kind": "bpe", "version": 1, "tokens": []}', "this is no tokenizer"),
+        ('{"kind": "word", "version": 2, "tokens": []}', "not a tokenizer"),
+        ('{"kind": "bpe", "version": 1, "tokens": []}', "not a tokenizer"),
         ('{"kind": "word", "version": 1, "tokens": "abc"}', "not a list of strings"),
         ('{"kind": "word", "version": 1, "tokens": ["a", 3]}', "not a list of strings"),
         ('{"kind": "word", "version": 1, "tokens": ["a", "a"]}', "'a' is in 'tokens' 2 times"),
-        ('{"kind": "word", "version": 1, "tokens": ["a b"]}', "'a b' is no word"),
-        ('{"kind": "character", "version": 1, "tokens": ["ab"]}', "'ab' is no character"),
-        ('{"kind": "character", "version": 1, "tokens": ["\\ud800"]}', "is no character"),
-        ("{" * 100_000, "not whole JSON"),
+        ('{"kind": "word", "version": 1, "tokens": ["a b"]}', "'a b' is not a word"),
+        ('{"kind": "character", "version": 1, "tokens": ["ab"]}', "'ab' is not a character"),
+        ('{"kind": "character", "version": 1, "tokens": ["\\ud800"]}', "is not a character"),
+        ("{" * 100_000, "JSON"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(content: str, said: str, tmp_path: Path):
+def test_invalid_vocabulary_files_raise(content: str, expected: str, tmp_path: Path):
     (tmp_path / "list.json").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match=f"list.json: .*{said}"):
+    with pytest.raises(DataError, match=f"list.json: .*{expected}"):
         load_tokenizer(tmp_path / "list.json")
 
 
-def test_the_wrong_kind_and_the_wrong_place_are_said(tmp_path: Path):
-    for made, other in itertools.permutations(TRAINED.values(), 2):
+def test_wrong_kind_and_missing_file_raise(tmp_path: Path):
+    for saved, other in itertools.permutations(TRAINED.values(), 2):
         with pytest.raises(DataError):
-            type(other).deserialized(made.serialized(), "x")
+            type(other).deserialized(saved.serialized(), "x")
     with pytest.raises(DataError, match="not of kind 'bpe'"):
         BPE.deserialized(TRAINED["unigram"].serialized(), "x")
     with pytest.raises(DataError, match="cannot be read: No such file"):
@@ -207,7 +208,7 @@ def test_the_wrong_kind_and_the_wrong_place_are_said(tmp_path: Path):
         TRAINED["word"].save(tmp_path / "none" / "file")
 
 
-def test_a_foreign_model_with_other_numbers_is_refused():
+def test_a_model_with_other_special_tokens_raises():
     import io
 
     import sentencepiece
@@ -216,52 +217,50 @@ def test_a_foreign_model_with_other_numbers_is_refused():
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(LINES), model_writer=model, vocab_size=100, minloglevel=2
     )
-    with pytest.raises(DataError, match=r"numbers of pad, unk, bos and eos are \(-1, 0, 1, 2\)"):
+    with pytest.raises(DataError, match=r"pad, unk, bos and eos are \(-1, 0, 1, 2\)"):
         Unigram.deserialized(model.getvalue(), "foreign.model")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lines", [[], [""], ["  ", "\x00\t"]])
-def test_there_must_be_something_to_learn_from(kind: str, lines: list[str]):
-    with pytest.raises(DataError, match=r"train_tokenizer\(\): there (are no lines|is nothing to learn)"):
+def test_training_without_text_raises(kind: str, lines: list[str]):
+    with pytest.raises(DataError, match=r"train_tokenizer\(\): .*(no lines|empty)"):
         train_tokenizer(kind, lines)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("line", ["a", "ab", "한", "a" * 5000, "\ud800", "<s> </s>", "한 국 a" * 400])
-def test_very_little_text_is_enough(kind: str, line: str):
+def test_training_on_very_little_text(kind: str, line: str):
     made = train_tokenizer(kind, [line])
     assert made.size > 4 and (kind == "character" or made.decode(made.encode(line)) == clean(line))
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)
 @pytest.mark.parametrize("size", [264, 300, 100_000])
-def test_the_size_is_a_bound_and_not_a_demand(kind: str, size: int):
+def test_size_is_an_upper_bound(kind: str, size: int):
     many = [chr(code) for code in range(0xAC00, 0xAC00 + 600)]
     made = train_tokenizer(kind, [*LINES, *(" ".join(many[at:]) for at in range(0, 600, 100))], size)
     assert 260 < made.size <= size
     assert made.decode(made.encode("가각 갂")) == "가각 갂"
 
 
-def test_a_size_that_cannot_be_is_refused():
+def test_invalid_arguments_of_training_raise():
     for kind, size in (("unigram", 263), ("bpe", 0), ("word", 4), ("character", -1)):
-        with pytest.raises(
-            ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: .* or more"
-        ):
+        with pytest.raises(ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: .*or more"):
             train_tokenizer(kind, LINES, size)
     with pytest.raises(UnknownName, match="did you mean 'unigram'"):
         train_tokenizer("unigrams", LINES)
-    with pytest.raises(ArgumentError, match="lines is one string"):
+    with pytest.raises(ArgumentError, match="lines is a str"):
         train_tokenizer("word", "a b c")
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)
-def test_more_text_gives_more_pieces_up_to_a_bound(kind: str):
+def test_default_size_grows_with_the_text(kind: str):
     sizes = [train_tokenizer(kind, LINES[:count]).size for count in (3, 30, 300)]
     assert sizes == sorted(sizes) and sizes[0] < 350 and sizes[-1] < 1000
 
 
-def test_words_are_counted_and_the_rest_unknown():
+def test_words_keep_the_most_frequent_words():
     made = train_tokenizer("word", ["b a, c b", "b c d"], size=6)
     assert isinstance(made, Words) and made.tokens == ["b", "c"]
     assert made.encode("b a, c, c") == [4, UNK, UNK, 5]
@@ -269,14 +268,14 @@ def test_words_are_counted_and_the_rest_unknown():
     assert made.words([BOS, 4, UNK, 5, EOS, PAD]) == [-1, 0, 1, 2, -1, -1]
 
 
-def test_characters_have_a_space():
+def test_characters_include_the_space():
     made = train_tokenizer("character", ["ab a"])
     assert isinstance(made, Characters) and made.tokens == ["a", "b", "▁"]
     assert made.pieces(made.encode("b ab?")) == ["b", "▁", "a", "b", "<unk>"]
     assert made.decode(made.encode("b ab?")) == "b ab⁇"
 
 
-def test_pieces_say_what_each_token_is(tokenizer: Tokenizer):
+def test_pieces_are_the_strings_of_tokens(tokenizer: Tokenizer):
     tokens = tokenizer.encode(LINES[0])
     assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     joined = (" " if tokenizer.kind == "word" else "").join(tokenizer.pieces(numpy.array(tokens)))
@@ -289,19 +288,19 @@ def test_bytes_are_shown_as_bytes(subwords: Tokenizer):
 
 
 @given(line=st.text(st.sampled_from("ab mn 가나 힣\t"), max_size=30))
-def test_words_are_those_between_spaces(line: str):
+def test_words_are_separated_by_spaces(line: str):
     for each in TRAINED.values():
         tokens = [BOS, *each.encode(line), EOS, PAD]
         numbers = each.words(tokens)
         assert numbers[0] == numbers[-2] == numbers[-1] == -1 and -1 not in numbers[1:-2]
         assert sorted(set(numbers[1:-2])) == list(range(len(line.split())))
-        for word, wanted in enumerate(each.decode(tokens).split()):
+        for word, expected in enumerate(each.decode(tokens).split()):
             own = [token for token, number in zip(tokens, numbers, strict=True) if number == word]
-            assert each.decode(own) == wanted
+            assert each.decode(own) == expected
 
 
 @given(tokens=st.lists(st.integers(260, 390) | st.integers(0, 3)))
-def test_words_hold_for_any_tokens_a_model_may_say(tokens: list[int]):
+def test_words_of_arbitrary_tokens(tokens: list[int]):
     for kind in SUBWORDS:
         numbers = [number for number in TRAINED[kind].words(tokens) if number >= 0]
         assert numbers == sorted(numbers)
@@ -309,20 +308,20 @@ def test_words_hold_for_any_tokens_a_model_may_say(tokens: list[int]):
 
 
 @given(tokens=st.lists(st.integers(0, 390)))
-def test_anything_a_model_says_is_clean_text(tokens: list[int]):
+def test_arbitrary_tokens_decode_to_clean_text(tokens: list[int]):
     for kind in SUBWORDS:
         decoded = TRAINED[kind].decode(tokens)
         assert decoded == clean(decoded)
 
 
-def test_a_token_of_another_vocabulary_is_refused(tokenizer: Tokenizer):
+def test_tokens_outside_the_vocabulary_raise(tokenizer: Tokenizer):
     for token in (tokenizer.size, -1):
-        for ask in (tokenizer.decode, tokenizer.pieces, tokenizer.words):
-            with pytest.raises(ArgumentError, match=f"token {token} is not in a vocabulary of"):
-                ask([token])
+        for method in (tokenizer.decode, tokenizer.pieces, tokenizer.words):
+            with pytest.raises(ArgumentError, match=f"token {token} .*vocabulary of {tokenizer.size}"):
+                method([token])
 
 
-def test_training_is_silent(capfd: pytest.CaptureFixture[str]):
+def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]):
     for kind in SUBWORDS:
         train_tokenizer(kind, LINES[:20])
     with pytest.raises(DataError):
@@ -330,7 +329,7 @@ def test_training_is_silent(capfd: pytest.CaptureFixture[str]):
     assert capfd.readouterr() == ("", "")
 
 
-def test_big_data_is_sampled_and_every_line_has_its_chance(monkeypatch: pytest.MonkeyPatch):
+def test_large_text_is_sampled_uniformly(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(normalize, "SAMPLE_LINES", 100)
     drawn, scale = normalize.draw_sample((f"line {number}" for number in range(1000)), "test()")
     numbers = [int(line.split()[1]) for line in drawn]
@@ -343,7 +342,7 @@ def test_big_data_is_sampled_and_every_line_has_its_chance(monkeypatch: pytest.M
     assert fewer == [f"line {number:03}" for number in range(9)] and math.isclose(scale, 50 / 9)
 
 
-def test_long_lines_are_learned_from_in_parts():
+def test_long_training_lines_are_split():
     for kind in SUBWORDS:
         made = train_tokenizer(kind, ["lower newest " * 500, "a"], size=300)
         assert made.pieces(made.encode("lower newest")) == ["▁lower", "▁newest"]
@@ -353,7 +352,7 @@ PAIRS = [("ein Haus am See", "a house"), ("ein Hut", "a hat"), ("das Haus", "the
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sides_are_learned_apart_or_together(kind: str):
+def test_separate_and_joint_tokenizers(kind: str):
     source, target = train_tokenizers(PAIRS, kind)
     assert source.fingerprint == train_tokenizer(kind, [pair[0] for pair in PAIRS]).fingerprint
     assert target.fingerprint == train_tokenizer(kind, [pair[1] for pair in PAIRS]).fingerprint
@@ -361,7 +360,7 @@ def test_sides_are_learned_apart_or_together(kind: str):
     assert both is same and both.decode(both.encode("ein house")) == "ein house"
 
 
-def test_sizes_are_of_both_or_of_each():
+def test_sizes_is_one_size_or_two():
     source, target = train_tokenizers(PAIRS, "word", sizes=(6, 5))
     assert (source.size, target.size) == (6, 5)
     assert train_tokenizers(PAIRS, "word", sizes=[6, None])[0].size == 6
@@ -372,13 +371,13 @@ def test_sizes_are_of_both_or_of_each():
             train_tokenizers(PAIRS, "word", sizes=wrong)
 
 
-def test_pairs_that_can_be_read_only_once_make_one_tokenizer_and_not_two():
+def test_an_iterator_of_pairs_is_enough_for_a_joint_tokenizer_only():
     with pytest.raises(ArgumentError, match=r"(?s)only once.*list\(pairs\)"):
         train_tokenizers((pair for pair in PAIRS), "word")
     both, _ = train_tokenizers((pair for pair in PAIRS), "word", joint=True)
     assert both.fingerprint == train_tokenizers(PAIRS, "word", joint=True)[0].fingerprint
 
 
-def test_one_tokenizer_for_both_sides_has_one_size():
+def test_a_joint_tokenizer_with_two_sizes_raises():
     with pytest.raises(ArgumentError, match="900 and 500"):
         train_tokenizers([("a b", "c d")], "word", joint=True, sizes=(900, 500))

@@ -275,7 +275,7 @@ def test_files_of_very_many_lines_are_not_searched_for_the_missing_one(tmp_path:
         monkeypatch.setattr(module, "MOST_FEATURES", 10)
     monkeypatch.setattr("regard.data.read_text.BLOCK", 4096)
     report = read_pairs(source, target).inspect()
-    assert report.refused is not None and "30,000 lines against 20,000" in str(report.refused)
+    assert report.refused is not None and "30,000 and 20,000" in str(report.refused)
 
 
 def test_a_line_that_unpacks_to_gigabytes_is_refused_with_its_number(tmp_path: Path, monkeypatch, capsys):

@@ -294,7 +294,7 @@ def test_a_damaged_cache_is_rebuilt_whatever_is_in_its_place(tmp_path: Path, nam
         "list": lambda path: path.write_text("[1]"),
     }
     makers[kind](place)
-    with pytest.warns(UserWarning, match="made anew"):
+    with pytest.warns(UserWarning, match="cache"):
         again = encode_pairs(pairs, *tokenizers, tmp_path)
     assert len(again) == len(first) and again.source(1).tolist() == first.source(1).tolist()
     assert [path.name for path in tmp_path.iterdir()] == [cache.name] and not cache.is_symlink()

@@ -47,7 +47,7 @@ def test_what_was_found_in_the_data_is_shown_and_kept(tmp_path: Path, capsys):
     kept = [each["text"] for each in records(tmp_path / "run", "data")]
     for text in (said, "\n".join(kept)):
         assert "122 pairs read, 121 kept" in text
-        assert "a side is empty" in text and "holds NUL" in text
+        assert "a side is empty" in text and "NUL" in text
         assert "training pairs, 5 held out" in text
         assert "pairs are dropped: a side has too many tokens" in text
     (model,) = records(tmp_path / "run", "model")

@@ -1,13 +1,14 @@
-"""Data: text pairs read, checked, encoded and batched; a corpus built in; public sets to fetch.
+"""Data: read, check, encode and batch sentence pairs; a built-in corpus; public datasets.
 
     pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
-    print(pairs.inspect())                                     # what is wrong with them, in one table
+    print(pairs.inspect())                                     # a table of the problems found
     train, valid = hold_out(pairs, count=1000)
     source, target = train_tokenizers(train, "unigram")
-    encoded = encode_pairs(train, source, target, "cache")     # once; mapped from disk after that
+    encoded = encode_pairs(train, source, target, "cache")     # encoded once, then mapped from disk
     for batch in Batches(encoded, tokens=4096).epoch(0): ...
 
-korean_english() makes pairs without a file. fetch.fetch() gets public sets, and is all the network there is.
+korean_english() generates pairs without a file. fetch.fetch() downloads public datasets; nothing else in the
+package uses the network.
 """
 
 from regard.data.algorithms import algorithm_batch

@@ -1,4 +1,4 @@
-"""Algorithmic tasks: sequences of symbols to copy, reverse or sort, which a model that works soon learns."""
+"""Algorithmic tasks: copy, reverse or sort a sequence of symbols, as a quick test of a model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["TASKS", "algorithm_batch"]
 
 FIRST = EOS + 1
-"""The number of the first symbol, after the special tokens."""
+"""The token id of the first symbol, after the special tokens."""
 
 TASKS: dict[str, Callable[[list[int]], list[int]]] = {
     "copy": list,
     "reverse": lambda symbols: symbols[::-1],
     "sort": sorted,
 }
-"""Every task by its name, as a function from a source to its target. To add one: one line."""
+"""All tasks by name, as functions from a source to its target."""
 
 
 def algorithm_batch(
@@ -31,11 +31,13 @@ def algorithm_batch(
     *,
     shortest: int | None = None,
 ) -> Batch:
-    """Draw a batch of sequences and what a task makes of them.
+    """Draw a batch of random sequences and their targets.
 
-    name: a task in TASKS. count: the rows. length: the symbols of each; with `shortest`, a number drawn from
-    shortest to length for each. symbols: how many kinds there are, numbered from 4 on, so that a model needs
-    a vocabulary of symbols + 4. generator: on the CPU, torch's own unless given.
+    name: a task in TASKS. count: batch size.
+    length: number of symbols of each sequence; with `shortest`, it is drawn from shortest to length.
+    symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of
+        symbols + 4.
+    generator: a CPU generator; the default is torch's global one.
 
     >>> import torch
     >>> batch = algorithm_batch("reverse", 2, length=5, symbols=9, generator=torch.Generator().manual_seed(0))
@@ -46,8 +48,8 @@ def algorithm_batch(
         raise UnknownName("task", name, TASKS)
     shortest = length if shortest is None else shortest
     if count < 1 or symbols < 1 or not 0 <= shortest <= length:
-        problem = f"count is {count}, symbols {symbols}, and the lengths {shortest} to {length}"
-        expected = "one row, one symbol, and lengths from 0 up, the shortest first"
+        problem = f"count is {count}, symbols is {symbols}, shortest is {shortest}, length is {length}"
+        expected = "count >= 1, symbols >= 1 and 0 <= shortest <= length"
         raise ArgumentError(message("algorithm_batch()", problem, expected=expected))
     drawn = torch.randint(FIRST, FIRST + symbols, (count, length), generator=generator).tolist()
     lengths = torch.randint(shortest, length + 1, (count,), generator=generator).tolist()

@@ -1,4 +1,4 @@
-"""Batch: sentences as numbers, padded to one length; what data makes and models are given."""
+"""Batch: padded sentences of token ids, the input of models."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch import Tensor
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""The first four numbers of every vocabulary: padding, unknown, begin and end of a sentence."""
+"""The special tokens, the first four of every vocabulary: padding, unknown, begin and end of a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Source sentences that end in EOS, and target sentences between BOS and EOS, padded with PAD.
+    """Source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
 
-    source: (B, S), source_lengths: (B,), EOS counted. target: (B, 1 + T), BOS first; target_lengths: (B,),
-    what there is to predict: EOS counted, BOS not. index: (B,), the numbers of the samples in their data.
+    source: (B, S). source_lengths: (B,), including EOS.
+    target: (B, 1 + T), starting with BOS. target_lengths: (B,), including EOS but not BOS.
+    index: (B,), position of each sample in its dataset.
 
     >>> from regard.data.batch import Batch
     >>> batch = Batch.collate([[7, 8], [9]], [[5], [6, 4]])
@@ -43,12 +44,12 @@ class Batch:
 
     @property
     def inputs(self) -> Tensor:
-        """What a decoder reads under teacher forcing, (B, T): the target without its last token."""
+        """Decoder input for teacher forcing, (B, T): the target without its last token."""
         return self.target[:, :-1]
 
     @property
     def labels(self) -> Tensor:
-        """What it is to say, (B, T): the target without BOS; PAD where there is nothing to say."""
+        """Tokens to predict, (B, T): the target without BOS, padded with PAD."""
         return self.target[:, 1:]
 
     @classmethod
@@ -58,19 +59,22 @@ class Batch:
         targets: Sequence[Sequence[int]] | None = None,
         index: Sequence[int] | None = None,
     ) -> Batch:
-        """Pad sentences of token numbers, given without BOS and EOS, into a batch; targets may be missing."""
-        ended = [[*source, EOS] for source in sources]
-        begun = [[BOS]] * len(ended) if targets is None else [[BOS, *target, EOS] for target in targets]
+        """Add BOS and EOS to lists of token ids and pad them to a batch; targets=None is for inference."""
+        source_rows = [[*source, EOS] for source in sources]
+        if targets is None:
+            target_rows = [[BOS]] * len(source_rows)
+        else:
+            target_rows = [[BOS, *target, EOS] for target in targets]
         return cls(
-            _padded(ended),
-            torch.tensor([len(row) for row in ended]),
-            _padded(begun),
-            torch.tensor([len(row) - 1 for row in begun]),
-            torch.as_tensor(range(len(ended)) if index is None else index),
+            _padded(source_rows),
+            torch.tensor([len(row) for row in source_rows]),
+            _padded(target_rows),
+            torch.tensor([len(row) - 1 for row in target_rows]),
+            torch.as_tensor(range(len(source_rows)) if index is None else index),
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on another device."""
+        """Return the batch on another device."""
         tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 

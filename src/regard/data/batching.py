@@ -1,4 +1,4 @@
-"""Batches: pairs grouped by length under a budget of tokens, in an order that (seed, epoch) decides alone."""
+"""Batches: pairs grouped by length with a token budget, in an order that depends only on (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Batches", "Plan"]
 
 WINDOW = 2**18
-"""Samples that are sorted by length together. Batches of a window are alike; windows are drawn at random."""
+"""Number of samples that are sorted by length together; the samples of a window are drawn at random."""
 
 
 class Plan(NamedTuple):
-    """An epoch: the samples in their order, and where each batch begins and ends among them.
+    """The plan of an epoch: the order of the samples, and the range of each batch in it.
 
-    order: (N,), rows of the data. begins, ends: (batches,), in the order in which the batches come.
+    order: (N,), rows of the data. begins, ends: (batches,), the ranges in `order`, in the order of batches.
     """
 
     order: NDArray[numpy.int32]
@@ -32,26 +32,28 @@ class Plan(NamedTuple):
     ends: NDArray[numpy.int64]
 
     def rows(self, batch: int) -> NDArray[numpy.int32]:
-        """The rows of the data that are in a batch."""
+        """Return the rows of the data that are in a batch."""
         return self.order[self.begins[batch] : self.ends[batch]]
 
 
 class Batches:
-    """Batches of about as many tokens each, of sentences of about the same length.
+    """Batches with about the same number of tokens each, of sentences of about the same length.
 
-    tokens: the budget of a batch and process: on neither side, rows times the longest sentence are more, EOS
-    and padding counted. A sentence that is longer by itself is a batch of its own. sentences: the most rows
-    of a batch and process. longest: leave out samples with more tokens on a side, without BOS and EOS.
-    rounded: lengths, EOS counted, that batches will be padded to, each to the next of them: the budget is
-    kept by those.
-    shuffle: False is the same batches every epoch, the shortest first; batch.index says which they are.
+    tokens: token budget of a batch per process: rows times the longest sentence, including EOS and padding,
+        is at most this on either side. A longer sentence is a batch of its own.
+    sentences: maximum number of rows of a batch per process.
+    longest: leave out samples with more tokens than this on a side, without BOS and EOS.
+    rounded: lengths, including EOS, that the caller will pad batches to (each to the next larger one); the
+        token budget is computed with these lengths.
+    shuffle: if False, every epoch has the same batches, the shortest first.
+    seed: random seed of the order. rank, world: index of this process, and number of processes.
 
-    The order of an epoch depends on the data, these numbers, (seed, epoch), and nothing that happened before;
-    each sample comes once. Of `world` processes, each takes its part, from row `rank` on every world-th, of
-    batches that are world times as large: together they see what one process with such batches sees. So that
-    none is left without a row, the last two batches of a window may become one, a row over the budget.
+    The order of an epoch depends only on the data, these arguments and (seed, epoch); each sample occurs
+    once. With several processes, batches are `world` times as large, and each process takes every world-th
+    row, starting at `rank`: together they see the batches of one process. So that each process has a row, the
+    last two batches of a window may be joined, which can exceed the budget by a row.
 
-    To sample subwords anew each time, encode the text of `batch.index` again, with a generator of its own:
+    To sample new subwords in each epoch, encode the text of `batch.index` again, with its own generator:
     tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
 
     >>> from regard.data.encoded_pairs import EncodedPairs
@@ -81,31 +83,31 @@ class Batches:
         self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
         self._tokens, self._sentences = tokens * world, sentences and sentences * world
-        # The longer side decides what a row costs.
+        # The longer side determines the cost of a row.
         self._lengths = numpy.maximum(data.source_lengths, data.target_lengths)
         fits = numpy.ones(len(data), bool) if longest is None else self._lengths <= longest
         self._kept = numpy.flatnonzero(fits).astype(numpy.int32)
         self.left_out = len(data) - len(self._kept)
         if len(self._kept) < world:
             problem = f"{len(self._kept)} of {len(data)} samples are left, for {world} processes"
-            hint = "a larger longest" if self.left_out else "give more data"
-            raise DataError(message("Batches()", problem, expected="one a process at least", hint=hint))
+            hint = "increase longest" if self.left_out else "use more data"
+            raise DataError(message("Batches()", problem, expected="at least one per process", hint=hint))
         self._planned: tuple[int, Plan] | None = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on: the same as without the ones before."""
+        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
         plan = self.plan(epoch)
         if not 0 <= start <= len(plan.begins):
             expected = f"0 to {len(plan.begins)}, the batches of epoch {epoch}"
             raise ArgumentError(message("Batches.epoch()", f"start is {start}", expected=expected))
-        return self._made(plan, start)
+        return self._batches(plan, start)
 
     def len_epoch(self, epoch: int) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches of an epoch."""
         return len(self.plan(epoch).begins)
 
     def largest(self, epoch: int) -> int:
-        """Which batch of an epoch has the most tokens, padding counted."""
+        """Return the index of the batch with the most tokens of an epoch, including padding."""
         plan = self.plan(epoch)
         sizes = [
             (end - begin) * int(self._lengths[plan.order[begin:end]].max() + 1)
@@ -114,24 +116,24 @@ class Batches:
         return sizes.index(max(sizes))
 
     def samples_before(self, epoch: int, batch: int) -> int:
-        """How many samples of an epoch come before a batch, those of all processes counted."""
+        """Return the number of samples before a batch in an epoch, of all processes together."""
         plan = self.plan(epoch)
         return int((plan.ends[:batch] - plan.begins[:batch]).sum())
 
     def plan(self, epoch: int) -> Plan:
-        """The order of an epoch; the last one asked for is kept."""
+        """Return the plan of an epoch; the last one is cached."""
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
         if self._planned is None or self._planned[0] != epoch:
-            self._planned = None  # the memory of the old one is free before the new one is made
+            self._planned = None  # free the memory of the old plan before the new one is computed
             self._planned = epoch, self._plan(epoch)
         return self._planned[1]
 
     def _plan(self, epoch: int) -> Plan:
-        # Raw bits of a bit generator are the same in every version of numpy; its permutations need not be.
+        # The raw bits of a bit generator are the same in every numpy version; permutations may differ.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         order = self._kept[_shuffled(len(self._kept), bits)] if self.shuffle else self._kept.copy()
-        # Parts of the same size: a short last one would make batches with too little to choose from.
+        # Windows of equal size: a short last window would have too few samples of similar length.
         parts = -(-len(order) // WINDOW) if self.shuffle else 1
         bounds = [len(order) * part // parts for part in range(parts + 1)]
         cuts = [0]
@@ -146,7 +148,7 @@ class Batches:
         return Plan(order, begins, ends)
 
     def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
-        """The tokens that a row takes in a batch of which it is the longest."""
+        """Return the number of tokens per row of a batch in which this row is the longest."""
         costs = self._lengths[rows] + 1
         places = numpy.searchsorted(self._rounded, costs)
         within = places < len(self._rounded)
@@ -154,15 +156,15 @@ class Batches:
         return costs
 
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """The order that puts rows of about the same length together: by the longer side, then by the source.
+        """Return the order that sorts rows by the length of the longer side, then by that of the source.
 
-        Equal ones stay in the order they had, which is random.
+        The sort is stable, so that rows of equal length keep their random order.
         """
         key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Where the batches of rows with ascending costs end."""
+        """Return the end of each batch, for rows with ascending costs."""
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
@@ -171,13 +173,13 @@ class Batches:
                 most = min(most, self._sentences)
             ahead = costs[begin : begin + most]
             rows = int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
-            # Every process must get a row, or the others would wait for it without end.
+            # Every process must have a row; otherwise the others would wait for it forever.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
 
-    def _made(self, plan: Plan, start: int) -> Iterator[Batch]:
+    def _batches(self, plan: Plan, start: int) -> Iterator[Batch]:
         for number in range(start, len(plan.begins)):
             rows = plan.rows(number)[self.rank :: self.world]
             source, source_lengths = _padded(self.data.sources, rows, begin=False)
@@ -186,20 +188,20 @@ class Batches:
             yield Batch(source, source_lengths, target, target_lengths, index)
 
 
-def _check(least: int, **given: int | None) -> None:
-    for name, value in given.items():
+def _check(least: int, **arguments: int | None) -> None:
+    for name, value in arguments.items():
         if value is not None and (not isinstance(value, int | numpy.integer) or value < least):
-            expected = f"a whole number, {least} or more"
+            expected = f"an integer, {least} or more"
             raise ArgumentError(message("Batches()", f"{name} is {value!r}", expected=expected))
 
 
 def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
-    """The numbers below count in random order."""
+    """Return the numbers 0 to count - 1 in random order."""
     return numpy.argsort(bits.random_raw(count), kind="stable")
 
 
 def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
-    """The sentences of some rows between BOS, if they begin so, and EOS, padded; and their lengths."""
+    """Return the sentences of some rows with EOS, and with BOS if `begin`, padded, and their lengths."""
     tokens, lengths = side.gather(rows)
     places = numpy.arange(int(lengths.max()))
     padded = numpy.full((len(rows), begin + len(places) + 1), PAD, numpy.int64)

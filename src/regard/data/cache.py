@@ -1,7 +1,7 @@
-"""The cache: pairs encoded once, to files that are mapped into memory instead of being read into it.
+"""The cache of encoded pairs: token ids are written to files once and then memory-mapped.
 
-A cache is a folder named by its key, a hash of the text, the tokenizers and the settings: whatever changes
-the tokens is another cache. encoded_files.py describes its files.
+A cache is a folder named by its key, a hash of the text, the tokenizers and the settings, so that a change of
+any of them creates another cache. encoded_files.py describes its files.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from regard.files.atomic_io import flush_folder
 __all__ = ["EncodedPairs", "encode_pairs"]
 
 VERSION = 1
-"""Of the format and of text.clean(); another version is another cache."""
+"""Version of the file format and of clean(); it is part of the key."""
 
 CHUNK = 20_000
-"""Pairs that are encoded at a time, which bounds the memory that encoding takes."""
+"""Number of pairs that are encoded at a time, which limits the memory use."""
 
 LEFT_OVER = 24 * 60 * 60.0
-"""Seconds after which the unfinished folder of a killed run is taken away."""
+"""Age in seconds after which the unfinished folder of a killed run is deleted."""
 
 OVER = ("skip", "truncate")
 
 
 class SizedPairs(Protocol):
-    """Pairs that can be counted and read again; each has a source and a target."""
+    """Pairs with a length that can be iterated over repeatedly; each has a source and a target."""
 
     def __len__(self) -> int: ...
 
@@ -60,12 +60,15 @@ def encode_pairs(
     longest: int | None = 256,
     over: str = "skip",
 ) -> EncodedPairs:
-    """Encode pairs into a folder of caches, or find them there.
+    """Encode pairs into a cache in `folder`, or open the cache if it already exists.
 
-    pairs: Pairs, or a list of (source, target), which is hashed to know it again. longest: the most tokens of
-    a side, without BOS and EOS; a longer pair is dropped (over="skip") or cut (over="truncate"), and counted.
-    A damaged cache is made anew, with a warning. The memory this takes does not grow with the text, but by a
-    few numbers a pair.
+    pairs: Pairs, or a list of (source, target).
+    folder: the folder of all caches; it is created if it does not exist.
+    longest: maximum number of tokens of a side, without BOS and EOS, or None for no limit.
+    over: "skip" drops longer pairs, "truncate" cuts them; the result has their number.
+
+    A damaged cache is created again, with a warning. The text is never held in memory, only a few numbers per
+    pair.
 
     >>> import tempfile
     >>> from regard.data.tokenizers import train_tokenizers
@@ -87,46 +90,46 @@ def encode_pairs(
             try:
                 return open_stored(place, key)
             except DataError as error:
-                warnings.warn(f"{error}\nthe cache is made anew", stacklevel=2)
+                warnings.warn(f"{error}\nthe cache is created again", stacklevel=2)
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        made = folder / f".{key}.{secrets.token_hex(4)}.part"
-        made.mkdir()
+        part = folder / f".{key}.{secrets.token_hex(4)}.part"
+        part.mkdir()
         try:
             chunks = _encoded(pairs, tokenizers, longest, over)
-            store(made, key, chunks, (source_tokenizer.size, target_tokenizer.size))
-            _publish(made, place, key)
+            store(part, key, chunks, (source_tokenizer.size, target_tokenizer.size))
+            _publish(part, place, key)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
         return open_stored(place, key)
     except OSError as error:
-        hint = "give a folder that can be written to, with room for 2 bytes a token and 24 a pair"
-        named = shown(error.filename or folder)
-        raise DataError(message(named, f"cannot be used: {error.strerror or error}", hint=hint)) from None
+        hint = "use a writable folder with enough free space: 2 bytes per token and 24 per pair"
+        name = shown(error.filename or folder)
+        raise DataError(message(name, f"cannot be used: {error.strerror or error}", hint=hint)) from None
 
 
 def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
     if over not in OVER:
-        raise UnknownName("way with pairs that are too long", over, OVER)
+        raise UnknownName("value of over", over, OVER)
     if longest is not None and longest < 1:
-        expected = "1 or more, or None for no bound"
+        expected = "1 or more, or None for no limit"
         raise ArgumentError(message("encode_pairs()", f"longest is {longest}", expected=expected))
     if not hasattr(pairs, "__len__"):
-        problem = f"pairs is of type {type(pairs).__name__}, which cannot be counted and read again"
+        problem = f"pairs is of type {type(pairs).__name__}, which has no length"
         expected = "Pairs, or a list of (source, target)"
-        raise ArgumentError(message("encode_pairs()", problem, expected=expected, hint="list(pairs)"))
+        raise ArgumentError(message("encode_pairs()", problem, expected=expected, hint="use list(pairs)"))
     if not len(pairs):
         raise DataError(message("encode_pairs()", "there are no pairs"))
 
 
 def _fingerprint(pairs: Iterable[Any]) -> str:
-    """A hash of the text of pairs that bring none."""
+    """Return a hash of the text of pairs without a fingerprint of their own."""
     digest = hashlib.sha256()
     for number, pair in enumerate(pairs):
         for text in sides(pair):
             if not isinstance(text, str):
                 problem = f"pair {number} has a side of type {type(text).__name__}"
-                raise ArgumentError(message("encode_pairs()", problem, expected="two strings a pair"))
+                raise ArgumentError(message("encode_pairs()", problem, expected="two strings per pair"))
             encoded = text.encode("utf-8", "surrogatepass")
             digest.update(b"%d " % len(encoded) + encoded)
     return digest.hexdigest()
@@ -135,7 +138,7 @@ def _fingerprint(pairs: Iterable[Any]) -> str:
 def _encoded(
     pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
 ) -> Iterator[EncodedChunk]:
-    """The pairs encoded, a chunk at a time; refused at the end if nothing was left of them."""
+    """Yield the encoded pairs in chunks; raise DataError at the end if all pairs were skipped."""
     read = skipped = 0
     with advancing("encoding pairs", len(pairs)) as reached:
         for chunk in _chunks(pairs):
@@ -159,11 +162,11 @@ def _encoded(
             read += len(chunk)
             reached(read)
     if read != len(pairs):
-        problem = f"there were {len(pairs)} pairs, and {read} came when they were read"
-        raise DataError(message("encode_pairs()", problem, hint="change no file while it is read"))
+        problem = f"expected {len(pairs)} pairs, but read {read}"
+        raise DataError(message("encode_pairs()", problem, hint="do not change the files during encoding"))
     if skipped == read:
         problem = f"all {read} pairs have over {longest} tokens"
-        raise DataError(message("encode_pairs()", problem, hint="a larger longest, or over='truncate'"))
+        raise DataError(message("encode_pairs()", problem, hint="increase longest, or use over='truncate'"))
 
 
 def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
@@ -172,19 +175,19 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _publish(made: Path, place: Path, key: str) -> None:
-    """Move a cache to its place; a damaged one there gives way, a whole one of another process stays."""
+def _publish(part: Path, place: Path, key: str) -> None:
+    """Move a new cache to its place; replace a damaged one, but keep a valid one of another process."""
     if os.path.lexists(place):
         try:
             open_stored(place, key)
             return
         except DataError:
-            damaged = made.with_suffix(".damaged.part")
+            damaged = part.with_suffix(".damaged.part")
             with contextlib.suppress(FileNotFoundError):
                 os.rename(place, damaged)
             _remove(damaged)
     try:
-        os.rename(made, place)
+        os.rename(part, place)
     except OSError:
         if not place.exists():
             raise
@@ -192,7 +195,7 @@ def _publish(made: Path, place: Path, key: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a folder, or whatever else has the name of a cache; a link without its target."""
+    """Delete a folder, a file, or a symbolic link (but not its target)."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -201,7 +204,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Take away what runs that were killed left behind long ago."""
+    """Delete old unfinished folders of killed runs."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > LEFT_OVER:

@@ -1,4 +1,4 @@
-"""Inspection: one pass over pairs that counts what is odd about them and says what is done with it."""
+"""The data report: one pass over the pairs that counts their problems and the action taken for each."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 EXAMPLES = 3
 
 MOST_KEYS = 16_000_000
-"""Pairs whose keys are kept, 16 bytes each. If more than half of them are different, duplicates are estimated
-from a sample."""
+"""Maximum number of pair hashes held in memory, 16 bytes each. If more than half as many are distinct, the
+number of duplicates is estimated from a sample."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""The columns of a report, and those of them that hold numbers."""
+"""Column names of the report, and which of them are numeric."""
 
-DONE = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
+ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One odd pair: its position in the data from 1 on, the place of the odd line, and how that begins.
+    """One pair with a problem.
+
+    number: its position in the data, starting at 1. place: file and line. text: the beginning of the line.
 
     >>> Example(3, "a.ko, line 3", "안녕").place
     'a.ko, line 3'
@@ -54,14 +56,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of odd pairs: how many there are, what is done with them, and the first of them.
+    """One kind of problem and the pairs that have it.
 
-    dropped: how many are dropped for it. A pair that is odd in several ways is in the count of each, and
-    dropped for one.
+    kind: its name, as in Choices. says: its description. count: number of pairs that have it. done: the
+    action taken. dropped: number of pairs dropped because of it; a pair with several problems is in the count
+    of each, but in dropped only once. examples: the first pairs that have it.
 
     >>> from regard.data.pairs import pairs_from_lists
-    >>> found = pairs_from_lists(["하나", ""], ["one", "two"]).inspect()["empty"]
-    >>> found.says, found.count, found.done
+    >>> finding = pairs_from_lists(["하나", ""], ["one", "two"]).inspect()["empty"]
+    >>> finding.says, finding.count, finding.done
     ('a side is empty', 1, 'dropped')
     """
 
@@ -75,10 +78,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What one pass over pairs found: how many were read and are kept, and what is odd about how many.
+    """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
-    refused: why the pairs cannot be used as they are, or None. fingerprint: of the content and of what
-    decides which pairs are kept. Print it with rich, or with print(); a notebook displays it as a table.
+    refused: the error if the data cannot be used, otherwise None. fingerprint: a hash of the content and of
+    the choices that decide which pairs are kept. Print it with rich or print(); a notebook shows a table.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> report = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"]).inspect()
@@ -99,25 +102,23 @@ class Report:
         raise UnknownName("kind of finding", kind, [finding.kind for finding in self.findings])
 
     def check(self) -> None:
-        """Raise the DataError that says why the pairs cannot be used, if they cannot."""
+        """Raise DataError if the pairs cannot be used."""
         if self.refused is not None:
             raise self.refused
 
     @property
     def _title(self) -> str:
-        kept = "and refused" if self.refused is not None else f"{self.kept:,} kept"
-        return f"{self.read:,} pairs read, {kept}"
+        result = REFUSED if self.refused is not None else f"{self.kept:,} kept"
+        return f"{self.read:,} pairs read, {result}"
 
     @property
     def _rows(self) -> list[tuple[str, ...]]:
-        """The cells of the table, as COLUMNS names them."""
+        """The rows of the table, one cell for each of COLUMNS."""
         rows: list[tuple[str, ...]] = []
-        for each in self.findings:
-            if each.count:
-                first = _near(each.examples[0].place) if each.examples else ""
-                rows.append((each.says, f"{each.count:,}", f"{each.dropped:,}", each.done, first))
-        if self.refused is not None and not any(row[3] == REFUSED for row in rows):
-            rows.append((str(self.refused), "", "", REFUSED, ""))
+        for finding in self.findings:
+            if finding.count:
+                first = _relative(finding.examples[0].place) if finding.examples else ""
+                rows.append((finding.says, f"{finding.count:,}", f"{finding.dropped:,}", finding.done, first))
         return rows or [("none", "0", "0", "", "")]
 
     def __rich__(self) -> Table:
@@ -154,72 +155,75 @@ def _html(text: str) -> str:
     return "<br>".join(map(safe, text.splitlines()))
 
 
-def _near(place: str) -> str:
-    """A place in a file, named from the working folder where the file is below that."""
+def _relative(place: str) -> str:
+    """Return a place with the file's path relative to the working directory, if it is inside that."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
 def inspect_pairs(origin: Origin, choices: Choices) -> Report:
-    """Read all pairs of an origin once and report; what takes over a second shows a bar on a terminal."""
+    """Read all pairs once and return the report; a terminal shows a progress bar after one second."""
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
-    tally, refused = _Tally(choices, isinstance(origin, Parallel)), None
+    tally, counts, refused = _Tally(choices, isinstance(origin, Parallel)), None, None
     with advancing("checking pairs", origin.size()) as reached:
         try:
             for chunk in origin.chunks(examiners, threads=True):
                 tally.add(chunk)
                 reached(chunk.reached)
         except CountsDiffer as difference:
-            refused = counts_differ(difference, *tally.features())
+            counts, refused = difference.counts, counts_differ(difference, *tally.features())
     digest = hashlib.blake2b(repr(_deciding(choices)).encode(), digest_size=16)
     for examiner in examiners:
         digest.update(examiner.digest.digest())
-    return tally.report(refused, digest.hexdigest())
+    return tally.report(counts, refused, digest.hexdigest())
 
 
 def _deciding(choices: Choices) -> list[tuple[str, object]]:
-    """The choices, without the bounds past which pairs are kept all the same."""
-    idle = {
+    """Return the choices that decide which pairs are kept: bounds whose action is "keep" are left out."""
+    unused = {
         bound
         for bound, kind in (("longest", "long"), ("ratio", "uneven"))
         if choices.done_with(kind) == "keep"
     }
-    return [(name, value) for name, value in sorted(asdict(choices).items()) if name not in idle]
+    return [(name, value) for name, value in sorted(asdict(choices).items()) if name not in unused]
 
 
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int) -> DataError:
-    """The error that says why this pair of a chunk is refused, and what can be done."""
-    wanted = choices.bits("error") & marks
-    kind = next(name for name, each in KINDS.items() if each.bit & wanted)
+    """Return the error for one pair of a chunk that the choices refuse, with a hint.
+
+    index: position of the pair in the chunk. marks: its problems, as bits of KINDS.
+    """
+    refused = choices.bits("error") & marks
+    kind = next(name for name, each in KINDS.items() if each.bit & refused)
     block, line = _odd_side(chunk, index, KINDS[kind].bit)
     problem = choices.says(kind)
     if kind == "invalid":
-        problem = f"not valid UTF-8: {_first_wrong(block.raw.line(line))}"
+        problem = f"not valid UTF-8: {_first_invalid_byte(block.raw.line(line))}"
     elif kind == "malformed":
         problem = block.raw.reasons.get(line, problem)
     elif kind == "uneven":
-        sides = [block.lengths[part][index] for block, part in chunk.sides]
-        problem += f": {sides[0]} characters against {sides[1]}"
+        lengths = [block.lengths[part][index] for block, part in chunk.sides]
+        problem += f": {lengths[0]} and {lengths[1]} characters"
     hints = [block.raw.hint] if kind == "malformed" and block.raw.hint else []
     if block.raw.unit == "line" and b"\0" in block.raw.data:
         hints.append(UTF_16)
-    others = " or ".join(f'Choices({kind}="{way}")' for way in KINDS[kind].may if way != "error")
-    hint = "; ".join((*hints, f"mend the data, or choose {others}"))
+    others = " or ".join(f'Choices({kind}="{action}")' for action in KINDS[kind].may if action != "error")
+    hint = "; ".join((*hints, f"fix the data, or choose {others}"))
     return DataError(message(block.place(line), problem, hint=hint))
 
 
-def _first_wrong(line: bytes) -> str:
+def _first_invalid_byte(line: bytes) -> str:
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         return f"byte {error.start + 1} of the line, 0x{line[error.start]:02X}"
-    return "an escape like \\ud800, which is half of a character"
+    return "an unpaired surrogate escape such as \\ud800"
 
 
-class _Keys:
-    """The different keys of pairs, to count those that come again.
+class _DuplicateCounter:
+    """Counts duplicate pairs by their 64-bit hashes (keys).
 
-    Of more than MOST_KEYS different ones, a sample is kept: those of one in `every`, by their last bits. The
-    number of different pairs is then estimated from it; that of all pairs is exact.
+    If there are too many distinct keys (MOST_KEYS), only one in `every` is stored, selected by its lowest
+    bits, and the number of distinct pairs is estimated from this sample. The total is always exact.
     """
 
     def __init__(self) -> None:
@@ -237,14 +241,14 @@ class _Keys:
         if self.pending > MOST_KEYS:
             self._distinct()
 
-    def again(self) -> tuple[int, list[int]]:
-        """How many pairs are the same as one before, and the positions of the first of them."""
+    def duplicates(self) -> tuple[int, list[int]]:
+        """Return the number of pairs equal to an earlier pair, and the positions of the first ones."""
         return max(self.total - self.every * self._distinct(), 0), self.first
 
     def _distinct(self) -> int:
-        """Keep each key once, in a smaller sample where there are too many; how many there are."""
-        nothing = numpy.zeros(0, numpy.int64)
-        keys, positions = map(numpy.concatenate, zip((nothing, nothing), *self.parts, strict=True))
+        """Remove repeated keys, reduce the sample if there are too many, and return how many are stored."""
+        empty = numpy.zeros(0, numpy.int64)
+        keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
         order = numpy.argsort(keys, kind="stable")
         keys, positions = keys[order], positions[order]
         new = numpy.ones(len(keys), bool)
@@ -263,17 +267,17 @@ class _Keys:
 
 
 class _Tally:
-    """What is counted while chunks go by; parallel: whether each side has files of its own."""
+    """The counts of all chunks read so far. parallel: whether source and target are in separate files."""
 
     def __init__(self, choices: Choices, parallel: bool):
         self.choices, self.parallel = choices, parallel
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
-        self.keys = _Keys()
+        self.keys = _DuplicateCounter()
         self.lost = 0
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
-        self.seen: tuple[list[Features], list[Features]] = ([], [])
+        self.line_features: tuple[list[Features], list[Features]] = ([], [])
         self.last: list[tuple[Block, Features] | None] = [None, None]
 
     def add(self, chunk: Chunk) -> None:
@@ -282,7 +286,8 @@ class _Tally:
         self.histogram += numpy.bincount(marks, minlength=256)
         if self.parallel and chunk.position < MOST_FEATURES:
             for side, (block, lines) in enumerate(chunk.sides):
-                self.seen[side].append(self._features(side, block).part(lines.start, lines.stop))
+                features = self._features(side, block).part(lines.start, lines.stop)
+                self.line_features[side].append(features)
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
@@ -292,32 +297,33 @@ class _Tally:
             places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first + lines.start))
         if not marks.any():
             return
-        for kind, known in self.examples.items():
-            if len(known) < EXAMPLES:
-                found = numpy.flatnonzero(marks & KINDS[kind].bit)[: EXAMPLES - len(known)]
-                known.extend(_example(chunk, index, KINDS[kind].bit) for index in found.tolist())
+        for kind, examples in self.examples.items():
+            if len(examples) < EXAMPLES:
+                indices = numpy.flatnonzero(marks & KINDS[kind].bit)[: EXAMPLES - len(examples)]
+                examples.extend(_example(chunk, index, KINDS[kind].bit) for index in indices.tolist())
         if self.refused is None and (wrong := numpy.flatnonzero(marks & self.choices.bits("error"))).size:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
     def _features(self, side: int, block: Block) -> Features:
-        """The features of a block, which are made once: several chunks may be parts of it."""
+        """Return the features of a block, cached because several chunks may belong to the same block."""
         last = self.last[side]
         if last is None or last[0] is not block:
             last = self.last[side] = (block, features_of(block))
         return last[1]
 
     def features(self) -> tuple[Features, Features]:
-        """The features of the lines seen so far, of each side."""
-        return Features.joined(self.seen[0]), Features.joined(self.seen[1])
+        """Return the features of the lines read so far, for source and target."""
+        return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
-    def report(self, refused: DataError | None, fingerprint: str) -> Report:
+    def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
+        """Return the report; counts: the line counts of two files if they differ, otherwise None."""
         read = int(self.histogram.sum())
         combinations = numpy.arange(256)
         unclaimed = (combinations & self.choices.bits("error")) == 0
         findings = []
         for kind, each in KINDS.items():
             has = (combinations & each.bit) != 0
-            done, dropped = DONE[self.choices.done_with(kind)], 0
+            done, dropped = ACTIONS[self.choices.done_with(kind)], 0
             if done == "dropped":
                 dropped = int(self.histogram[has & unclaimed].sum())
                 unclaimed &= ~has
@@ -326,24 +332,28 @@ class _Tally:
                 Finding(kind, self.choices.says(kind), count, done, dropped, tuple(self.examples[kind]))
             )
         findings.append(self._duplicates())
-        if self.parallel and refused is None:
+        if counts is not None:
+            says = f"line counts differ: {counts[0]:,} and {counts[1]:,}"
+            findings.append(Finding("counts", says, abs(counts[0] - counts[1]), REFUSED, 0, ()))
+        elif self.parallel:
             findings.append(self._misaligned())
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
 
     def _duplicates(self) -> Finding:
-        """Kept pairs that are the same as one before; wrong by a chance of 10^-6 at 6 million pairs."""
-        count, first = self.keys.again()
+        """Count kept pairs equal to an earlier one; a hash collision has probability 1e-6 at 6M pairs."""
+        count, first = self.keys.duplicates()
         examples = [Example(p + 1, self._place(p), "") for p in first] if count else []
         says, every = "duplicate pair", self.keys.every
         says += f" (estimated from 1 pair in {every:,})" if every > 1 else ""
-        return Finding("duplicate", says, count, "kept; a split drops it", 0, tuple(examples))
+        return Finding("duplicate", says, count, "kept (removed by data split)", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
-        """Lines that fit the line before or after their own better: each file lacks a line, at two places."""
+        """Look for a run of lines that is shifted by one: each file lacks one line, at different places."""
         shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)
-            says = f"seem shifted by one line: {_near(places[0])} and {_near(places[1])} have no counterpart"
+            unmatched = " and ".join(map(_relative, places))
+            says = f"probably shifted by one line: {unmatched} have no counterpart"
             lines = (shifted.source, shifted.target)
             examples = [Example(line + 1, place, "") for line, place in zip(lines, places, strict=True)]
         count = 0 if shifted is None else shifted.lines
@@ -355,14 +365,14 @@ class _Tally:
 
 
 def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    """One key for a pair, from those of its sides; which side is which matters."""
+    """Combine the keys of source and target into one key per pair; the order of the two matters."""
     return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
         0x3F58476D1CE4E5B9
     )
 
 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
-    """The block with the odd line of a pair, and its index there; the source's where no line is odd alone."""
+    """Return the block and line index of the side that has the problem; the source side if neither has."""
     sides = (chunk.source, chunk.source_from + index), (chunk.target, chunk.target_from + index)
     return next((side for side in sides if side[0].marks[side[1]] & bit), sides[0])
 

@@ -1,4 +1,4 @@
-"""Downloading: a file from the network, taken up again where it broke off. The only network code there is."""
+"""Download a file, resuming interrupted downloads. This is the only network code in the package."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ __all__ = ["download"]
 TIMEOUT = 30.0
 ATTEMPTS = 5
 PAUSE = 1.0
-"""Seconds before the second attempt; twice as long before each one after it."""
+"""Seconds before the second attempt; doubled before each further attempt."""
 
 LIMIT = 3600.0
-"""Seconds that a download may take in all, with all its attempts."""
+"""Maximum duration of a download in seconds, all attempts together."""
 
 BLOCK = 1 << 16
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-KEPT = "what was loaded is kept: call again to go on; or give a folder that has the file, with source="
+RESUME = "the partial download is kept: call again to resume, or name a folder that has the file with source="
 
 
 def download(url: str, path: Path, most: int, reached: Callable[[int], None]) -> None:
-    """Bring a file here, whole or not at all; what was loaded before in `path`.part is not loaded again.
+    """Download a file to `path`, completely or not at all; resume from `path`.part if that exists.
 
-    most: no more bytes than this are taken. reached: told how many there are by now. A part is taken up
-    again only if the server says that the file is still the same (If-Range). After LIMIT seconds it ends
-    with an error, however slowly the server sends.
+    most: maximum size in bytes. reached: called with the number of bytes downloaded so far. A download is
+    resumed only if the server confirms that the file has not changed (If-Range). Raises DataError after
+    LIMIT seconds, however slowly the server sends.
     """
     _check_address(url)
     part = path.with_name(f"{path.name}.part")
@@ -48,7 +48,7 @@ def download(url: str, path: Path, most: int, reached: Callable[[int], None]) ->
             if attempt:
                 time.sleep(min(PAUSE * 2 ** (attempt - 1), max(clock.left(), 0)))
             clock.check()
-            _take_up(url, part, most, reached, clock)
+            _attempt(url, part, most, reached, clock)
             break
         except urllib.error.HTTPError as error:
             with error:
@@ -56,20 +56,20 @@ def download(url: str, path: Path, most: int, reached: Callable[[int], None]) ->
             if error.code not in (408, 416, 429) and error.code < 500:
                 raise DataError(message(url, problem, hint="the address may have changed")) from None
             if error.code == 416:
-                _forget(part)
+                _remove(part)
         except (OSError, http.client.HTTPException) as error:
             clock.check()
             problem = printable(str(getattr(error, "reason", None) or error) or type(error).__name__)
     else:
-        problem = f"cannot be fetched, after {ATTEMPTS} attempts: {problem}"
-        raise DataError(message(url, problem, hint=KEPT))
+        problem = f"cannot be downloaded after {ATTEMPTS} attempts: {problem}"
+        raise DataError(message(url, problem, hint=RESUME))
     with naming_file(path):
         os.replace(part, path)
-        _forget(part)
+        _remove(part)
 
 
 class _Clock:
-    """The time that is left for a download."""
+    """The time limit of a download."""
 
     def __init__(self, url: str, limit: float):
         self.url, self.limit, self.end = url, limit, time.monotonic() + limit
@@ -79,48 +79,49 @@ class _Clock:
         return self.end - time.monotonic()
 
     def check(self) -> None:
-        """Raise when the time is over."""
+        """Raise DataError after the limit."""
         if self.left() <= 0:
             problem = f"the download took over {self.limit:,.0f} seconds"
-            raise DataError(message(self.url, problem, hint=KEPT))
+            raise DataError(message(self.url, problem, hint=RESUME))
 
 
-def _take_up(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
-    """One attempt: ask for what is missing and add it, or for all where the server cannot go on."""
-    have, same = _known(part)
+def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
+    """Request the missing bytes and append them, or all bytes if the server cannot resume."""
+    have, tag = _partial(part)
     headers = {"User-Agent": "regard", "Accept-Encoding": "identity"}
     if have:
-        headers |= {"Range": f"bytes={have}-", "If-Range": same}
+        headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        clock.check()  # headers that were cut look like headers that ended
+        clock.check()  # truncated headers look like complete ones
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
-            _remember(part, answer.headers)
+            _restart(part, answer.headers)
         length = answer.headers.get("Content-Length", "")
         whole = have + int(length) if length.isdecimal() else None
         with naming_file(part):
             file = part.open("ab" if have else "wb", buffering=0)
         with file:
-            have = _pour(answer, file, _Limits(have, whole, most), reached, clock)
+            have = _receive(answer, file, _Limits(have, whole, most), reached, clock)
     if whole is not None and have < whole:
         raise OSError(f"the connection broke off after {have:,} of {whole:,} bytes")
 
 
 class _Limits(NamedTuple):
-    """Bytes: those that are there already, those of the whole file where known, the most that are taken."""
+    """Numbers of bytes: downloaded already, in the whole file (None if unknown), and the maximum allowed."""
 
     have: int
     whole: int | None
     most: int
 
 
-def _pour(
+def _receive(
     answer: Any, file: IO[bytes], limits: _Limits, reached: Callable[[int], None], clock: _Clock
 ) -> int:
+    """Append the body of a response to a file and return the number of bytes that the file then has."""
     have, whole, most = limits
     part = Path(file.name)
     if whole is None or whole <= most:
-        while data := answer.read1(BLOCK):  # what has arrived, without waiting for a whole block
+        while data := answer.read1(BLOCK):  # returns what has arrived, without waiting for a whole block
             clock.check()
             have += len(data)
             if have > most:
@@ -131,28 +132,30 @@ def _pour(
         else:
             return have
     part.unlink()
-    raise DataError(message(clock.url, f"over {most:,} bytes, which is more than this file should have"))
+    raise DataError(message(clock.url, f"over {most:,} bytes, more than this file should have"))
 
 
-def _known(part: Path) -> tuple[int, str]:
-    """How many bytes there are of a part, and the tag of the file; none where the server gave no tag."""
+def _partial(part: Path) -> tuple[int, str]:
+    """Return the size of a partial download and the ETag of the file; (0, "") if there is no ETag."""
     try:
         return part.stat().st_size, _tag(part).read_text(encoding="latin-1")
     except FileNotFoundError:
         return 0, ""
 
 
-def _remember(part: Path, headers: Any) -> None:
-    same = headers.get("ETag") or headers.get("Last-Modified")
+def _restart(part: Path, headers: Any) -> None:
+    """Remove a partial download and save the ETag of the one that begins now."""
+    tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):
-        _forget(part)
-    # A weak tag ("W/...") does not promise the same bytes.
-    if same and not same.startswith("W/"):
+        _remove(part)
+    # A weak ETag ("W/...") does not guarantee the same bytes.
+    if tag and not tag.startswith("W/"):
         with naming_file(_tag(part)):
-            _tag(part).write_text(same, encoding="latin-1", errors="replace")
+            _tag(part).write_text(tag, encoding="latin-1", errors="replace")
 
 
-def _forget(part: Path) -> None:
+def _remove(part: Path) -> None:
+    """Delete a partial download and its ETag."""
     part.unlink(missing_ok=True)
     _tag(part).unlink(missing_ok=True)
 
@@ -165,20 +168,20 @@ def _check_address(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
         return
-    raise DataError(message(printable(url), "this address is not taken", expected="https://..."))
+    raise DataError(message(printable(url), "this URL is not allowed", expected="https://..."))
 
 
 class _SafeRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows a server elsewhere only where we would have gone ourselves."""
+    """Follows a redirect only if _check_address() allows its URL."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         _check_address(newurl)
-        fp.close()  # otherwise the body would be read to its end, however long or slow it is
+        fp.close()  # otherwise urllib would read the whole body, however long or slow it is
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 class _LimitedHTTP(urllib.request.HTTPHandler):
-    """Opens an address; a connection whose headers have not arrived in time is cut."""
+    """HTTP handler that closes a connection whose headers do not arrive before the time limit."""
 
     def __init__(self, clock: _Clock):
         super().__init__()
@@ -189,7 +192,7 @@ class _LimitedHTTP(urllib.request.HTTPHandler):
 
 
 class _LimitedHTTPS(urllib.request.HTTPSHandler):
-    """The same over TLS."""
+    """HTTPS handler with the same time limit."""
 
     def __init__(self, clock: _Clock):
         super().__init__()
@@ -200,15 +203,15 @@ class _LimitedHTTPS(urllib.request.HTTPSHandler):
 
 
 def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.client.HTTPConnection]) -> Any:
-    """Open a connection; when the time of the clock is over before the headers have arrived, shut it down."""
-    made: list[http.client.HTTPConnection] = []
+    """Open a connection, and shut it down if the time limit passes before the headers have arrived."""
+    connections: list[http.client.HTTPConnection] = []
 
     def connection(*arguments: Any, **options: Any) -> http.client.HTTPConnection:
-        made.append(kind(*arguments, **options))
-        return made[-1]
+        connections.append(kind(*arguments, **options))
+        return connections[-1]
 
     def cut() -> None:
-        for each in made:
+        for each in connections:
             if each.sock is not None:
                 with contextlib.suppress(OSError):
                     each.sock.shutdown(socket.SHUT_RDWR)

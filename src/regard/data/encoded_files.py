@@ -1,7 +1,7 @@
-"""How encoded pairs lie on disk: flat files that are written once, and checked whole when they are opened.
+"""The file format of encoded pairs: flat files that are written once and verified when they are opened.
 
-A folder holds a file a side, all its tokens one after another and then int64 offsets; the numbers of the
-pairs that were kept; and a header in JSON with sizes, dtypes and checksums.
+A folder holds one file per side, with all tokens and then int64 offsets; one file with the positions of the
+kept pairs; and a JSON header with sizes, dtypes and checksums.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ __all__ = ["EncodedChunk", "open_stored", "store"]
 SIDES = ("source", "target")
 
 LARGE = 2**27
-"""Bytes of tokens that may all come into memory as they are used; of more, only those of a batch are read."""
+"""Up to this many bytes of tokens are memory-mapped; in larger files, only the tokens of a batch are read."""
 
 
 class EncodedChunk(NamedTuple):
-    """Some pairs, encoded: the rows of both sides, the numbers they had, how many were skipped and cut."""
+    """Encoded pairs: token ids of source and target, positions of the pairs in the data, and the numbers of
+    skipped and of truncated pairs."""
 
     rows: tuple[list[list[int]], list[list[int]]]
     numbers: NDArray[numpy.int64]
@@ -42,7 +43,7 @@ class EncodedChunk(NamedTuple):
 
 
 class Written:
-    """A file that keeps the checksum of what is put into it, and is on the disk when it is closed."""
+    """A new file that computes the checksum of its content, and is flushed to disk when it is closed."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -51,7 +52,7 @@ class Written:
         self.checksum = 0
 
     def put(self, content: bytes) -> None:
-        """Write on."""
+        """Append content."""
         with naming_file(self.path):
             write_all(self.file.fileno(), content)
         self.checksum = zlib.crc32(content, self.checksum)
@@ -67,8 +68,8 @@ class Written:
 def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[int, int]) -> None:
     """Write encoded pairs into an empty folder.
 
-    key: kept in the header, so that a folder under a wrong name is seen. sizes: of the two vocabularies,
-    which say whether two bytes are enough for a token.
+    key: written to the header, to detect a folder with a wrong name. sizes: sizes of the two vocabularies,
+    which determine whether a token takes two bytes or four.
     """
     dtypes = [numpy.dtype(numpy.uint16 if size <= 2**16 else numpy.uint32) for size in sizes]
     lengths: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
@@ -105,9 +106,9 @@ def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[i
 
 
 def open_stored(folder: Path, key: str) -> EncodedPairs:
-    """The pairs in a folder, mapped into memory; every byte is read once, to check that it is as written.
+    """Open the pairs in a folder as memory maps, after verifying the checksums of all files.
 
-    Whatever is wrong with the folder is a DataError.
+    Raises DataError if anything is missing or damaged.
     """
     try:
         return _opened(folder, _header(folder / "header.json", key))
@@ -121,7 +122,7 @@ def open_stored(folder: Path, key: str) -> EncodedPairs:
 def _opened(folder: Path, header: dict[str, Any]) -> EncodedPairs:
     count = header["pairs"]
     *checksums, numbers_checksum = header["checksums"]
-    found = []
+    sides = []
     for name, kind, tokens, checksum in zip(
         SIDES, header["dtypes"], header["tokens"], checksums, strict=True
     ):
@@ -130,13 +131,13 @@ def _opened(folder: Path, header: dict[str, Any]) -> EncodedPairs:
         mapped = _mapped(folder / name, begin + 8 * (count + 1), checksum)
         offsets = numpy.frombuffer(mapped, numpy.int64, count + 1, begin)
         reader = Reader(folder / name) if begin > LARGE and hasattr(os, "pread") else None
-        found.append(Side(numpy.frombuffer(mapped, dtype, tokens), offsets, reader))
+        sides.append(Side(numpy.frombuffer(mapped, dtype, tokens), offsets, reader))
     numbers = numpy.frombuffer(_mapped(folder / "numbers", 8 * count, numbers_checksum), numpy.int64, count)
-    return EncodedPairs(found[0], found[1], numbers, header["skipped"], header["truncated"])
+    return EncodedPairs(sides[0], sides[1], numbers, header["skipped"], header["truncated"])
 
 
 def _padding(tokens: int, dtype: numpy.dtype[Any]) -> int:
-    """The bytes between tokens and offsets: int64 must lie on multiples of 8."""
+    """Return the number of padding bytes between tokens and offsets: int64 is aligned to 8 bytes."""
     return -tokens * dtype.itemsize % 8
 
 
@@ -156,13 +157,13 @@ def _header(path: Path, key: str) -> dict[str, Any]:
 
 
 def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
-    """A file mapped into memory, if it is as it was written."""
-    found = 0
+    """Memory-map a file after verifying its size and checksum."""
+    actual = 0
     try:
         with open(path, "rb", opener=open_regular) as file:
             while block := file.read(1 << 20):
-                found = zlib.crc32(block, found)
-            if file.tell() == size and found == checksum:
+                actual = zlib.crc32(block, actual)
+            if file.tell() == size and actual == checksum:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
         raise DataError(message(str(path), "this file of a cache is missing")) from None

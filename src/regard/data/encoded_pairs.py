@@ -1,4 +1,4 @@
-"""EncodedPairs: pairs of sentences as token numbers in flat arrays, in memory or mapped from files."""
+"""EncodedPairs: sentence pairs as token ids in flat arrays, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["EncodedPairs", "Side"]
 
 
 class Reader:
-    """A file from which places are read without mapping them.
+    """Reads ranges of a file without memory-mapping it.
 
-    A place that is read through a map brings what is around it into the process, up to 64 KiB: sentences
-    in random order would soon bring all of a large file.
+    Reading a sentence through a memory map also loads up to 64 KiB around it: sentences in random order would
+    soon load all of a large file.
     """
 
     def __init__(self, path: Path):
@@ -30,15 +30,16 @@ class Reader:
         weakref.finalize(self, os.close, self.handle)
 
     def read(self, begins: NDArray[numpy.int64], ends: NDArray[numpy.int64]) -> bytes:
-        """The bytes from each begin to its end, one after another."""
+        """Return the bytes of all ranges [begin, end), concatenated."""
         bounds = zip(begins.tolist(), ends.tolist(), strict=True)
         return b"".join([os.pread(self.handle, end - begin, begin) for begin, end in bounds])
 
 
 class Side(NamedTuple):
-    """The sentences of one side: all tokens in a row, where each sentence begins, and where the last ends.
+    """The sentences of one side, as a flat array of tokens.
 
-    reader: of the file that begins with these tokens, if there is one and it is large.
+    tokens: all tokens, concatenated. offsets: (N + 1,), start of each sentence in tokens, and the end of the
+    last. reader: reads the tokens of a large file instead of its memory map; otherwise None.
     """
 
     tokens: NDArray[Any]
@@ -47,17 +48,17 @@ class Side(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Side:
-        """The sentences given as lists of tokens."""
+        """Create a side from lists of tokens."""
         offsets = numpy.cumsum([0, *map(len, rows)], dtype=numpy.int64)
         flat = itertools.chain.from_iterable(rows)
         return cls(numpy.fromiter(flat, numpy.uint32, int(offsets[-1])), offsets)
 
     def at(self, index: int) -> NDArray[Any]:
-        """The tokens of one sentence."""
+        """Return the tokens of one sentence."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     def gather(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[numpy.int64]]:
-        """The tokens of some sentences, one after another, and how many each has."""
+        """Return the tokens of some sentences, concatenated, and the length of each."""
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
         lengths = ends - begins
         if self.reader is not None:
@@ -67,15 +68,15 @@ class Side(NamedTuple):
         return self.tokens[numpy.arange(int(lengths.sum())) + numpy.repeat(shifts, lengths)], lengths
 
     def lengths(self) -> NDArray[numpy.int32]:
-        """The tokens of each sentence, counted."""
+        """Return the number of tokens of each sentence, (N,)."""
         return numpy.diff(self.offsets).astype(numpy.int32)
 
 
 class EncodedPairs:
-    """Pairs of sentences as token numbers, without BOS and EOS, in flat arrays.
+    """Sentence pairs as token ids, without BOS and EOS, in flat arrays.
 
-    sources, targets: a Side each. numbers: (N,), the place of each pair in the data it was made from, from 0
-    on: pairs can have been skipped. skipped, truncated: how many were too long.
+    sources, targets: a Side each. numbers: (N,), position of each pair in the original data, from 0; skipped
+    pairs are missing. skipped, truncated: number of pairs that were too long and were dropped or cut.
 
     >>> data = EncodedPairs.in_memory([[7, 8], [9]], [[5], [6, 4, 4]])
     >>> len(data), data.source(0), data.target_lengths
@@ -95,36 +96,37 @@ class EncodedPairs:
 
     @classmethod
     def in_memory(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedPairs:
-        """Pairs given as lists of tokens, with no file behind them."""
+        """Create encoded pairs from lists of tokens, without a file."""
         if len(sources) != len(targets):
-            problem = f"there are {len(sources)} sources and {len(targets)} targets"
-            raise ArgumentError(message("EncodedPairs.in_memory()", problem, expected="as many of each"))
+            problem = f"{len(sources)} sources and {len(targets)} targets"
+            expected = "one target for each source"
+            raise ArgumentError(message("EncodedPairs.in_memory()", problem, expected=expected))
         return cls(Side.of(sources), Side.of(targets), numpy.arange(len(sources)))
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def source(self, index: int) -> NDArray[Any]:
-        """The tokens of a source: a view, which cannot be written to where a file is behind it."""
+        """Return the tokens of a source sentence, as a view; read-only if it is memory-mapped."""
         return self.sources.at(self._checked(index))
 
     def target(self, index: int) -> NDArray[Any]:
-        """The tokens of a target, likewise."""
+        """Return the tokens of a target sentence, as a view; read-only if it is memory-mapped."""
         return self.targets.at(self._checked(index))
 
     @cached_property
     def source_lengths(self) -> NDArray[numpy.int32]:
-        """The tokens of each source, counted: (N,)."""
+        """Number of tokens of each source, (N,)."""
         return self.sources.lengths()
 
     @cached_property
     def target_lengths(self) -> NDArray[numpy.int32]:
-        """The tokens of each target, counted: (N,)."""
+        """Number of tokens of each target, (N,)."""
         return self.targets.lengths()
 
     def _checked(self, index: int) -> int:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there is no pair {index}: there are {len(self)}")
+            raise IndexError(f"pair {index} is out of range for {len(self)} pairs")
         return index % len(self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Fetch: known public sets, from the network or from a folder, checked, with their licence said."""
+"""Download known public datasets, or copy them from a folder; verify their hash and print their licence."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from regard.files.atomic_io import write_whole
 __all__ = ["Fetched", "fetch"]
 
 LARGEST = 1 << 30
-"""Bytes that a file of an edition we do not know may unpack to."""
+"""Maximum unpacked size in bytes of a file of an unknown edition."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A public set that is here: its name, the folder with its files, and its parts to be read.
+    """A downloaded public dataset: its name, the folder with its files, and its parts.
 
     >>> import tempfile
     >>> from regard.errors import DataError
@@ -45,7 +45,7 @@ class Fetched:
 
     @property
     def about(self) -> PublicSet:
-        """What it is, its licence and its home."""
+        """Its description, licence and home page."""
         return SETS[self.name]
 
     @property
@@ -54,12 +54,14 @@ class Fetched:
         return tuple(self.about.parts)
 
     def pairs(self, part: str, choices: Choices | None = None) -> Pairs:
-        """The pairs of one part."""
+        """Return the pairs of one part."""
         if part not in self.about.parts:
             raise UnknownName(f"part of {self.name}", part, self.about.parts)
-        how: dict[str, Any] = dict(self.about.parts[part])
-        how |= {name: self.folder / how[name] for name in ("source", "target", "tsv") if name in how}
-        return read_pairs(**how, choices=choices)
+        options: dict[str, Any] = dict(self.about.parts[part])
+        options |= {
+            name: self.folder / options[name] for name in ("source", "target", "tsv") if name in options
+        }
+        return read_pairs(**options, choices=choices)
 
 
 def fetch(
@@ -69,11 +71,15 @@ def fetch(
     source: str | os.PathLike[str] | None = None,
     edition: str = "known",
 ) -> Fetched:
-    """Bring a known public set into a folder, and say its licence; what is there already is only checked.
+    """Download a known public dataset into a folder and print its licence; verify files that already exist.
 
-    name: one of SETS. source: a folder that has the files, packed or not, instead of the network. edition:
-    "any" accepts another edition of a set that its maker changes from time to time; without it, text that is
-    not the one we know is refused, as it always is for the other sets.
+    name: one of SETS. folder: where to write it.
+    source: a folder that has the files, compressed or not, to use instead of the network.
+    edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions, of datasets
+        that are updated from time to time (Tatoeba).
+
+    Returns Fetched, whose pairs() reads the parts. Raises DataError if a file cannot be downloaded or is not
+    the known one.
 
     >>> fetch("multi40k-en-de", "data")
     Traceback (most recent call last):
@@ -84,18 +90,18 @@ def fetch(
         raise UnknownName("public set", name, SETS)
     if edition not in ("any", "known"):
         raise UnknownName("edition", edition, ("any", "known"))
-    known = SETS[name]
+    dataset = SETS[name]
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    said = f"{name}: {known.about}\nlicence: {known.licence}\nfrom: {known.home}"
-    console.print(said)
-    into = Path(folder) / known.folder
+    licence = f"{name}: {dataset.about}\nlicence: {dataset.licence}\nfrom: {dataset.home}"
+    console.print(licence)
+    into = Path(folder) / dataset.folder
     try:
         into.mkdir(parents=True, exist_ok=True)
-        write_whole(into / f"{name}.licence.txt", f"{said}\n".encode())
-        with advancing(f"fetching {name}", sum(piece.size for piece in known.pieces)) as reached:
+        write_whole(into / f"{name}.licence.txt", f"{licence}\n".encode())
+        with advancing(f"downloading {name}", sum(piece.size for piece in dataset.pieces)) as reached:
             done = 0
-            for piece in known.pieces:
-                _bring(
+            for piece in dataset.pieces:
+                _fetch_piece(
                     name,
                     piece,
                     into,
@@ -114,10 +120,10 @@ def _after(done: int, reached: Callable[[int], None]) -> Callable[[int], None]:
     return lambda more: reached(done + more)
 
 
-def _bring(
+def _fetch_piece(
     name: str, piece: Piece, into: Path, source: Path | None, edition: str, reached: Callable[[int], None]
 ) -> None:
-    """One file that is not there yet: fetched or found, unpacked beside its place, checked, moved into it."""
+    """Download or find one file, unless it already exists; unpack it, verify it, and move it into place."""
     place, accept_any = into / piece.name, edition == "any" and SETS[name].editions
     if place.is_file() and (accept_any or digest(place) == piece.sha256):
         return
@@ -125,25 +131,25 @@ def _bring(
     packed = into / f"{piece.name}.packed"
     if source is None:
         download(piece.url, packed, most + (1 << 16), reached)
-    found = packed if source is None else _found(name, piece, source)
-    fresh = into / f"{piece.name}.unpacked"
+    archive = packed if source is None else _find(name, piece, source)
+    unpacked = into / f"{piece.name}.unpacked"
     try:
-        if unpack(found, fresh, piece.member, most) == piece.sha256 or accept_any:
-            os.replace(fresh, place)
+        if unpack(archive, unpacked, piece.member, most) == piece.sha256 or accept_any:
+            os.replace(unpacked, place)
             return
     finally:
-        fresh.unlink(missing_ok=True)
+        unpacked.unlink(missing_ok=True)
         packed.unlink(missing_ok=True)
-    problem = "the text is not the one that is known by its SHA-256"
-    hint = "the file may be damaged: try again, or another source"
+    problem = "the SHA-256 of the text is not the known one"
+    hint = "the file may be damaged: try again, or use another source"
     if SETS[name].editions:
-        problem = "this is another edition than the one we know: results will not be the published ones"
-        hint = f'fetch("{name}", ..., edition="any") takes it all the same'
-    raise DataError(message(shown(found) if source else piece.url, problem, hint=hint))
+        problem = "this is another edition than the known one: results will differ from the published ones"
+        hint = f'fetch("{name}", ..., edition="any") accepts it'
+    raise DataError(message(shown(archive) if source else piece.url, problem, hint=hint))
 
 
-def _found(name: str, piece: Piece, source: Path) -> Path:
-    """The file in a folder, or in the set's folder inside it: under our name or its own, packed or not."""
+def _find(name: str, piece: Piece, source: Path) -> Path:
+    """Find a file in a folder or in the dataset's subfolder, under any of its names, compressed or not."""
     own = [piece.name, piece.member] if piece.member else [piece.name]
     archive = Path(urllib.parse.urlsplit(piece.url).path).name
     names = list(dict.fromkeys([*(f"{each}{end}" for each in own for end in ("", ".gz")), archive]))

@@ -21,18 +21,21 @@ Hashes = NDArray[numpy.uint64]
 RULES = ("auto", "both", "source")
 
 MOST_LEFT_OUT = 0.5
-"""If more than this fraction of the training pairs would be removed because their target is held out, targets
-are labels, and only sources are kept disjoint."""
+"""If more than this fraction of the training pairs would be removed because their target is held out, the
+targets are probably labels, and only the sources are kept disjoint."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pairs to train on and pairs held out: `train, valid = hold_out(...)`.
+    """Training pairs and held-out pairs; unpack it as `train, valid = hold_out(...)`.
 
-    duplicates: pairs dropped because the same pair came before. shared: pairs dropped from train because
-    their target is held out. dropped: pairs that the data check had dropped before; pairs.inspect() lists
-    them. disjoint: "both" where train and valid share no source and no target, "source" where they
-    share targets. why: the reason for "source"; "" otherwise. str() is the report in one line.
+    duplicates: number of pairs dropped because they equal an earlier pair.
+    shared: number of pairs dropped from train because their target is held out.
+    dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.
+    disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
+    why: the reason for "source"; "" otherwise.
+
+    str() returns a summary in one line.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> print(hold_out(pairs_from_lists(["a", "b", "c", "c"], ["1", "2", "3", "3"]), count=1))
@@ -68,18 +71,19 @@ def hold_out(
     seed: int = 0,
     disjoint: str = "auto",
 ) -> HeldOut:
-    """Split pairs into those to train on and a few held out, by a hash of the source sentence.
+    """Split pairs into training pairs and held-out pairs, by a hash of the source sentence.
 
-    count: hold out this many pairs, or a few less where the last sentence has too many translations; or
-    fraction: hold out about this part of the sentences. seed: another one gives another split. disjoint:
-    "both" removes training pairs whose target is held out, so that no source and no target is in both parts;
-    "source" keeps them, so that only sources are disjoint: labels could not be learned otherwise. "auto" is
-    "both", unless that removes more than half of the training pairs.
+    count: number of pairs to hold out; a few less if the last source sentence has several translations.
+    fraction: fraction of the sentences to hold out, approximately. Give either count or fraction.
+    seed: selects the split.
+    disjoint: "both" removes training pairs whose target is held out, so that no source and no target is in
+        both parts. "source" keeps them, so that only the sources are disjoint; use it if targets are labels.
+        "auto" is "both", unless that removes more than half of the training pairs.
 
-    Sentences are compared with each run of white space taken as one space. Of equal pairs, the first is kept.
-    All pairs with the same source are in the same part. The split does not depend on the order of the pairs;
-    with fraction, a sentence stays in its part when others are added. A pair takes a few dozen bytes of
-    memory while this runs, and two after it; the text is never held.
+    Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
+    same source are in the same part. The split does not depend on the order of the pairs; with fraction, a
+    sentence stays in its part when others are added. Memory use is a few dozen bytes per pair during the
+    split and two bytes per pair afterwards; the text is not held in memory.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> numbers = [str(number) for number in range(1000)]
@@ -92,7 +96,7 @@ def hold_out(
     """
     _check(pairs, count, fraction, disjoint)
     positions, sources, targets = _hashes(pairs, seed)
-    # Both are hashes already: one multiplied by an odd number keeps (a, b) and (b, a) apart.
+    # Multiplying one hash by an odd number makes the hash of (a, b) differ from that of (b, a).
     _, first = numpy.unique(sources * numpy.uint64(0x9E3779B97F4A7C15) + targets, return_index=True)
     first.sort()
     duplicates = len(positions) - len(first)
@@ -102,18 +106,18 @@ def hold_out(
         held = sources < numpy.uint64(int(fraction * 2**64))
     else:
         held = sources <= _limit(sources, count)
-    known = numpy.isin(targets, targets[held]) & ~held
-    why = _by_source(disjoint, held, known, targets)
-    known &= not why
-    learned = ~held & ~known
-    if not held.any() or not learned.any():
-        problem = f"{held.sum()} of {len(held)} pairs would be held out, {learned.sum()} left to train on"
-        hint = "hold out fewer, or give more pairs"
+    shared = numpy.isin(targets, targets[held]) & ~held
+    why = _by_source(disjoint, held, shared, targets)
+    shared &= not why
+    training = ~held & ~shared
+    if not held.any() or not training.any():
+        problem = f"{held.sum()} of {len(held)} pairs would be held out, {training.sum()} left to train on"
+        hint = "hold out fewer pairs, or provide more pairs"
         raise DataError(message(f"hold_out() of {pairs.name}", problem, hint=hint))
     report = pairs.inspect()
     read = report.read
     parts = []
-    for chosen, name in ((learned, "to train on"), (held, "held out")):
+    for chosen, name in ((training, "to train on"), (held, "held out")):
         selected = numpy.zeros(read, bool)
         selected[positions[chosen]] = True
         parts.append(pairs.only(selected, f"{pairs.name}, {name}"))
@@ -121,7 +125,7 @@ def hold_out(
         parts[0],
         parts[1],
         duplicates,
-        int(known.sum()),
+        int(shared.sum()),
         read - report.kept,
         "source" if why else "both",
         why,
@@ -129,15 +133,20 @@ def hold_out(
 
 
 def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: str) -> None:
-    """Raise where hold_out() cannot take these arguments."""
+    """Raise if the arguments of hold_out() are invalid."""
     if (count is None) == (fraction is None):
-        raise ArgumentError(message("hold_out()", "give count or fraction", expected="one of the two"))
+        problem = (
+            "both count and fraction are given"
+            if count is not None
+            else "neither count nor fraction is given"
+        )
+        raise ArgumentError(message("hold_out()", problem, expected="one of the two"))
     if not isinstance(pairs, Pairs):
         problem = f"pairs is of type {type(pairs).__name__}"
-        hint = "read_pairs(...) reads files, pairs_from_lists(sources, targets) takes lists"
+        hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"
         raise ArgumentError(message("hold_out()", problem, expected="Pairs", hint=hint))
     if count is not None and (not isinstance(count, int) or count < 1):
-        expected = "a whole number, at least 1"
+        expected = "an integer, at least 1"
         raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
     if fraction is not None and not 0 < fraction < 1:
         raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
@@ -146,13 +155,13 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
 
 
 def _by_source(
-    disjoint: str, held: NDArray[numpy.bool_], known: NDArray[numpy.bool_], targets: Hashes
+    disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
 ) -> str:
-    """Why only the sources of a split are disjoint; "" where its targets are disjoint too.
+    """Return why only the sources of the split are disjoint, or "" if the targets are disjoint too.
 
-    known: pairs that are not held out and whose target is.
+    held: the held-out pairs. shared: the other pairs whose target is held out. Both are boolean masks.
     """
-    left, repeated = int((~held).sum()), int(known.sum())
+    left, repeated = int((~held).sum()), int(shared.sum())
     if disjoint == "source":
         return "as requested"
     if disjoint == "both" or not held.any() or repeated <= MOST_LEFT_OUT * left:
@@ -165,7 +174,7 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """The hash up to which there are at most `count` pairs, or all pairs of one source if those are more."""
+    """Return the largest source hash to hold out: at most `count` pairs are, but at least one source."""
     values, counts = numpy.unique(sources, return_counts=True)
     if not len(values):
         return numpy.uint64(0)
@@ -174,7 +183,7 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
-    """The position of each pair, and hashes of its sides that are the same on every machine."""
+    """Return the position of each pair, and hashes of its source and target, equal on every machine."""
     key = str(seed).encode()
 
     def hashed(text: str) -> int:

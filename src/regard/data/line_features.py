@@ -1,4 +1,4 @@
-"""Features of lines that tell, without knowing the languages, whether two lines may be translations."""
+"""Language-independent features of lines, and how likely two lines are translations of each other."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from numpy.typing import NDArray
 from regard.data.line_scan import Block
 from regard.data.pair_checks import SHORT
 
-__all__ = ["MOST_FEATURES", "Features", "features_of", "likeness"]
+__all__ = ["MOST_FEATURES", "Features", "features_of", "length_ratios", "likeness"]
 
 MOST_FEATURES = 4_000_000
-"""Lines whose features are kept; in longer files, no line is looked for that has no counterpart."""
+"""Maximum number of lines whose features are held in memory; longer files are not searched for missing
+lines."""
 
 BYTE, DIGITS = 256, 32
-"""How many values a byte has, and how many of them are used for digits."""
+"""Number of values of a byte, and of the digits feature."""
 
 Scores = NDArray[numpy.float32]
-Alike = list[tuple["Features", "Features"]]
+LinePairs = list[tuple["Features", "Features"]]
 
 
 class Features(NamedTuple):
-    """Features of some lines, an array each. lengths: in characters. marks: the last byte, which is the final
-    mark of punctuation. digits: 0 without any digit, otherwise a number that depends on the sum of them."""
+    """Features of some lines, one array per feature.
+
+    lengths: in characters. marks: the last byte of the line, usually its final punctuation. digits: 0 if the
+    line has no digits, otherwise a hash of the sum of its digits.
+    """
 
     lengths: NDArray[numpy.int32]
     marks: NDArray[numpy.uint8]
@@ -35,12 +39,12 @@ class Features(NamedTuple):
         return len(self.lengths)
 
     def part(self, first: int, last: int | None = None) -> Features:
-        """Those of the lines from first on, before last."""
+        """Return the features of lines first to last - 1."""
         return Features(self.lengths[first:last], self.marks[first:last], self.digits[first:last])
 
     @classmethod
     def joined(cls, parts: Iterable[Features]) -> Features:
-        """Those of several runs of lines, one after another."""
+        """Concatenate the features of several runs of lines."""
         types = (numpy.int32, numpy.uint8, numpy.uint8)
         columns = zip(*parts, strict=True)
         empty = tuple((numpy.zeros(0, kind),) for kind in types)
@@ -48,7 +52,7 @@ class Features(NamedTuple):
 
 
 def features_of(block: Block) -> Features:
-    """The features of the lines of a block."""
+    """Compute the features of the lines of a block."""
     data = numpy.frombuffer(block.data, numpy.uint8)
     starts = numpy.concatenate(([0], block.ends[:-1] + 1))
     values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
@@ -57,35 +61,38 @@ def features_of(block: Block) -> Features:
     return Features(block.lengths, data[block.ends - 1], digits)
 
 
-def likeness(known: Alike, wanted: Alike) -> list[Scores]:
-    """How much more likely each pair of lines is a translation than two lines at random, as a logarithm.
+def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
+    """Return the log-likelihood ratio of each pair of lines: translations against two random lines.
 
-    known: lines that are mostly translations, to learn from. wanted: (source, target) of the same number of
-    lines each. The logarithm of the ratio of lengths is taken to be Laplace distributed; of the other
-    features, it is the pointwise mutual information.
+    aligned: (source, target) features of lines that are mostly translations, to estimate the statistics from.
+    candidates: (source, target) features of the same number of lines each, to score.
+
+    The log of the length ratio is assumed to have a Laplace distribution; the other features contribute their
+    pointwise mutual information.
     """
-    ratios = numpy.concatenate([_ratios(*pair) for pair in known])
+    ratios = numpy.concatenate([length_ratios(*pair) for pair in aligned])
     usual = float(numpy.median(ratios)) if len(ratios) else 0.0
-    # The pairs that fit worse than most are the wrong ones.
+    # Medians are robust against the pairs that are not translations.
     spread = max(float(numpy.median(numpy.abs(ratios - usual))), 0.05) if len(ratios) else 1.0
     tables = (
-        _information([(source.marks, target.marks) for source, target in known]),
-        _information([(source.digits, target.digits) for source, target in known]),
+        _information([(source.marks, target.marks) for source, target in aligned]),
+        _information([(source.digits, target.digits) for source, target in aligned]),
     )
-    found = []
-    for source, target in wanted:
-        score = -numpy.minimum(numpy.abs(_ratios(source, target) - usual) / spread, 6.0)
+    scores = []
+    for source, target in candidates:
+        score = -numpy.minimum(numpy.abs(length_ratios(source, target) - usual) / spread, 6.0)
         score += tables[0][source.marks, target.marks] + tables[1][source.digits, target.digits]
-        found.append(score.astype(numpy.float32))
-    return found
+        scores.append(score.astype(numpy.float32))
+    return scores
 
 
-def _ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
+def length_ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
+    """Return the log of the length ratio of each pair of lines, smoothed for short lines."""
     return numpy.log((target.lengths + SHORT / 2) / (source.lengths + SHORT / 2))
 
 
 def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]]) -> NDArray[numpy.float64]:
-    """The pointwise mutual information of the values of two features, (256, 256), near 0 for what is rare."""
+    """Return the pointwise mutual information of two features, (256, 256), smoothed to 0 for rare values."""
     joint = numpy.zeros(BYTE * BYTE)
     for source, target in pairs:
         joint += numpy.bincount(source.astype(numpy.int64) * BYTE + target, minlength=BYTE * BYTE)

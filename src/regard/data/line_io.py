@@ -1,4 +1,4 @@
-"""Lines: read from files or standard input whatever they hold, written as UTF-8 whatever the locale is."""
+"""Read lines from files or standard input, whatever bytes they contain, and write lines as UTF-8."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from regard.files.atomic_io import naming_file, write_all
 __all__ = ["Lines", "Notes", "given_lines", "given_sides", "read_pairs", "say", "tell", "writing"]
 
 Place = str | bytes
-"""A file, - for standard input, or the bytes themselves."""
+"""A file name, "-" for standard input, or the text itself as bytes."""
 
 STANDARD = "-"
 
 
 @dataclass
 class Lines:
-    """The lines of some places, one after another: of files, plain or gzip, or of standard input, "-".
+    """Iterate over the lines of files (plain or gzip), of standard input ("-"), or of bytes.
 
-    A line ends at "\\n" and nowhere else; a "\\r" before it and a byte order mark are left out, and bytes
-    that are no UTF-8 are replaced. read, repaired: how many lines there were so far, and how many of those
-    needed that.
+    A line ends at "\\n" only; a "\\r" before it and a byte order mark are removed, and invalid UTF-8 is
+    replaced by U+FFFD. read: number of lines read so far. repaired: number of those with invalid UTF-8.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -67,7 +66,7 @@ class Lines:
 
     @property
     def keyboard(self) -> bool:
-        """Whether somebody types them: each line is to be answered at once."""
+        """Whether the lines are typed at a terminal, so that each should be answered immediately."""
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -84,12 +83,12 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
         return nullcontext(sys.stdin.buffer)
     path = Path(place)
     if not path.exists() or path.is_dir():
-        checked_path(path)  # raises, and says why
+        checked_path(path)  # raises DataError with the reason
     return open(path, "rb")
 
 
 def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of an open file, without their ends."""
+    """Yield the lines of an open file, without line ends."""
     if _begins(file, b"\x1f\x8b"):
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
     for start, (kind, hint) in FOREIGN.items():
@@ -112,31 +111,31 @@ def _begins(file: BinaryIO, start: bytes) -> bool:
 def read_pairs(
     sources: Iterable[str], targets: Iterable[str], at_once: int
 ) -> Iterator[list[tuple[str, str]]]:
-    """Lines of both sides together, so many at a time; raises where one of them has more than the other.
+    """Yield pairs of lines in lists of `at_once`; raise DataError if the sides have different line counts.
 
     >>> list(read_pairs(["a", "b", "c"], ["x", "y", "z"], at_once=2))
     [[('a', 'x'), ('b', 'y')], [('c', 'z')]]
     """
-    some: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for number, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
-            ended, goes_on = ("source", "target") if source is None else ("target", "source")
-            problem = f"the {ended} ends after {number} lines, and the {goes_on} goes on"
-            raise DataError(message("--source and --target", problem, expected="as many lines of each"))
-        some.append((source, target))
-        if len(some) == at_once:
-            yield some
-            some = []
-    if some:
-        yield some
+            short, long = ("source", "target") if source is None else ("target", "source")
+            problem = f"the {short} ends after {number} lines, but the {long} has more"
+            raise DataError(message("--source and --target", problem, expected="the same number of lines"))
+        pairs.append((source, target))
+        if len(pairs) == at_once:
+            yield pairs
+            pairs = []
+    if pairs:
+        yield pairs
 
 
 @contextmanager
 def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
-    """A function that writes a line, to a file, or to standard output where none is named.
+    """Yield a function that writes one line to a file, or to standard output if output is None or "-".
 
-    The file takes its name when all is written, so that what has this name is whole; what was written until
-    it broke off stays beside it, with .part after its name.
+    Lines are written to FILE.part, which is renamed to FILE at the end, so that FILE is always complete.
+    After an error, FILE.part stays.
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
@@ -144,12 +143,12 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
         return
     with naming_file(output):
         path = output.resolve()
-    through = path.exists() and not path.is_file()  # a pipe or a device: its name is not ours to take
+    through = path.exists() and not path.is_file()  # a pipe or a device cannot be replaced: write to it
     place = path if through else path.with_name(f"{path.name}.part")
     try:
         with ExitStack() as stack:
             with naming_file(output):
-                # Unbuffered: closing a buffer that could not be written would fail once more.
+                # Unbuffered: after a failed write, closing a buffered file would fail again.
                 file = stack.enter_context(open(place, "wb", buffering=0))
 
             def put(line: str) -> None:
@@ -163,7 +162,7 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
                     os.replace(place, path)
     except BaseException:
         if not through:
-            _leave(place)
+            _keep_part(place)
         raise
 
 
@@ -173,36 +172,38 @@ def _print(line: str) -> None:
         sys.stdout.buffer.flush()
 
 
-def _leave(part: Path) -> None:
-    """Keep what there is of a file that will not be whole, and say where; nothing is no loss."""
+def _keep_part(part: Path) -> None:
+    """Print the name of an incomplete output file; delete it if it is empty."""
     with suppress(OSError):
         if part.is_file() and part.stat().st_size:
-            say(f"what was written until then is in {shown(part.name)}")
+            say(f"the incomplete output is in {shown(part.name)}")
         else:
             part.unlink(missing_ok=True)
 
 
 def say(text: str) -> None:
-    """Print a message that is no result, on standard error; control characters are replaced."""
+    """Print a message on standard error; control characters are replaced."""
     print(printable(text, kept="\n"), file=sys.stderr, flush=True)
 
 
 @dataclass
 class Notes:
-    """What is to be said of lines: of each kind of note the first, and how many more there were.
+    """Collects messages about lines: the first of each kind, and the number of further ones.
+
+    Messages that differ only in numbers are of the same kind.
 
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
     ...     notes.add(number, [note] if note else [])
     >>> print(*notes.said())
-    line 1: cut at 9 of 11 tokens; and 1 more line like it
+    line 1: cut at 9 of 11 tokens; and 1 more line
     """
 
     first: dict[str, tuple[int, str]] = field(default_factory=dict)
     more: dict[str, int] = field(default_factory=dict)
 
     def add(self, number: int, notes: Iterable[str]) -> None:
-        """Keep the notes of the line of this number, from 1 on."""
+        """Add the messages about a line. number: the line number, starting at 1."""
         for note in notes:
             kind = re.sub(r"[0-9][0-9,]*", "#", note)
             if kind in self.first:
@@ -211,15 +212,15 @@ class Notes:
                 self.first[kind] = number, note
 
     def said(self) -> Iterator[str]:
-        """A line for each kind."""
+        """Yield one message for each kind."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
-            rest = f"; and {more:,} more line{'s' if more > 1 else ''} like it" if more else ""
+            rest = f"; and {more:,} more line{'s' if more > 1 else ''}" if more else ""
             yield f"line {number:,}: {note}{rest}"
 
 
 def tell(notes: Notes, *sides: Lines) -> None:
-    """Say what had to be done to lines, once they are all read."""
+    """Print the collected messages and the number of repaired lines, after all lines are read."""
     for line in notes.said():
         say(line)
     repaired = sum(side.repaired for side in sides)
@@ -229,17 +230,17 @@ def tell(notes: Notes, *sides: Lines) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Lines from what was named on the command line: files, or the text itself, or else standard input."""
+    """Return the lines of the files or texts of the command line, or of standard input if there are none."""
     if files and text:
-        raise ArgumentError(message("--text", "files were named as well", expected="either of them"))
+        raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
     if list(files or ()).count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input was named twice, and can be read once"))
+        raise ArgumentError(message("-", "standard input is given twice, but can be read only once"))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text])
     for each in files or ():
         sentence = " " in each or not each.isascii() or not Path(each).suffix
         if each != STANDARD and sentence and not os.path.exists(each):
-            hint = f'a sentence itself is given by --text "{printable(each[:60])}"'
+            hint = f'for a sentence instead of a file, use --text "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     lines = Lines(files or [STANDARD])
     if lines.keyboard:
@@ -248,8 +249,8 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
 
 
 def given_sides(source: str, target: str) -> tuple[Lines, Lines]:
-    """The lines of both sides; one of them may be standard input."""
+    """Return the lines of both sides; one of them may be standard input."""
     if source == target == STANDARD:
-        problem = "standard input was named for both sides, and can be read once"
+        problem = "standard input is given for both sides, but can be read only once"
         raise ArgumentError(message("--source - --target -", problem))
     return Lines([source]), Lines([target])

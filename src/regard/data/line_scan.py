@@ -1,7 +1,6 @@
-"""Examining: what is odd about each line of one side, found in whole blocks of bytes.
+"""Line scan: find the problems of each line of one side, a block of bytes at a time.
 
-Blocks with nothing odd, nearly all of them, cost a few passes of compiled code; lines are looked at one by
-one only where something is odd.
+Most blocks have no problems and cost a few vectorised passes; single lines are read only where a problem is.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ NEWLINE = ord("\n")
 LONGEST_EXCERPT = 60
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-"""Characters without width: no white space to Python, but there is nothing to see in them."""
+"""Zero-width characters, which str.isspace() does not count as white space."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""The bytes with which a character can begin that has nothing to see: white space, or one of INVISIBLE."""
+"""Which bytes can be the first byte of a white-space character or of one of INVISIBLE."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """Some lines of one side: their text repaired, with how long each is and what is odd about it.
+    """Consecutive lines of one side after repair, with their lengths and problems.
 
-    first: the number of the first line in its file. data: valid UTF-8, lines ended by "\\n"; ends: where.
-    lengths: in characters. marks: bits of KINDS. keys: a number for each line, the same for the same line in
-    this run, or None.
+    raw: the block as read. first: line number of the first line in its file.
+    data: valid UTF-8, each line ended by "\\n". ends: positions of these "\\n".
+    lengths: length of each line in characters. marks: problems of each line, as bits of KINDS.
+    keys: a hash of each line that is valid in this process only, or None.
     """
 
     raw: Raw
@@ -50,15 +50,15 @@ class Block:
         return len(self.ends)
 
     def lines(self) -> list[str]:
-        """The lines as text."""
+        """Return the lines as text."""
         return self.data.decode("utf-8").split("\n")[:-1]
 
     def place(self, index: int) -> str:
-        """Where a line is, for messages."""
+        """Return file and line number of a line, for messages."""
         return f"{self.raw.name}, {self.raw.unit} {self.first + index}"
 
     def excerpt(self, index: int) -> str:
-        """The beginning of a line, on one line, with nothing that a terminal would obey."""
+        """Return the beginning of a line, without control characters."""
         start = self.ends[index - 1] + 1 if index else 0
         line = self.data[start : min(int(self.ends[index]), int(start) + 4 * LONGEST_EXCERPT)]
         text = line.decode("utf-8", "ignore")
@@ -67,7 +67,10 @@ class Block:
 
 
 class Examiner:
-    """Examines the blocks of one side in their order; counts lines, and keeps a digest of all it has read."""
+    """Finds problems in the blocks of one side, called in order; counts lines and hashes what it has read.
+
+    keyed: whether to compute the digest of the data and the keys of the lines.
+    """
 
     def __init__(self, choices: Choices, *, keyed: bool):
         self.choices, self.keyed = choices, keyed
@@ -77,18 +80,18 @@ class Examiner:
     def __call__(self, raw: Raw) -> Block:
         if self.keyed:
             self.digest.update(raw.data)
-        data, wrong = _decodable(raw.data)
+        data, invalid = _decodable(raw.data)
         bytes_ = numpy.frombuffer(data, numpy.uint8)
         ends = numpy.flatnonzero(bytes_ == NEWLINE)
         marks = numpy.zeros(len(ends), numpy.uint8) if raw.marks is None else raw.marks.copy()
-        marks[wrong] |= KINDS["invalid"].bit
+        marks[invalid] |= KINDS["invalid"].bit
         if b"\0" in data:
             marks[numpy.searchsorted(ends, numpy.flatnonzero(bytes_ == 0))] |= KINDS["nul"].bit
             data = data.replace(b"\0", b" ")
             bytes_ = numpy.frombuffer(data, numpy.uint8)
         lengths = _lengths(data, bytes_, ends)
         marks[_blank(data, bytes_, ends)] |= KINDS["empty"].bit
-        # What is malformed has no text: that it is empty too would be said twice.
+        # A malformed line has no text: do not report it as empty as well.
         marks[(marks & KINDS["malformed"].bit) != 0] &= ~KINDS["empty"].bit & 0xFF
         if self.choices.longest is not None:
             marks[lengths > self.choices.longest] |= KINDS["long"].bit
@@ -97,50 +100,50 @@ class Examiner:
         return block
 
     def _keys(self, data: bytes, count: int) -> NDArray[numpy.int64] | None:
-        """Python's own keyed 64-bit hash of each line: other numbers in another run, so never kept."""
+        """Return Python's 64-bit hash of each line; it differs between processes, so it is never saved."""
         if not self.keyed:
             return None
         return numpy.fromiter(map(hash, data.split(b"\n")), numpy.int64, count)
 
 
 def _decodable(data: bytes) -> tuple[bytes, list[int]]:
-    """The lines as valid UTF-8, wrong bytes replaced by U+FFFD; and which lines were wrong."""
+    """Return the lines with invalid UTF-8 replaced by U+FFFD, and the indices of the lines that had it."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
         pass
     else:
         return data, []
-    wrong, lines = [], data.split(b"\n")
+    invalid, lines = [], data.split(b"\n")
     for index, line in enumerate(lines):
         try:
             line.decode("utf-8")
         except UnicodeDecodeError:
-            wrong.append(index)
+            invalid.append(index)
             lines[index] = line.decode("utf-8", "replace").encode("utf-8")
-    return b"\n".join(lines), wrong
+    return b"\n".join(lines), invalid
 
 
 def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[numpy.int32]:
-    """How many characters each line has."""
+    """Return the length of each line in characters."""
     if data.isascii():
         return (numpy.diff(ends, prepend=-1) - 1).astype(numpy.int32)
-    # All bytes but 0x80 to 0xBF begin a character: as signed numbers, those from -64 on. "\n" is one more.
+    # Every byte except 0x80 to 0xBF starts a character: as int8, every byte >= -64. Subtract 1 for "\n".
     begins = (bytes_.view(numpy.int8) >= -64).view(numpy.uint8)
     return numpy.add.reduceat(begins, _starts(ends), dtype=numpy.int32) - numpy.int32(1)
 
 
 def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
-    """The lines with nothing to see in them; only those that begin with something like it are read."""
+    """Return the indices of blank lines; only lines that begin with a blank character are decoded."""
     starts = _starts(ends)
-    nothing = starts == ends
-    suspects = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]] & ~nothing)
-    blank = [i for i in suspects.tolist() if not _visible(data[starts[i] : ends[i]])]
-    return [*numpy.flatnonzero(nothing).tolist(), *blank]
+    empty = starts == ends
+    candidates = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]] & ~empty)
+    blank = [i for i in candidates.tolist() if not _visible(data[starts[i] : ends[i]])]
+    return [*numpy.flatnonzero(empty).tolist(), *blank]
 
 
 def _starts(ends: NDArray[numpy.intp]) -> NDArray[numpy.intp]:
-    """Where lines begin that end there; a block has at least one."""
+    """Return the start of each line from the ends of all lines; a block has at least one line."""
     return numpy.concatenate(([0], ends[:-1] + 1))
 
 

@@ -1,4 +1,4 @@
-"""Misaligned pairs: which lines of two parallel files seem to have no counterpart."""
+"""Misaligned pairs: find the lines of two parallel files that probably have no counterpart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from regard.data.line_features import MOST_FEATURES, Features, Scores, likeness
+from regard.data.line_features import MOST_FEATURES, Features, Scores, length_ratios, likeness
 from regard.data.pair_formats import CountsDiffer
 from regard.data.read_text import UTF_16, read_blocks
 from regard.errors import DataError, message, printable, shown
@@ -24,22 +24,26 @@ FEW = 5
 """Up to this many extra lines are located one by one; more are assumed to be one block."""
 
 MOST = 1_000_000
-"""At most this many lines are compared if both files have the same number."""
+"""Maximum number of lines compared if both files have the same number of lines."""
 
 NEAR, FAR = 500, 150
-"""Number of lines around a place to learn word pairs from, and the search radius around it."""
+"""Number of lines before and after a place to learn word pairs from, and the search radius around it."""
 
 NAMED = 3
-"""At most this many lines are named."""
+"""Maximum number of lines listed in the error."""
+
+FEWEST, PARALLEL = 20, 0.8
+"""The files look parallel if they have at least FEWEST lines in common, and the length ratios of line i and
+line i vary by less than PARALLEL times as much as those of lines paired at random."""
 
 
 Words = frozenset[str]
 
 
 class Shifted(NamedTuple):
-    """Lines of two files of the same number of lines that fit the line before or after their own better.
+    """A run of lines that is shifted by one, in two files with the same number of lines.
 
-    source, target: the line of each file, from 0 on, that has no counterpart. lines: how many are between.
+    source, target: index of the line of each file, from 0, that has no counterpart. lines: length of the run.
     """
 
     source: int
@@ -48,10 +52,10 @@ class Shifted(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A line of the longer side, from 0 on, that seems to have no counterpart.
+    """A line of the longer side that probably has no counterpart.
 
-    gains: for each line of the shorter side, how much likelier it goes with the line before this one's place
-    than with the one after it, as a logarithm.
+    line: its index, from 0. gains: for each line of the shorter side, the log-likelihood ratio of pairing it
+    as if the missing line came later, against pairing it as if the missing line came before it.
     """
 
     line: int
@@ -59,11 +63,11 @@ class Missing(NamedTuple):
 
 
 def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
-    """The lines of the longer side that seem to have no counterpart; none where its end has none.
+    """Return the lines of the longer side that probably have no counterpart; [] if only its end has none.
 
-    Each line of the shorter side is matched with the line of its own number, or with one that is further
-    down by as many lines as are missing before it. The places are those where the sum of likeness() is
-    largest, found by dynamic programming. It is learned from the files themselves what is alike.
+    Line i of the shorter side is paired with line i + k of the longer one, where k is the number of missing
+    lines before it. Dynamic programming finds the places that maximise the sum of likeness(), whose
+    statistics are estimated from the two files themselves.
     """
     swapped = len(source) > len(target)
     short, long = (target, source) if swapped else (source, target)
@@ -71,32 +75,32 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
     few = extra <= FEW and shared <= MOST
     offsets = list(range(extra + 1)) if few else [0, extra]
 
-    def paired(first: int, last: int, offset: int) -> tuple[Features, Features]:
+    def pair_lines(first: int, last: int, offset: int) -> tuple[Features, Features]:
         one, other = short.part(first, last), long.part(first + offset, last + offset)
         return (other, one) if swapped else (one, other)
 
-    every = [paired(0, shared, offset) for offset in offsets]
-    known, jumps = every, [shared] * (len(offsets) - 1)
+    every = [pair_lines(0, shared, offset) for offset in offsets]
+    aligned, jumps = every, [shared] * (len(offsets) - 1)
     for _ in range(3):
-        scores = likeness(known, every)
+        scores = likeness(aligned, every)
         jumps, gain = _best_jumps(scores)
         bounds = [0, *jumps, shared]
-        known = [
-            paired(first, last, offset)
+        aligned = [
+            pair_lines(first, last, offset)
             for offset, first, last in zip(offsets, bounds[:-1], bounds[1:], strict=True)
         ]
     if gain < CLEAR:
         return []
-    each = 1 if few else extra
+    lines_per_jump = 1 if few else extra
     return [
         Missing(jump + number + more, scores[number] - scores[number + 1])
         for number, jump in enumerate(jumps)
-        for more in range(each)
+        for more in range(lines_per_jump)
     ]
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Where each next offset begins, so that the sum of scores is largest; and how much it is above none."""
+    """Return the line where each next offset begins, maximising the sum of scores, and the gain over none."""
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
     for each in sums[1:]:
@@ -113,39 +117,39 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 
 
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
-    """Lines that fit the line before or after their own better: one is missing in each file, at two places.
+    """Find a run of lines that is shifted by one, because each file lacks one line at a different place.
 
-    None where there are none, as far as lengths, final marks and digits can tell.
+    Lines are compared by length, final punctuation and digits. Returns None if no run is found.
     """
     source, target = source.part(0, MOST), target.part(0, MOST)
     count = len(source) - 1
     if count < 1:
         return None
     own = (source.part(0, count), target.part(0, count))
-    best, found = 10.0 + 2.0 * math.log(count + 1), None
+    best, shifted = 10.0 + 2.0 * math.log(count + 1), None
     for forward in (True, False):
         moved = (
             (source.part(0, count), target.part(1, count + 1))
             if forward
             else (source.part(1, count + 1), target.part(0, count))
         )
-        known = [own, moved]
+        aligned = [own, moved]
         for _ in range(2):
-            plain, other = likeness(known, [own, moved])
+            plain, other = likeness(aligned, [own, moved])
             sums = numpy.concatenate(([0.0], numpy.cumsum(other - plain, dtype=numpy.float64)))
             gains = sums - numpy.minimum.accumulate(sums)
             last = int(numpy.argmax(gains))
             first = int(numpy.argmin(sums[: last + 1]))
             before, after = ((own[0].part(*at), own[1].part(*at)) for at in ((0, first), (last + 1, None)))
-            known = [before, (moved[0].part(first, last), moved[1].part(first, last)), after]
+            aligned = [before, (moved[0].part(first, last), moved[1].part(first, last)), after]
         if gains[last] > best:
             best = float(gains[last])
-            found = Shifted(last, first, last - first) if forward else Shifted(first, last, last - first)
-    return found
+            shifted = Shifted(last, first, last - first) if forward else Shifted(first, last, last - first)
+    return shifted
 
 
 def counts_differ(difference: CountsDiffer, source: Features, target: Features) -> DataError:
-    """The error for two files with different numbers of lines: it names the lines without a counterpart.
+    """Return the error for two files with different line counts; it lists lines without a counterpart.
 
     source, target: the features of the lines that were read before the shorter file ended.
     """
@@ -155,36 +159,54 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     sides[longer] = Features.joined((sides[longer], difference.rest))
     complete = (len(sides[0]), len(sides[1])) == counts
     names = [shown(path) for path in difference.paths]
-    lines = [f"{counts[0]:,} lines against {counts[1]:,}, so they are not parallel"]
+    lines = [f"line counts differ: {counts[0]:,} and {counts[1]:,}"]
     missing = lines_without_counterpart(sides[0], sides[1]) if complete else []
     if 0 < abs(counts[1] - counts[0]) <= FEW:
         short, long = difference.paths[1 - longer], difference.paths[longer]
-        found = [_by_words(short, long, each, number) for number, each in enumerate(missing)]
+        unmatched = [_by_words(short, long, each, number) for number, each in enumerate(missing)]
     else:
-        found = [each.line for each in missing]
+        unmatched = [each.line for each in missing]
     if not complete:
-        hint = f"the line is looked for in files of up to {MOST_FEATURES:,} lines: check parts of these files"
+        hint = f"missing lines are located in files of up to {MOST_FEATURES:,} lines: split these files first"
     elif not missing:
-        hint = f"each pair looks right as far as {names[1 - longer]} goes: is its end missing?"
+        hint = "the files must be parallel: line i of one is the translation of line i of the other"
+        if _look_parallel(sides[0].part(0, shared), sides[1].part(0, shared)):
+            hint = f"the first {shared:,} lines look parallel; the end of {names[1 - longer]} may be missing"
     else:
-        for line in found[:NAMED]:
+        for line in unmatched[:NAMED]:
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
             lines.append(f"  {_line(difference.paths[longer], line)}")
-        more = len(found) - NAMED
-        lines += [f"and {more:,} more lines of it"] if more > 0 else []
-        hint = "compare the files there and near there: a line is missing, or one is broken in two"
+        more = len(unmatched) - NAMED
+        lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
+        hint = "compare the files near this place: a line is missing, or one line was split in two"
     if any(b"\0" in raw.data for path in difference.paths for raw in itertools.islice(read_blocks(path), 1)):
         hint = f"{UTF_16}; if not, {hint}"
     return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
 
 
-def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """The line of the longer file without a counterpart, found again near there by the words of the lines.
+def _look_parallel(source: Features, target: Features) -> bool:
+    """Return whether lines of the same index have similar length ratios, compared with random pairs of lines.
 
-    Neighbours may be of the same length and end alike, above all in files that are sorted. Which words are
-    translations of each other is learned from the lines around. offset: how many lines are missing before.
+    source, target: the features of the same number of lines.
+    """
+    count = len(source)
+    if count < FEWEST:
+        return False
+    ratios = length_ratios(source, target)
+    order = numpy.random.default_rng(0).permutation(count)
+    shuffled = length_ratios(source, Features(target.lengths[order], target.marks, target.digits))
+    own, other = (float(numpy.abs(each - numpy.median(each)).mean()) for each in (ratios, shuffled))
+    return own < PARALLEL * other
+
+
+def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
+    """Return the line of the longer file without a counterpart, located more exactly by the words of lines.
+
+    Neighbouring lines often have the same length and final punctuation, above all in sorted files. Which
+    words are translations of each other is learned from the lines nearby. offset: number of missing lines
+    before this one.
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
@@ -194,8 +216,8 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
     place = begun = jump - first
     least, most = max(begun - FAR, 0), begun + FAR
     for _ in range(3):
-        alike = _Dictionary(ours[:count], theirs[: count + 1], place)
-        by_words = [alike(i, i) - alike(i, i + 1) for i in range(count)]
+        similarity = _Dictionary(ours[:count], theirs[: count + 1], place)
+        by_words = [similarity(i, i) - similarity(i, i + 1) for i in range(count)]
         gains = numpy.array(by_words) + missing.gains[first : first + count]
         sums = numpy.concatenate(([0.0], numpy.cumsum(gains)))
         place = least + int(numpy.argmax(sums[least : most + 1]))
@@ -203,9 +225,9 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 
 
 class _Dictionary:
-    """Which words of two sides go together, learned from their lines, each a set of words.
+    """Word translation scores, learned from co-occurrence in paired lines; each line is a set of words.
 
-    place: the line of the target side that has no counterpart.
+    place: index of the target line that has no counterpart.
     """
 
     def __init__(self, source: list[Words], target: list[Words], place: int):
@@ -216,13 +238,13 @@ class _Dictionary:
         self.both = Counter((a, b) for one, other in pairs for a in one for b in other)
 
     def partner(self, line: int) -> int:
-        """The target line of a source line."""
+        """Return the index of the target line that is paired with a source line."""
         return line + (line >= self.place)
 
     def __call__(self, i: int, j: int) -> float:
-        """How well source line i and target line j fit, by the best partner of each of their words.
+        """Return how well source line i and target line j match: the mean score of each word's best partner.
 
-        What was learned from these two lines themselves does not count.
+        The counts that come from these two lines themselves are left out.
         """
         one, other = self.source[i], self.target[j]
         same = self.partner(i) == j
@@ -241,13 +263,13 @@ class _Dictionary:
 
 
 def _lines(path: Path, first: int, last: int) -> list[str]:
-    """Some lines of a file, from 0 on, in lower case."""
+    """Return lines first to last - 1 of a file, from 0, in lower case."""
     raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
     return [line.decode("utf-8", "replace").lower() for line in itertools.islice(raws, first, last)]
 
 
 def _line(path: Path, index: int) -> str:
-    """The beginning of a line of a file, to be shown."""
+    """Return the beginning of a line of a file, safe to print."""
     raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
     line = next(itertools.islice(raws, index, None), b"")
     return printable(line[:240].decode("utf-8", "replace"))[:60]

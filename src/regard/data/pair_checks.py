@@ -1,4 +1,4 @@
-"""Choices: what can be odd about a pair of sentences, and what is done with a pair that is."""
+"""The problems that a sentence pair can have, and the choice of what to do with such pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["KINDS", "Choices", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One way in which a pair can be odd: its bit in the marks of a line, what it says, what may be done."""
+    """One kind of problem: its bit in the marks of a line, its description, and the allowed actions."""
 
     bit: int
     says: str
@@ -20,36 +20,38 @@ class Kind:
 
 
 KINDS = {
-    "malformed": Kind(1, "not in the form of its file", ("error", "skip")),
+    "malformed": Kind(1, "malformed line", ("error", "skip")),
     "invalid": Kind(2, "not valid UTF-8", ("error", "replace", "skip")),
-    "nul": Kind(4, "holds NUL, a byte that text never has", ("replace", "error", "skip")),
+    "nul": Kind(4, "contains a NUL byte", ("replace", "error", "skip")),
     "empty": Kind(8, "a side is empty", ("skip", "error")),
     "long": Kind(16, "a side has over {longest} characters", ("skip", "error", "keep")),
-    "uneven": Kind(32, "a side is over {ratio:g} times as long as the other", ("keep", "error", "skip")),
-    "break": Kind(64, "a line break inside a sentence, now a space", ("replace",)),
-    "return": Kind(128, "\\r before the end of the line, taken away", ("replace",)),
+    "uneven": Kind(32, "one side is over {ratio:g} times as long as the other", ("keep", "error", "skip")),
+    "break": Kind(64, "line break inside a sentence, replaced by a space", ("replace",)),
+    "return": Kind(128, "\\r at the end of a line, removed", ("replace",)),
 }
-"""In the order in which a pair with several of them is counted as dropped for one; what may be done, the
-default first."""
+"""A pair with several problems is counted as dropped for the first of them in this order. The default action
+comes first."""
 
 SHORT = 10
-"""Sides of fewer characters count as this long when lengths are compared: "No." may become a sentence."""
+"""Minimum length in characters used in length ratios: the translation of "No." may be a whole sentence."""
 
 MOST = 2**31 - 1
-"""The largest bound for lengths in characters, and for their ratio."""
+"""Largest allowed value of Choices.longest and Choices.ratio."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What is done with odd pairs: all are counted, and then dropped, repaired, kept, or refused.
+    """What to do with pairs that have a problem; all of them are counted in the report.
 
-    "skip" drops the pair, "replace" repairs it, "keep" keeps it, "error" refuses the data.
+    "skip" drops the pair, "replace" repairs it, "keep" keeps it, "error" raises DataError.
 
-    malformed: a line that is no JSON, or has too few columns. invalid: bytes that are not UTF-8; replaced by
-    U+FFFD. nul: replaced by a space. empty: a side with nothing to see in it. longest: how many characters a
-    side may have, or None; long: what is done with those that have more. ratio: how many times as long as the
-    other a side may be, in characters, those under 10 taken as 10, or None; uneven: what is done with those
-    that are longer.
+    malformed: a line that is not valid JSON or has too few columns.
+    invalid: bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
+    nul: a NUL byte; "replace" writes a space instead.
+    empty: a side that is empty or only white space.
+    longest: maximum length of a side in characters, or None for no limit; long: the action for longer ones.
+    ratio: maximum length ratio of the two sides in characters, or None for no limit, where lengths under 10
+        count as 10; uneven: the action for pairs with a larger ratio.
 
     >>> Choices(invalid="replace", longest=200)
     Choices(invalid='replace', longest=200)
@@ -69,25 +71,25 @@ class Choices:
             if self.done_with(name) not in kind.may:
                 raise UnknownName(f"choice for {name}", self.done_with(name), kind.may)
         for name, type_ in (("longest", int), ("ratio", int | float)):
-            given = getattr(self, name)
-            if given is not None and (
-                isinstance(given, bool) or not isinstance(given, type_) or not 1 <= given <= MOST
+            value = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, type_) or not 1 <= value <= MOST
             ):
-                expected = f"{'a whole number' if type_ is int else 'a number'}, 1 to {MOST:,}, or None"
-                raise ArgumentError(message("Choices()", f"{name} is {given!r}", expected=expected))
+                expected = f"{'an integer' if type_ is int else 'a number'} from 1 to {MOST:,}, or None"
+                raise ArgumentError(message("Choices()", f"{name} is {value!r}", expected=expected))
 
     def __repr__(self) -> str:
-        given = (f for f in fields(self) if getattr(self, f.name) != f.default)
-        return f"Choices({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in given)})"
+        changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+        return f"Choices({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 
     def done_with(self, kind: str) -> Any:
-        """What is done with pairs of this kind."""
+        """Return the action for this kind of problem: "error", "skip", "replace" or "keep"."""
         return getattr(self, kind, "replace")
 
     def bits(self, done: str) -> int:
-        """The bits of the kinds with which this is done."""
+        """Return the bits of all kinds of problems whose action is `done`."""
         return sum(kind.bit for name, kind in KINDS.items() if self.done_with(name) == done)
 
     def says(self, kind: str) -> str:
-        """What this kind is, in words."""
+        """Return the description of this kind of problem."""
         return KINDS[kind].says.format(longest=self.longest, ratio=self.ratio or 0.0)

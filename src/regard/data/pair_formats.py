@@ -1,6 +1,6 @@
-"""Origins: where pairs come from. Each gives chunks: as many lines of one side as of the other, examined.
+"""The formats that pairs are read from. Each yields chunks: the same number of checked lines of both sides.
 
-To add a form: its class here, and its way in by pairs.py.
+To add a format, add its class here and a keyword of read_pairs() in pairs.py.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
 
 
 class Chunk(NamedTuple):
-    """Lines in pairs: `pairs` of them, from `source_from` on in one block and `target_from` on in the other.
+    """A run of pairs, as a range of lines of a source block and a range of lines of a target block.
 
-    position: how many pairs come before. reached: how much of the origin has been read, of its size.
+    source_from, target_from: index of the first line in each block. pairs: number of pairs.
+    position: number of pairs before this chunk. reached: how much of the origin's size() has been read.
     """
 
     source: Block
@@ -44,14 +45,14 @@ class Chunk(NamedTuple):
 
     @property
     def sides(self) -> tuple[tuple[Block, slice], tuple[Block, slice]]:
-        """Each block with the lines of it that are meant."""
+        """Source and target block, each with the slice of its lines that belongs to this chunk."""
         return (
             (self.source, slice(self.source_from, self.source_from + self.pairs)),
             (self.target, slice(self.target_from, self.target_from + self.pairs)),
         )
 
     def marks(self, choices: Choices) -> Marks:
-        """What is odd about each pair, as bits of KINDS."""
+        """Return the problems of each pair, as bits of KINDS."""
         (source, of_source), (target, of_target) = self.sides
         marks = source.marks[of_source] | target.marks[of_target]
         if choices.ratio is not None:
@@ -64,9 +65,10 @@ class Chunk(NamedTuple):
 
 
 class CountsDiffer(Exception):
-    """Two files that should be parallel are not: one has lines left when the other has ended.
+    """Raised when two parallel files have different numbers of lines.
 
-    paths, counts: of both. rest: the features of the lines left, not of all where they are very many.
+    paths, counts: path and line count of source and target. rest: the features of the extra lines, of at
+    most about MOST_FEATURES of them.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -75,21 +77,21 @@ class CountsDiffer(Exception):
 
 
 class Origin(Protocol):
-    """Where pairs come from; can be read again and again."""
+    """Where pairs are read from; can be read any number of times."""
 
     def size(self) -> int:
-        """How much there is to read, in the measure of Chunk.reached; 0 where nobody knows."""
+        """Return the size in the unit of Chunk.reached (bytes or rows), or 0 if unknown."""
 
     def stamp(self) -> Stamp:
-        """Changes when the data does."""
+        """Return size and modification time of the files, to detect changes."""
 
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
-        """All pairs; with threads, the sides are examined at the same time where that helps."""
+        """Yield all pairs. threads: whether to check the two sides in parallel, where possible."""
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """Files in twos: line n of one is the translation of line n of the other."""
+    """Parallel files: line n of the target file is the translation of line n of the source file."""
 
     sources: tuple[Path, ...]
     targets: tuple[Path, ...]
@@ -115,9 +117,9 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Tabbed:
-    """Files of lines with columns between tabs; more columns than are asked for are let be.
+    """Files of tab-separated columns; other columns are ignored.
 
-    columns: their numbers from 1 on; or their names, and then the first line of each file holds the names.
+    columns: the numbers of the source and target columns, from 1, or their names in the header line.
     """
 
     paths: tuple[Path, ...]
@@ -137,7 +139,7 @@ class Tabbed:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Files with one JSON object a line; "translation.de" is the field "de" of the field "translation"."""
+    """Files with one JSON object per line; "translation.de" is the field "de" of the field "translation"."""
 
     paths: tuple[Path, ...]
     fields: tuple[str, str]
@@ -154,7 +156,7 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class Rows:
-    """Anything to go through again and again that gives rows with fields; or, without fields, two texts."""
+    """A re-iterable of rows: mappings with the two fields, or (source, target) tuples if fields is None."""
 
     rows: Iterable[Any]
     fields: tuple[str, str] | None = None
@@ -176,7 +178,7 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
 def _joined(
     files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners, first: int = 1
 ) -> Iterator[Chunk]:
-    """Chunks of what has both sides on a line."""
+    """Yield the chunks of files that hold both sides on one line."""
     position = reached = 0
     for path, blocks in files:
         for examiner in examiners:
@@ -189,7 +191,7 @@ def _joined(
 
 
 def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
-    """Chunks of two sides whose blocks end at different lines."""
+    """Yield the chunks of two files, whose blocks may end at different lines."""
     left, right = next(source, None), next(target, None)
     i = j = shared = 0
     while left is not None and right is not None:
@@ -209,7 +211,7 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
 
 
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
-    """The features of the lines that are left, of MOST_FEATURES or a few more at most; and how many lines."""
+    """Return the features of the remaining lines, of about MOST_FEATURES at most, and their number."""
     parts, count = [first], len(first)
     for block in blocks:
         if count < MOST_FEATURES:
@@ -219,9 +221,9 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same blocks, each made by another thread while the one before is in use."""
+    """Yield the same blocks, each prepared in a thread while the one before it is used."""
     with ThreadPoolExecutor(1) as worker:
-        coming = worker.submit(next, blocks, None)
-        while (block := coming.result()) is not None:
-            coming = worker.submit(next, blocks, None)
+        upcoming = worker.submit(next, blocks, None)
+        while (block := upcoming.result()) is not None:
+            upcoming = worker.submit(next, blocks, None)
             yield block

@@ -1,12 +1,12 @@
-"""Pairs: sentences and their translations, from files of any size, read as they are needed.
+"""Pairs: sentences and their translations, read lazily from files of any size.
 
-    read_pairs("train.ko", "train.en")                      two parallel files, or as many of each
-    read_pairs(tsv="pairs.tsv", columns=(1, 2))             columns between tabs
-    read_pairs(jsonl="pairs.jsonl", fields=("ko", "en"))    one JSON object a line
+    read_pairs("train.ko", "train.en")                      two parallel files, or two lists of files
+    read_pairs(tsv="pairs.tsv", columns=(1, 2))             tab-separated columns
+    read_pairs(jsonl="pairs.jsonl", fields=("ko", "en"))    one JSON object per line
     pairs_from_dataset(dataset, "translation.de", "translation.en")
     pairs_from_lists(["안녕."], ["Hi."])
 
-Files are UTF-8, plain or gzip; which of the two is seen from the content.
+Files are UTF-8, plain or gzip; gzip is detected from the content, not from the file name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Pair(NamedTuple):
-    """A sentence, its translation, and its position in the data from 1 on: its line in a file without header.
+    """A source sentence, its translation, and its position in the data, starting at 1.
+
+    In a single file without a header, number is the line number.
 
     >>> Pair("안녕.", "Hi.", 7).target
     'Hi.'
@@ -45,10 +47,10 @@ class Pair(NamedTuple):
 
 
 class Pairs:
-    """Pairs of sentences that are read as they are needed, as often as wanted, and never held all at once.
+    """Sentence pairs that are read from disk during iteration, as often as needed; not held in memory.
 
-    Going through them applies the same choices that inspect() reports, so its counts are exact. len() and
-    fingerprint make one pass, once; all of them refuse what the choices refuse, and the DataError says where.
+    Iteration applies the same choices as inspect(), so the counts of the report are exact. The first call of
+    len() or fingerprint reads all pairs once. Where the choices say "error", all three raise DataError.
 
     >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
     >>> list(pairs), len(pairs)
@@ -87,7 +89,7 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content and of the choices that decide what is kept; file names do not matter."""
+        """A hash of the content and of the choices that decide what is kept, independent of file names."""
         report = self.inspect()
         report.check()
         if self._selected is None:
@@ -96,9 +98,9 @@ class Pairs:
         return hashlib.blake2b(report.fingerprint.encode() + packed, digest_size=16).hexdigest()
 
     def inspect(self) -> Report:
-        """Read everything once and report what is odd; what is refused is in the report, and not raised.
+        """Read all pairs once and return a report of their problems; errors are in it, and not raised.
 
-        Of a part of other pairs, this is the report on all of them.
+        For a part selected by only(), this is the report of the whole data.
         """
         self._check_unchanged()
         if self._inspected is None:
@@ -106,11 +108,11 @@ class Pairs:
         return self._inspected[1]
 
     def only(self, selected: NDArray[numpy.bool_], name: str) -> Pairs:
-        """Those of the pairs that are selected. selected: (read,), bool, in the order of the data."""
+        """Return the selected pairs. selected: bool array of shape (read,), in the order of the data."""
         report = self.inspect()
         report.check()
         if selected.shape != (report.read,) or selected.dtype != bool:
-            problem = f"{selected.dtype} of shape {selected.shape}"
+            problem = f"selected is {selected.dtype} of shape {selected.shape}"
             raise ArgumentError(message("only()", problem, expected=f"bool of shape ({report.read},)"))
         part = Pairs(self.origin, self.choices, name)
         part._inspected = self._inspected
@@ -119,26 +121,26 @@ class Pairs:
 
     def _check_unchanged(self) -> None:
         if self._inspected is not None and self._inspected[0] != self.origin.stamp():
-            hint = "call read_pairs() again, and what comes after it"
+            hint = "call read_pairs() again, and repeat the steps after it"
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Which pairs of a chunk are kept, and the error after them where one is refused."""
+        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, if any."""
         marks = chunk.marks(self.choices)
-        wrong = numpy.flatnonzero(marks & self.choices.bits("error"))
+        refused = numpy.flatnonzero(marks & self.choices.bits("error"))
         kept = (marks & self.choices.bits("skip")) == 0
         if self._selected is not None:
             kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
-        if not wrong.size:
+        if not refused.size:
             return numpy.flatnonzero(kept).tolist(), None
-        first = int(wrong[0])
+        first = int(refused[0])
         return numpy.flatnonzero(kept[:first]).tolist(), refusal(
             chunk, first, self.choices, int(marks[first])
         )
 
 
 class _Text:
-    """The lines of the last block asked for: a block is often shared out among chunks."""
+    """Caches the decoded lines of the last block, because several chunks may belong to the same block."""
 
     def __init__(self) -> None:
         self.block: Block | None = None
@@ -160,12 +162,16 @@ def read_pairs(
     fields: tuple[str, str] = ("source", "target"),
     choices: Choices | None = None,
 ) -> Pairs:
-    """Read pairs from two parallel files, from columns between tabs, or from JSON lines.
+    """Read pairs from two parallel files, from tab-separated columns, or from JSON lines.
 
-    source, target: a path each, or as many paths each. tsv, jsonl: a path or several. columns: of tsv, the
-    numbers from 1 on, or the names that stand in the first line. fields: of jsonl; "translation.de" is the
-    field "de" of the field "translation". choices: what is done with odd pairs; see Choices. Nothing is read
-    before it is asked for.
+    source, target: a path each, or two lists of paths of the same length.
+    tsv, jsonl: a path or a list of paths.
+    columns: the source and target columns of tsv, as numbers from 1 or as names in the header line.
+    fields: the source and target fields of jsonl; "translation.de" is the field "de" of "translation".
+    choices: what to do with pairs that have a problem; see Choices.
+
+    Files are read during iteration, not by this call. Raises ArgumentError if the arguments do not name both
+    sides, or name the same file for both, and DataError if a file does not exist.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -176,11 +182,12 @@ def read_pairs(
     """
     ways = (source is not None or target is not None, tsv is not None, jsonl is not None)
     if sum(ways) != 1 or (source is None) != (target is None):
-        given = [f"{name}={value!r}" for name, value in _given(source, target, tsv, jsonl)]
+        arguments = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}
+        call = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value is not None)
         raise ArgumentError(
             message(
-                f"read_pairs({', '.join(given)})",
-                "this does not say where both sides are",
+                f"read_pairs({call})",
+                "the arguments do not say where source and target are",
                 expected="source and target, or tsv, or jsonl",
                 hint='read_pairs("a.ko", "a.en"), read_pairs(tsv="a.tsv") or read_pairs(jsonl="a.jsonl")',
             )
@@ -189,8 +196,14 @@ def read_pairs(
     if source is not None and target is not None:
         sources, targets = _paths(source), _paths(target)
         if len(sources) != len(targets):
-            problem = f"{len(sources)} source files against {len(targets)} target files"
-            raise ArgumentError(message("read_pairs()", problem, expected="files in twos, in the same order"))
+            problem = f"{len(sources)} source files and {len(targets)} target files"
+            expected = "one target file for each source file, in the same order"
+            raise ArgumentError(message("read_pairs()", problem, expected=expected))
+        for one, other in zip(sources, targets, strict=True):
+            if one.samefile(other):
+                problem = "source and target are the same file"
+                hint = "name the file with the translations as target"
+                raise ArgumentError(message(shown(one), problem, hint=hint))
         return Pairs(Parallel(sources, targets), chosen, _named((*sources, *targets)))
     if tsv is not None:
         return Pairs(Tabbed(_paths(tsv), _two_columns(columns)), chosen, _named(_paths(tsv)))
@@ -199,25 +212,25 @@ def read_pairs(
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
-    """Pairs of sentences that are in memory already.
+    """Return Pairs of sentences that are in memory.
 
     >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
     1
     """
     if isinstance(sources, str) or isinstance(targets, str):
-        problem = "a text was given where a list of them is expected"
+        problem = "sources and targets must be lists, not a str"
         hint = "pairs_from_lists([source], [target])"
         raise ArgumentError(message("pairs_from_lists()", problem, hint=hint))
     if len(sources) != len(targets):
-        problem = f"{len(sources)} sources against {len(targets)} targets"
-        raise DataError(message("pairs_from_lists()", problem, expected="as many of one as of the other"))
+        problem = f"{len(sources)} sources and {len(targets)} targets"
+        raise DataError(message("pairs_from_lists()", problem, expected="one target for each source"))
     return Pairs(Rows(list(zip(sources, targets, strict=True))), choices or Choices(), "lists")
 
 
 def pairs_from_dataset(
     dataset: Iterable[Any], source: str, target: str, choices: Choices | None = None
 ) -> Pairs:
-    """Pairs from a Hugging Face dataset, or from anything else that gives rows with fields, again and again.
+    """Return Pairs of a Hugging Face dataset, or of any other re-iterable of rows with named fields.
 
     source, target: the names of the fields; "translation.de" is the field "de" of the field "translation".
 
@@ -230,26 +243,28 @@ def pairs_from_dataset(
             f'datasets.load_dataset({dataset!r}, split="train") loads one ({install_command("huggingface")})'
         )
         raise ArgumentError(
-            message("pairs_from_dataset()", "a name, not a dataset", expected="rows with fields", hint=hint)
+            message("pairs_from_dataset()", "dataset is a str", expected="rows with named fields", hint=hint)
         )
     if isinstance(dataset, Mapping):
-        hint = f"choose one of its parts: {', '.join(map(str, dataset))}"
-        raise ArgumentError(message("pairs_from_dataset()", "several datasets under names", hint=hint))
+        hint = f"choose one of its splits: {', '.join(map(str, dataset))}"
+        raise ArgumentError(message("pairs_from_dataset()", "dataset is a dict of datasets", hint=hint))
     if iter(dataset) is dataset:
-        hint = "a list, or a dataset; not a generator or an open file"
-        raise ArgumentError(message("pairs_from_dataset()", "rows that can be read only once", hint=hint))
+        hint = "use a list or a dataset, not a generator or an open file"
+        problem = "dataset is an iterator, which can be read only once"
+        raise ArgumentError(message("pairs_from_dataset()", problem, hint=hint))
     return Pairs(Rows(dataset, (source, target)), choices or Choices(), "data")
 
 
-def _paths(given: Any) -> tuple[Path, ...]:
-    several = isinstance(given, Iterable) and not isinstance(given, str | os.PathLike)
-    paths = tuple(given) if several else (given,)
+def _paths(value: Any) -> tuple[Path, ...]:
+    """Return the paths of existing files, from one path or a list of paths."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | os.PathLike)
+    paths = tuple(value) if several else (value,)
     if not paths:
-        raise ArgumentError(message("read_pairs()", "an empty list of files", expected="at least one"))
+        raise ArgumentError(message("read_pairs()", "the list of files is empty", expected="at least one"))
     for path in paths:
         if not isinstance(path, str | os.PathLike):
             expected = "a path, or a list of paths"
-            raise ArgumentError(message("read_pairs()", f"{path!r} is no path", expected=expected))
+            raise ArgumentError(message("read_pairs()", f"{path!r} is not a path", expected=expected))
     return tuple(map(checked_path, paths))
 
 
@@ -258,7 +273,7 @@ def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
         named = all(isinstance(each, str) for each in columns)
         if named or all(type(each) is int and each > 0 for each in columns):
             return columns[0], columns[1]
-    expected = "two different columns, as numbers from 1 on or as names"
+    expected = "two different columns, as numbers from 1 or as names"
     hint = 'columns=(1, 2) or columns=("ko", "en")'
     raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected=expected, hint=hint))
 
@@ -266,8 +281,3 @@ def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
 def _named(paths: tuple[Path, ...]) -> str:
     names = [shown(path) for path in paths]
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
-
-
-def _given(*values: object) -> list[tuple[str, object]]:
-    names = ("source", "target", "tsv", "jsonl")
-    return [(name, value) for name, value in zip(names, values, strict=True) if value is not None]

@@ -1,4 +1,4 @@
-"""Progress: a bar on the terminal for what takes over a second; nothing where nobody is looking."""
+"""A progress bar for work that takes over a second; nothing is shown if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ PATIENCE = 1.0
 
 @contextmanager
 def advancing(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function to be told how much is done by now; the bar is drawn on standard error, if a terminal.
+    """Show a progress bar on standard error; yield a function to call with the amount done so far.
+
+    total: the amount of all work, or 0 if unknown.
 
     >>> with advancing("reading", total=10) as reached:
     ...     reached(5)

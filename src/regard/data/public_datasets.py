@@ -1,4 +1,4 @@
-"""Sets: the public pairs that fetch() knows: where they are, what they hold, under which licence."""
+"""The public datasets that fetch() knows: their URLs, contents and licences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["SETS", "Piece", "PublicSet"]
 
 @dataclass(frozen=True)
 class Piece:
-    """One file of a set: its name here, its address, and the size and SHA-256 of its unpacked text.
+    """One file of a dataset: its local name, its URL, and the size and SHA-256 of its unpacked text.
 
-    member: its name in a zip archive; without one it is plain or gzip.
+    member: its name in the zip archive; "" if it is a plain or gzip file.
     """
 
     name: str
@@ -25,10 +25,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A public set: what it is, its licence, its files, and how read_pairs() reads each part.
+    """A public dataset: its description, licence, home page and files.
 
-    folder: sets in the same folder share their files. parts: for each part, what read_pairs() is to be given,
-    with names of files. editions: whether its maker changes it from time to time.
+    folder: datasets in the same folder share their files. pieces: the files.
+    parts: for each part, the arguments of read_pairs(), with file names.
+    editions: whether the dataset is updated from time to time.
 
     >>> SETS["tatoeba-en-ko"].licence
     'CC BY 2.0 FR: name tatoeba.org and the authors in the third column'

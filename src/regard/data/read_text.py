@@ -1,8 +1,7 @@
-"""Reading: the bytes of text files in blocks of whole lines, plain or gzip.
+"""Read text files, plain or gzip, as bytes, in blocks of whole lines.
 
-A line ends at "\\n" and nowhere else: str.splitlines would also split at U+2028, U+0085, form feeds and more,
-on one side of a parallel text and not on the other. A last line without "\\n" counts; a last "\\n" begins no
-other line.
+A line ends at "\\n" only: str.splitlines() also splits at U+2028, U+0085, form feeds and others, which may
+occur on only one side of a parallel text. A last line without "\\n" is a line; nothing follows a last "\\n".
 """
 
 from __future__ import annotations
@@ -26,36 +25,37 @@ __all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
 Marks = NDArray[numpy.uint8]
 
 BLOCK = 1 << 20
-"""Bytes read at a time: few enough to stay in a processor's cache while they are looked at."""
+"""Bytes read at a time: small enough to stay in the CPU cache while they are scanned."""
 
 LONGEST_LINE = 1 << 26
-"""A file with a longer line than this, in bytes, is no text; holding on would fill the memory."""
+"""Maximum length of a line in bytes. A longer line is probably not text and could fill the memory."""
 
 RETURN = KINDS["return"].bit
 
-RETURNS = "if its lines end in \\r alone, make it \\n: tr '\\r' '\\n' < old > new"
+RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
 UTF_16 = "if this is UTF-16, as NUL bytes suggest, convert it: iconv -f UTF-16LE -t UTF-8"
 
 FOREIGN = {
     b"\xff\xfe": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     b"\xfe\xff": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
-    b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or pack it with gzip"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or pack it with gzip"),
-    b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or pack it with gzip"),
+    b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
+    b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
     b"PAR1": ("a Parquet file", "read it with datasets, then pairs_from_dataset"),
 }
-"""How files begin that are not UTF-8 text, what they are, and what to do."""
+"""First bytes of file types that are not UTF-8 text, with a description and a hint."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Raw:
-    """Whole lines as bytes, each ended by "\\n": of which file, what is known about each line, how far it is.
+    """A block of whole lines as bytes, before any check.
 
-    marks: bits of KINDS, one number a line, or None where there is nothing to mark. unit: what a line is
-    called in messages. reached: how much of its file, or of its rows, has been read by now. reasons: why
-    lines are malformed; hint: what to check then. whole: the lines of the file, where these are parts of
-    them.
+    name: the file, for messages. data: the lines, each ended by "\\n".
+    marks: problems found while reading, as bits of KINDS, one number per line; None if there are none.
+    unit: what a line is called in messages. reached: number of bytes or rows read so far.
+    reasons: why lines are malformed, by index. hint: the hint for malformed lines.
+    whole: the complete lines of the file, if data holds only one column of them.
     """
 
     name: str
@@ -68,36 +68,36 @@ class Raw:
     whole: Sequence[bytes] = ()
 
     def line(self, index: int) -> bytes:
-        """A line as it stands in its file."""
+        """Return a complete line of the file."""
         return self.whole[index] if self.whole else self.data.split(b"\n")[index]
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that is there; read more than once, so a pipe will not do."""
+    """Return the path if it is a regular file; otherwise raise DataError. Pipes cannot be read twice."""
     path = Path(path)
     if path.is_file():
         return path
     if path.is_dir():
         raise DataError(message(shown(path), "is a folder", expected="a text file, plain or gzip"))
     if path.exists():
-        hint = "save it to a file first: it is read more than once"
-        raise DataError(message(shown(path), "is not a plain file", hint=hint))
+        hint = "save the content to a file first: it is read more than once"
+        raise DataError(message(shown(path), "is not a regular file", hint=hint))
     hint = ""
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
-        hint = f"there is {shown(packed)}, which can be read as it is"
+        hint = f"use {shown(packed)}: gzip files can be read directly"
     elif not path.parent.is_dir():
-        hint = f"there is no folder {shown(path.parent)} either"
+        hint = f"the folder {shown(path.parent)} does not exist either"
     raise DataError(message(shown(path), "there is no such file", hint=hint))
 
 
 def read_blocks(path: Path) -> Iterator[Raw]:
-    """The lines of a file, many at a time, without byte order mark and without "\\r" before "\\n"."""
+    """Yield the lines of a file in blocks, without byte order mark and without "\\r" before "\\n"."""
     try:
         with open(path, "rb") as file:
             yield from _blocks(path, file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        hint = "unpack it with gzip -d to see how much is there, or fetch it anew"
+        hint = "check it with gzip -t, or download it again"
         raise DataError(
             message(shown(path), f"gzip data that is cut off or damaged ({error})", hint=hint)
         ) from None
@@ -106,7 +106,7 @@ def read_blocks(path: Path) -> Iterator[Raw]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """The lines of a small file as text; refuses what is not UTF-8, and says where.
+    """Yield the lines of a file as text; raise DataError with the line and byte if it is not valid UTF-8.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -146,18 +146,18 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
             place, problem = f"{shown(path)}, line {lines + 1}", f"longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
     if not ended and b"\r" in rest.rstrip(b"\r"):
-        problem = "one line without \\n, and with \\r inside"
-        raise DataError(message(shown(path), problem, expected="lines that end in \\n", hint=RETURNS))
+        problem = "the file contains \\r but no \\n"
+        raise DataError(message(shown(path), problem, expected="lines that end with \\n", hint=RETURNS))
     if rest:
         yield _whole(path, rest + b"\n", file.tell())
 
 
 def _begun(path: Path, data: bytes) -> bytes:
-    """The first bytes of a text, without byte order mark; what is known not to be UTF-8 is refused."""
+    """Return the first bytes of a file without byte order mark; raise if it is not UTF-8 text."""
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
             raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
-    # UTF-16 without a byte order mark: every other byte of what begins in Latin letters is NUL.
+    # UTF-16 without a byte order mark: if it begins with Latin letters, every other byte is NUL.
     head = data[:8]
     if len(head) == 8 and any(head[::2]) != any(head[1::2]):
         hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
@@ -166,10 +166,10 @@ def _begun(path: Path, data: bytes) -> bytes:
 
 
 def _whole(path: Path, data: bytes, reached: int) -> Raw:
-    if b"\r" not in data or b"\r\n" not in data:  # to search for one byte is much faster than for two
+    if b"\r" not in data or b"\r\n" not in data:  # searching for one byte is much faster than for two
         return Raw(shown(path), data, reached=reached)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
-    # The byte before a first "\n" at 0 is the last one, another "\n": no harm.
+    # If "\n" is at index 0, index -1 is the last byte, which is also "\n".
     returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
     return Raw(
         shown(path), data.replace(b"\r\n", b"\n"), returns.astype(numpy.uint8) * RETURN, reached=reached

@@ -1,4 +1,4 @@
-"""Rows: both sides on a line, from columns between tabs, JSON objects or Python values to blocks of lines."""
+"""Read rows that hold both sides (tab-separated columns, JSON objects, Python values) as blocks of lines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROWS = 4096
 Two = tuple[Raw, Raw]
 
 MAPPINGS = (dict, Mapping)
-"""To ask for a dict first is much faster."""
+"""For isinstance(): dict comes first because that check is much faster."""
 
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
-    """Two columns of a file; named ones are looked up in its first line, which then is no pair."""
+    """Yield two columns of a file; if they are names, the first line is the header."""
     picked: tuple[int, int] | None = None
     for raw in read_blocks(path):
         lines, marks = raw.data.split(b"\n")[:-1], raw.marks
@@ -39,7 +39,7 @@ def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Itera
 
 
 def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
-    """Two fields of the JSON objects of a file, one object a line."""
+    """Yield two fields of the JSON objects of a file, one object per line."""
     for raw in read_blocks(path):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -47,19 +47,19 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
                 sides.add(None, None)
                 continue
             try:
-                # Wrong bytes become lone surrogates, which encode() below gives back as they were.
+                # Invalid bytes become lone surrogates, which encode() in _line() turns back into these bytes.
                 row = json.loads(line.decode("utf-8", "surrogateescape"))
             except (ValueError, RecursionError) as error:
-                sides.add_malformed(f"not JSON: {error}")
+                sides.add_malformed(f"not valid JSON: {error}")
             else:
                 sides.add_fields(row, fields)
         yield sides.raws(raw.name, "line", raw.reached, lines)
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
-    """Two fields of rows that are mappings; without fields, rows of two texts."""
-    left, reached = iter(rows), 0
-    while batch := list(itertools.islice(left, ROWS)):
+    """Yield two fields of rows that are mappings; if fields is None, the rows are (source, target)."""
+    iterator, reached = iter(rows), 0
+    while batch := list(itertools.islice(iterator, ROWS)):
         sides = _Sides(None)
         for row in batch:
             if fields is None:
@@ -71,7 +71,7 @@ def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[T
 
 
 class _Sides:
-    """Two growing lists of lines, with their marks."""
+    """The source lines and target lines of a block under construction, with their marks."""
 
     def __init__(self, marks: Marks | None):
         self.marks, self.lines, self.own = marks, ([], []), ([], [])
@@ -84,7 +84,7 @@ class _Sides:
         for side, value in enumerate((source, target)):
             line, mark = _line(value)
             if mark == MALFORMED:
-                self.reasons[len(self.lines[side])] = f"expected text, found {type(value).__name__}"
+                self.reasons[len(self.lines[side])] = f"expected a string, got {type(value).__name__}"
             self.lines[side].append(line)
             self.own[side].append(mark)
 
@@ -115,7 +115,7 @@ class _Sides:
 
 
 def _line(value: Any) -> tuple[bytes, int]:
-    """A value as one line of bytes, with its mark; a line break inside would be two lines."""
+    """Return a value as one line of bytes, and its mark; line breaks inside it are replaced by spaces."""
     if value is None:
         return b"", 0
     if not isinstance(value, str):
@@ -130,7 +130,7 @@ def _line(value: Any) -> tuple[bytes, int]:
 
 
 def _field(row: Any, name: str) -> Any:
-    """A field by its name, or by a way through fields within fields: "translation.de"."""
+    """Return a field by its name, or a nested field by a path such as "translation.de"."""
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]
     value = row
@@ -140,10 +140,11 @@ def _field(row: Any, name: str) -> Any:
         elif isinstance(value, list | tuple) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
-            known = (
-                ", ".join(sorted(map(str, row))) if isinstance(row, MAPPINGS) else f"a {type(row).__name__}"
-            )
-            raise LookupError(f"no field '{name}'; there is {printable(known)[:200] or 'nothing'}")
+            if isinstance(row, MAPPINGS):
+                content = f"the fields are {', '.join(sorted(map(str, row)))}" if row else "it is empty"
+            else:
+                content = f"the row is of type {type(row).__name__}"
+            raise LookupError(f"no field '{name}'; {printable(content)[:200]}")
     return value
 
 
@@ -151,11 +152,11 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
     rows = [line.split(b"\t", max(picked) + 1) for line in lines]
     least = max(picked) + 1
     reasons = {
-        i: f"{len(row)} column{'s' * (len(row) > 1)}, not {least}"
+        i: f"{len(row)} column{'s' * (len(row) > 1)}, expected at least {least}"
         for i, row in enumerate(rows)
         if len(row) < least
     }
-    # A line with nothing on it is an empty pair, as in the other forms.
+    # A blank line is an empty pair, as in the other formats.
     reasons = {i: reason for i, reason in reasons.items() if lines[i].strip()}
     own = numpy.zeros(len(lines), numpy.uint8) if marks is None else marks.copy()
     own[list(reasons)] |= MALFORMED
@@ -169,14 +170,14 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
 
 def _column_indices(path: Path, header: bytes, columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
     names = header.decode("utf-8", "replace").split("\t")
-    found = []
+    indices = []
     for column in columns:
         if isinstance(column, int):
-            found.append(column - 1)
+            indices.append(column - 1)
         elif column in names:
-            found.append(names.index(column))
+            indices.append(names.index(column))
         else:
-            problem = f"no column '{column}'; there is {printable(', '.join(names))[:200]}"
-            hint = "check columns=; without names in the first line, give numbers, from 1 on"
+            problem = f"no column '{column}'; the columns are {printable(', '.join(names))[:200]}"
+            hint = "check columns=; if the file has no header, use numbers, starting at 1"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
-    return found[0], found[1]
+    return indices[0], indices[1]

@@ -13,36 +13,38 @@ from regard.data.tokenizers.normalize import clean, sides
 __all__ = ["suggest_tokenizer"]
 
 READ, SAMPLE = 200_000, 4000
-"""The first pairs that are read, and how many of them, evenly spread, are looked at: files may be sorted."""
+"""Number of pairs read, and number of pairs sampled from these at equal distances: files may be sorted."""
 
 FEWEST = 20
-"""Fewer pairs say too little."""
+"""Minimum number of pairs for a decision."""
 
 MOST_WORDS = 1.5
-"""A side with more words per line on average is made of sentences or phrases."""
+"""A side with more words per line on average consists of sentences or phrases."""
 
 LONG_STRING, LONG_LINE = 40, 80
-"""The median length of a side, in characters: of strings whose alphabet is not small, and of any side. Longer
-lines make sequences of characters too long to train on in little time."""
+"""Maximum median length of a side in characters, for a large alphabet and for any alphabet. Sequences of
+characters longer than this take too long to train on."""
 
 ENDS = (".", "!", "?", "…", "。", "！", "？")
-"""What sentences end with."""
+"""Final punctuation of sentences."""
 
 SMALL_ALPHABET = 30
-"""Distinct characters of strings that may be long: nucleotides, amino acids, digits."""
+"""Maximum number of distinct characters of strings that may be long: nucleotides, amino acids, digits."""
 
 WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE")
-"""Scripts that put no spaces between words, by the names of their characters: a line is a sentence there."""
+"""Scripts without spaces between words, by the first word of their Unicode character names."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What one side of the sampled pairs is like.
+    """Statistics of one side of the sampled pairs.
 
-    words: mean number of words per line. length: median number of characters. alphabet: distinct characters.
-    distinct: share of distinct lines. unseen: share of the words of one half of the distinct lines that are
-    not in the other half. symbols: share of digits and punctuation among the characters. spaceless: share of
-    characters of scripts without spaces. ended: share of lines that end as sentences do.
+    words: mean number of words per line. length: median number of characters per line.
+    alphabet: number of distinct characters. distinct: fraction of distinct lines.
+    unseen: fraction of the words of one half of the distinct lines that are not in the other half.
+    symbols: fraction of characters that are digits or punctuation.
+    spaceless: fraction of characters of scripts without spaces.
+    ended: fraction of lines that end with final punctuation. ascii: whether all characters are ASCII.
     """
 
     words: float
@@ -58,7 +60,7 @@ class _Side:
     @classmethod
     def of(cls, lines: list[str]) -> _Side:
         distinct = list(dict.fromkeys(lines))
-        known = {word for line in distinct[::2] for word in line.split()}
+        vocabulary = {word for line in distinct[::2] for word in line.split()}
         others = [word for line in distinct[1::2] for word in line.split()]
         letters = "".join(lines).replace(" ", "") or " "
         alphabet = set(letters)
@@ -69,7 +71,7 @@ class _Side:
             length=sorted(map(len, lines))[len(lines) // 2],
             alphabet=len(alphabet),
             distinct=len(distinct) / len(lines),
-            unseen=sum(word not in known for word in others) / max(len(others), 1),
+            unseen=sum(word not in vocabulary for word in others) / max(len(others), 1),
             symbols=sum(letter in symbols for letter in letters) / len(letters),
             spaceless=sum(letter in spaceless for letter in letters) / len(letters),
             ended=sum(line.endswith(ENDS) for line in lines) / len(lines),
@@ -77,7 +79,7 @@ class _Side:
         )
 
     def strings(self) -> str:
-        """Why the lines of this side are strings that are read character by character; "" if they are not."""
+        """Return why this side consists of strings to read character by character, or "" if it does not."""
         if self.distinct < 0.1 or self.unseen < 0.1:  # labels, classes: a closed set
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
@@ -94,12 +96,14 @@ class _Side:
 
 
 def suggest_tokenizer(pairs: Iterable[Any]) -> tuple[str, str]:
-    """The tokenizer that suits some training pairs, "character" or "unigram", and why, in one sentence.
+    """Suggest a tokenizer for training pairs, from at most 4,000 of them.
 
-    Characters are for tasks on strings: dates, numbers, spelling, pronunciation, sequences of letters. Most
-    of their words are never seen in training, and the answer depends on single characters. All else is
-    "unigram", in doubt too: sentences of any language, those written without spaces, and sentences with a few
-    labels, each of which becomes one token. At most 4,000 pairs are looked at.
+    Returns "character" or "unigram", and the reason in one sentence.
+
+    "character" suits string tasks, such as dates, numbers, spelling and pronunciation: most of their words
+    are not seen in training, and the output depends on single characters. Otherwise, and in doubt, it is
+    "unigram": sentences of any language, with or without spaces, and sentences with a few labels, where each
+    label becomes one token.
 
     >>> suggest_tokenizer([(f"{n} apples", str(n * n)) for n in range(100, 400)])[0]
     'character'
@@ -111,18 +115,18 @@ def suggest_tokenizer(pairs: Iterable[Any]) -> tuple[str, str]:
     sample = [(clean(source), clean(target)) for source, target in read[::step]]
     sample = [pair for pair in sample if all(pair)]
     if len(sample) < FEWEST:
-        return "unigram", f"{len(sample)} pairs are too few to tell whether characters would suit them"
+        return "unigram", f"{len(sample)} pairs are too few to decide whether characters are better"
     source, target = (_Side.of(list(lines)) for lines in zip(*sample, strict=True))
     strings = [(name, side.strings()) for name, side in (("sources", source), ("targets", target))]
     if source.length > LONG_LINE and not (strings[0][1] and source.alphabet <= SMALL_ALPHABET):
-        return "unigram", f"sources are long, {source.length} characters in the median"
+        return "unigram", f"sources are long: the median is {source.length} characters"
     if target.length > LONG_LINE:
-        return "unigram", f"targets are long, {target.length} characters in the median"
+        return "unigram", f"targets are long: the median is {target.length} characters"
     for name, why in reversed(strings):
         if why:
             return "character", f"{name} {why}"
     if sum(len(before) == len(after) for before, after in sample) >= 0.95 * len(sample) and (
         source.unseen >= 0.1 and source.spaceless < 0.2 and source.length >= 5
     ):
-        return "character", "sources and targets have as many characters as each other, in nearly all pairs"
+        return "character", "source and target have the same number of characters in nearly all pairs"
     return "unigram", f"sources have {source.words:.1f} words per line, targets {target.words:.1f}"

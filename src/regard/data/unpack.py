@@ -1,4 +1,4 @@
-"""Unpacking: the text of one file out of what was fetched, checked before anything else sees it."""
+"""Unpack the text of one downloaded file, with a limit on its size."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BLOCK = 1 << 20
 def unpack(packed: Path, path: Path, member: str, most: int) -> str:
     """Write the text in a plain, gzip or zip file to `path`, and return its SHA-256.
 
-    member: the one file that is taken out of a zip archive, under the name that we give it, never its own.
-    most: unpacking stops when there are more bytes than this.
+    member: the file to extract from a zip archive; it is written to `path`, whatever its name in the archive.
+    most: maximum size of the text in bytes.
     """
     hashed, size = hashlib.sha256(), 0
     with naming_file(path):
@@ -45,7 +45,7 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -62,7 +62,7 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
                 with zipfile.ZipFile(file) as archive:
                     if member not in archive.namelist():
                         names = printable(", ".join(archive.namelist()))[:200]
-                        raise DataError(message(shown(packed), f"has no file '{member}'; there is {names}"))
+                        raise DataError(message(shown(packed), f"has no file '{member}'; it has {names}"))
                     with archive.open(member) as inner:
                         yield inner
             else:
@@ -75,5 +75,5 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
         NotImplementedError,
         RuntimeError,
     ) as error:
-        hint = "remove it and fetch it again"
+        hint = "remove it and download it again"
         raise DataError(message(shown(packed), f"cannot be unpacked ({error})", hint=hint)) from None

@@ -1,4 +1,4 @@
-"""Forms of verbs and adjectives against what grammars of Korean print."""
+"""Forms of verbs and adjectives, compared with grammars of Korean."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_purpose_ending(stem: Stem, form: str):
     assert conjugate(stem, "러") == form
 
 
-def test_the_other_forms_of_the_past_share_its_stem():
+def test_all_past_endings_use_the_same_base():
     assert [
         conjugate(Stem("만들"), ending) for ending in ("었고", "었지만", "었니", "었습니다", "었습니까")
     ] == [

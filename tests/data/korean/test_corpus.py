@@ -1,4 +1,4 @@
-"""The corpus: the same sentences every time, splits that share nothing, one English for each Korean."""
+"""The corpus: deterministic, with disjoint splits, and one translation for each Korean sentence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_links(example: Example) -> None:
         assert (sources - 1, targets - 1) in example.sure
 
 
-def test_the_links_are_sound(train: list[Example], others: dict[str, list[Example]]):
+def test_links_are_valid(train: list[Example], others: dict[str, list[Example]]):
     for example in itertools.chain(train, *others.values()):
         check_links(example)
     sure = sum(len(example.sure) for example in train)
@@ -102,7 +102,7 @@ def test_vocabularies_are_small_and_no_word_is_rare(train: list[Example]):
         assert rare / counts.total() < few
 
 
-def test_test_holds_no_word_that_train_lacks(train: list[Example], others: dict[str, list[Example]]):
+def test_all_words_of_test_occur_in_train(train: list[Example], others: dict[str, list[Example]]):
     for side in ("source", "target"):
         known = {word for example in train for word in getattr(example, side).split()}
         met = {
@@ -111,7 +111,7 @@ def test_test_holds_no_word_that_train_lacks(train: list[Example], others: dict[
         assert len(met - known) <= 2
 
 
-def test_the_splits_share_nothing_whatever_the_seed(train: list[Example], others: dict[str, list[Example]]):
+def test_splits_are_disjoint_for_any_seed(train: list[Example], others: dict[str, list[Example]]):
     owners = [split.tenths for split in SPLITS.values()]
     assert sorted(itertools.chain(*owners)) == list(range(10))
     for name, examples in {"train": train, **others}.items():
@@ -120,7 +120,7 @@ def test_the_splits_share_nothing_whatever_the_seed(train: list[Example], others
     assert not again & {example.source for examples in others.values() for example in examples}
 
 
-def test_only_train_repeats(train: list[Example], others: dict[str, list[Example]]):
+def test_only_train_repeats_sentences(train: list[Example], others: dict[str, list[Example]]):
     for examples in others.values():
         assert len({example.source for example in examples}) == len(examples)
     assert 0.7 < len({example.source for example in train}) / len(train) < 1
@@ -134,7 +134,7 @@ def test_lengths(train: list[Example], others: dict[str, list[Example]]):
     assert min(long) >= 25 and max(long) <= 60 and max(long) > 50
 
 
-def test_the_same_seed_gives_the_same_and_another_another():
+def test_examples_depend_on_the_seed():
     corpus = korean_english("train", 200)
     assert list(corpus) == list(corpus) == list(korean_english("train", 300))[:200]
     assert list(corpus) != list(korean_english("train", 200, seed=1))
@@ -154,11 +154,11 @@ DIGESTS = {
         "long": "a25e40a4c38218e20d6f61ef79c94cac",
     },
 }
-"""Of the first sentences of each split. Run folders depend on them: a changed grammar gets a new version."""
+"""Hashes of the first sentences of each split. Run folders depend on them: changes need a new version."""
 
 
 @pytest.mark.parametrize("version", DIGESTS)
-def test_each_version_makes_the_same_sentences_on_every_machine(version: int):
+def test_each_version_is_the_same_on_every_machine(version: int):
     counts = {"train": 3000, "valid": 500, "test": 500, "long": 100}
     assert {
         split: digest(korean_english(split, count, version=version)) for split, count in counts.items()
@@ -176,7 +176,7 @@ def test_version_1_always_has_a_final_mark():
     assert all(example.source[-1] in ".!?" for example in korean_english("train", 500, version=1))
 
 
-def test_the_fingerprint_tells_corpora_apart():
+def test_fingerprint_identifies_the_corpus():
     made = [
         korean_english("train", 10),
         korean_english("train", 11),
@@ -192,7 +192,7 @@ def test_the_fingerprint_tells_corpora_apart():
 
 
 class Wanted(Dice):
-    """Dice that pick the wanted options where they can, else the first, and the likelier side of a chance."""
+    """Dice that pick the wanted options if possible, otherwise the first, and the likelier outcome."""
 
     def __init__(self, *wanted: object):
         super().__init__("wanted")
@@ -266,7 +266,7 @@ def test_the_dictionary_sentences_are_in_the_corpus():
     assert {source: english.get(source) for source in targets} == targets
 
 
-def test_purposes_are_said_with_every_kind_of_stem():
+def test_purposes_occur_with_every_kind_of_stem():
     dice = Dice("purposes")
     said = {
         word for _ in range(5000) for word in linked(grammar.errand(dice, "statement", False)).source.split()
@@ -280,7 +280,7 @@ def test_marks_are_separated_as_the_corpus_writes_them(train: list[Example]):
     assert all(separate_marks(example.source) == example.source for example in train[:5000])
 
 
-def test_what_cannot_be_made_is_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(UnknownName, match="known: long, test, train, valid"):
         korean_english("dev")
     with pytest.raises(ArgumentError, match="count is -1"):

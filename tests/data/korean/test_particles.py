@@ -1,4 +1,4 @@
-"""Particles by the last sound of the noun, with the exceptions that every learner meets."""
+"""Particles depend on the last sound of the noun, with the common exceptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def noun_of(form: str, particle: str) -> str:
         return IRREGULAR[form]
     endings = sorted(PARTICLES[particle], key=len, reverse=True)
     nouns = [form.removesuffix(ending) for ending in endings if form.endswith(ending)]
-    # 고양이다 is 고양이 with 다: of two readings the one whose noun is in use.
+    # 고양이다 is 고양이 with 다.
     return next(noun for noun in nouns if noun not in ("고양", "학생이"))
 
 

@@ -1,8 +1,8 @@
-"""Sentences of every construction of the built-in corpus, in sentences.txt for a reader to check by eye.
+"""Sentences of every construction of the built-in corpus, in sentences.txt, for manual review.
 
-The first 150 are of version 1 of the grammar, the others of what version 2 adds. A line holds the Korean, the
-English and the links, with tabs between: 0-1 is a sure link from the first Korean word to the second English
-one, 0?1 a possible one. After a change of the grammar, read what changed, then write the file again:
+The first 150 are of version 1 of the grammar, the others of version 2. A line holds the Korean, the English
+and the links, separated by tabs: 0-1 is a sure link from the first Korean word to the second English word,
+0?1 a possible one. After a change of the grammar, review the differences, then write the file again:
 
     PYTHONPATH=src:. python tests/data/korean/test_sentences.py
 """
@@ -45,13 +45,13 @@ ADDED: dict[Callable[..., Phrase], int] = {
     grammar.polite: 6,
     grammar.yes_or_no: 8,
 }
-"""From version 2: its new constructions, and others, some of which have no final mark."""
+"""Version 2: its new constructions, and others, some without a final mark."""
 
 CLAUSE = {*CLAUSES, grammar.errand}
 
 
 def chosen() -> Iterator[tuple[str, Example]]:
-    """This many of each clause, every fifth one negated, and of each construction, none twice."""
+    """Generate distinct sentences of each clause (every fifth one negated) and of each construction."""
     for version, counts in ((1, CLAUSES | CONSTRUCTIONS), (2, ADDED)):
         for build, count in counts.items():
             name = build.__name__ if version == 1 else f"{build.__name__} (version {version})"
@@ -86,13 +86,13 @@ def written() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_the_grammar_makes_the_sentences_that_were_read():
+def test_grammar_generates_the_reviewed_sentences():
     expected = SENTENCES.read_text(encoding="utf-8")
     assert sum(not text.startswith("#") for text in expected.splitlines()) == 150 + sum(ADDED.values())
     assert written().splitlines() == expected.splitlines()
 
 
-def test_every_construction_is_among_them():
+def test_every_construction_is_reviewed():
     assert set(CONSTRUCTIONS) == set(grammar.SENTENCES) - {grammar.statement}
     assert set(CLAUSES) == set(grammar.CLAUSES["statement"])
     added = {*grammar.ADDED_SENTENCES, *(build for some in grammar.ADDED_CLAUSES.values() for build in some)}

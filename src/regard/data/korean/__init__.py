@@ -1,11 +1,11 @@
-"""The built-in Korean-English corpus: a small grammar of two languages that knows which word says which.
+"""The built-in Korean-English corpus: a small grammar that generates sentence pairs with word alignments.
 
-hangul takes syllables apart; particles and conjugation glue endings on; words and predicates are the lexicon;
-phrases, nominals, clauses, actions, errands, reasons and descriptions build the pieces of a sentence in both
-languages at once; grammar puts them together, and corpus numbers and splits the sentences.
+hangul splits and joins syllables; particles and conjugation attach endings; lexicon and predicates are the
+vocabulary; phrases, nominals, clauses, actions, errands, reasons and descriptions build parts of a sentence
+in both languages at once; grammar combines them to sentences, and corpus assigns these to splits.
 
 The grammar has two versions. Only Dice of version 2 make the choices that version 2 added, so version 1 still
-produces exactly the sentences that it produced before version 2 existed.
+generates exactly the sentences that it generated before version 2 existed.
 """
 
 from __future__ import annotations

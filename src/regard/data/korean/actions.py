@@ -1,4 +1,4 @@
-"""What is done, to what, where, when and how: everything that a verb brings along, and relative clauses."""
+"""Clauses with an action verb: its object, place, time, manner and companions; and relative clauses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "whe
 
 
 class Plan(NamedTuple):
-    """How a clause is to be: its tense, ending and negation, what it asks for, and how much it may hold."""
+    """The plan of a clause.
+
+    tense, ending, negation: as in verb_predicate(). ask: the question word, or "". timed: whether it may have
+    a time. gap: whether its object is left out, as in a relative clause. nested: whether it is inside another
+    clause, which keeps it short.
+    """
 
     tense: str
     ending: str = "statement"
@@ -59,7 +64,7 @@ TIME_OF = {"want": "future", "can": "future"}
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """When: a phrase that fits the tense."""
+    """Generate a time that fits the tense."""
     return say(*dice.pick(TIMES[tense]))
 
 
@@ -69,7 +74,7 @@ def _hour(dice: Dice) -> Phrase:
 
 
 def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phrase:
-    """Where, or where to: a place with its particle, sometimes with 이, 그 or 우리 before it."""
+    """Generate a place or a goal with its particle, sometimes with 이, 그 or 우리 before it."""
     if dice.version > 1:
         place = REVISED_PLACES.get(place.korean, place)
     english = place.to if to else place.at
@@ -83,14 +88,14 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
 
 
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """A clause with this verb and subject, as planned."""
+    """Generate a clause with a verb and a subject, according to the plan."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")
 
 
 def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Predicate) -> Rest:
-    """All that a verb brings along, each piece in its place in both languages."""
+    """Generate the rest of a clause (object, place, time and so on), in the word order of each language."""
     asked: list[Gloss] = []
     korean: list[Word] = []
     time, middle = when(dice, frame, plan)
@@ -114,11 +119,11 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Pred
     elif frame.objects and not plan.gap:
         object_phrase = _object(dice, frame, plan, subject)
         taken = Phrase(object_phrase.korean, object_phrase.english)
-        # After a long object English's adverb would seem to belong to that.
+        # After a long object, the English adverb would seem to modify the object.
         manner = NOTHING if len(taken.korean) > 3 else manner
     for piece in (company, place, tool, receiver, goal, taken, manner):
         korean += piece.korean
-    # The "to" of "listen to" is in the verb and in the object's 을.
+    # The "to" of "listen to" is linked to the verb and to the object with its particle 을.
     preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
     after = preposition + taken.english + receiver.english + goal.english
     for piece in (manner, tool, place, company, time):
@@ -131,7 +136,7 @@ HOURLY = spread({"time": 6, "hour": 1})
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """A time, which English puts at the end, or a frequency, which it puts before the verb."""
+    """Generate a time (at the end of the English clause) and a frequency (before the English verb)."""
     if plan.ask == "when" or not plan.timed or "state" in frame.traits:
         return NOTHING, NOTHING
     if plan.tense == "progressive":
@@ -158,7 +163,7 @@ def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
 def _around(
     dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
 ) -> tuple[Phrase, Phrase, Phrase, Phrase]:
-    """With whom, where, by what and how: as many of them as there is room for."""
+    """Generate companions, place, tool and manner, at most `room` of them."""
     company = place = tool = manner = NOTHING
     animal = "animals" in frame.traits
     about_people = any(noun.korean in HUMAN for noun in frame.objects)
@@ -178,7 +183,7 @@ def _around(
 
 
 def _company(dice: Dice, subject: Nominal) -> Phrase:
-    """친구와 함께: with a friend."""
+    """Generate a companion: 친구와 함께, with a friend."""
     if dice.chance(0.4):
         noun = FRIENDS["친구" if dice.chance(0.5) else "아이"]
         plural = dice.chance(0.5) or noun.korean == "아이"
@@ -193,19 +198,19 @@ def _company(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
-    """Someone who is not the subject, nor one of them, nor a "he" that might be taken for him."""
+    """Pick a person who is not (part of) the subject and cannot be confused with it."""
     who = " ".join(word.text for word in subject.korean)
     polite = who == "저는"
     first = subject.agreement in ("I", "we")
     while True:
-        found = dice.pick(people, NEW_NAMES)
-        same = found.korean in who if len(found.korean) > 1 else found.agreement == subject.agreement
-        if not (same or (first and found.agreement in ("I", "we")) or (polite and found.agreement == "you")):
-            return found
+        other = dice.pick(people, NEW_NAMES)
+        same = other.korean in who if len(other.korean) > 1 else other.agreement == subject.agreement
+        if not (same or (first and other.agreement in ("I", "we")) or (polite and other.agreement == "you")):
+            return other
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Where to, and by what one gets there."""
+    """Generate a goal and the means of transport."""
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
         ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
@@ -214,7 +219,7 @@ def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
 
 
 def _receiver(dice: Dice, subject: Nominal) -> Phrase:
-    """친구에게: to a friend."""
+    """Generate a receiver: 친구에게, to a friend."""
     if dice.chance(0.3):
         who = common(FRIENDS["친구"], "to", "indefinite", Adornment(plural=dice.chance(0.3)))
     else:
@@ -223,7 +228,7 @@ def _receiver(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
-    """What it is done to: someone by name, a noun, a list, or a noun with a relative clause."""
+    """Generate an object: a person, a noun, a list, or a noun with a relative clause."""
     noun = dice.pick(frame.objects)
     role = "generic" if plan.tense == "present" else "indefinite"
     if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):
@@ -243,7 +248,10 @@ LISTED = tuple(noun for group in ("fruit", "dishes") for noun in NOUNS[group])
 
 
 def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
-    """사과와 빵을: an apple and bread; 사과 , 빵 그리고 우유를: an apple , bread and milk."""
+    """Generate a list: 사과와 빵을, an apple and bread.
+
+    With three items: 사과 , 빵 그리고 우유를, an apple , bread and milk.
+    """
     others = tuple(each for each in LISTED if each is not noun and each in frame.objects)
     second = dice.pick(others)
     if len(others) == 1 or dice.chance(0.6):
@@ -268,7 +276,7 @@ LEFT: dict[str, tuple[Frame, ...]] = {
     if "left" in frame.traits
     for noun in frame.objects
 }
-"""The verbs that a relative clause about a noun may have: 내가 산 책, the book that I bought."""
+"""The verbs that a relative clause of a noun can have: 내가 산 책, the book that I bought."""
 
 DOING = {
     "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event", "instant"} & frame.traits),
@@ -288,7 +296,7 @@ def relative(
     future: bool = False,
     timed: bool = True,
 ) -> tuple[Nominal, Phrase]:
-    """A noun and a relative clause for modified(): what someone did to it, or will do, or what it does.
+    """Generate a noun and a relative clause, the arguments of modified(); the noun is its object or subject.
 
     내가 어제 만난 친구: the friend whom I met yesterday.
     책을 읽고 있는 학생: the student who is reading a book.
@@ -313,7 +321,7 @@ def relative(
 
 
 INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
-"""Who does what a relative clause says; inside an object, pronouns alone, lest it be the subject's name."""
+"""Subjects of relative clauses; in the clause of an object only pronouns, to avoid the subject's name."""
 
 
 def _doing(dice: Dice, head: Nominal, alive: str) -> Phrase:

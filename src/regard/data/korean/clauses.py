@@ -1,4 +1,4 @@
-"""Predicates and clauses: what is said of whom, the verb last in Korean and after the subject in English."""
+"""Predicates and clauses: the verb is last in Korean and follows the subject in English."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FINALS = {
     "and": {"past": "었고", "present": "고"},
     "but": {"past": "었지만", "present": "지만"},
 }
-"""The ending of a verb by what its clause does, and by its tense; "who" asks for its subject."""
+"""The ending of a verb, by the type of its clause and the tense; "who" is a question about the subject."""
 
 GOING = {
     "statement": "것이다",
@@ -29,7 +29,7 @@ GOING = {
     "and": "것이고",
     "but": "것이지만",
 }
-"""What ends a future: 갈 것이다, will go."""
+"""The last word of the future tense: 갈 것이다, will go."""
 
 BE = {
     "present": {"I": "am", "you": "are", "he": "is", "we": "are", "they": "are"},
@@ -43,7 +43,7 @@ FAIL, DO_IT = Stem("못하", "하"), Stem("하", "하")
 
 
 class Predicate(NamedTuple):
-    """What ends a Korean clause; in English its auxiliaries, which a question puts first, and the rest."""
+    """The end of a Korean clause; in English, the auxiliaries (first in a question) and the main words."""
 
     korean: list[Word]
     auxiliaries: list[Gloss]
@@ -51,7 +51,7 @@ class Predicate(NamedTuple):
 
 
 def finish(stem: Stem, tense: str, ending: str) -> str:
-    """A stem in its last form: as the ending of the clause and the tense ask.
+    """Conjugate the stem at the end of a clause, for the type of the clause and the tense.
 
     >>> finish(Stem("만들"), "past", "question"), finish(Stem("만들"), "present", "adnominal")
     ('만들었니', '만드는')
@@ -65,12 +65,12 @@ def finish(stem: Stem, tense: str, ending: str) -> str:
 
 
 def be(tense: str, agreement: str) -> str:
-    """The form of "be"; the future is said with will."""
+    """Return the form of "be"; the future uses "will" instead."""
     return BE["past" if tense == "past" else "present"][agreement]
 
 
 def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation: str = "") -> Predicate:
-    """A verb in a tense (past, present, future, progressive, want, can), with an ending and a negation.
+    """Generate a verb in a tense (past, present, future, progressive, want, can), with ending and negation.
 
     negation: "", "not" (안, or 지 않다 for 하다 verbs) or "could not" (못, or 지 못하다).
 
@@ -148,7 +148,7 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """I, you and we want with 싶다; of others Korean says that they act as if they wanted, 싶어 하다."""
+    """Generate "want to": 싶다 for I, you and we; 싶어 하다 for others."""
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:
@@ -182,7 +182,7 @@ def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
 def adjective_predicate(
     adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
 ) -> Predicate:
-    """An adjective that is said of something, in the past, the present or the future."""
+    """Generate an adjective as predicate, in the past, the present or the future."""
     if tense == "future":
         word = Word(conjugate(adjective.stem, "ㄹ"))
         words = [word, Word(GOING[ending])]
@@ -198,7 +198,10 @@ def adjective_predicate(
 
 
 class Rest(NamedTuple):
-    """All of a clause but its subject and predicate; English says it after them, between them, or first."""
+    """The rest of a clause without subject and predicate.
+
+    after, middle, asked: the English words after the predicate, between subject and predicate, and first.
+    """
 
     korean: list[Word]
     after: list[Gloss]
@@ -207,11 +210,11 @@ class Rest(NamedTuple):
 
 
 def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
-    """A clause with its words in order: the verb last in Korean, second in English, or turned to ask."""
+    """Put the words of a clause in order: the verb last in Korean; English has a question order as well."""
     korean = subject.korean + rest.korean + predicate.korean
     first = predicate.auxiliaries
     if question and first:
-        # It comes before the subject that it agrees with.
+        # The auxiliary comes before the subject that it agrees with.
         turned = first[0]._replace(possible=(*first[0].possible, *subject.korean[-1:]))
         english = [*rest.asked, turned, *subject.english, *first[1:], *rest.middle]
     else:

@@ -1,13 +1,13 @@
-"""Conjugation: the forms of Korean verbs and adjectives, by table.
+"""Conjugation of Korean verbs and adjectives, by table.
 
-A stem has three bases, and every ending is glued to one of them:
+A stem has three bases, and every ending is attached to one of them:
 
     closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다, and 러 after ㄹ
     open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ, and 러 otherwise
     infinitive   먹어  가   들어   도와   불러   만들어   써   해     before 서, and ㅆ for the past
 
-Verbs and adjectives share them. They differ in the plain present, 먹는다 against 작다, and in the adnominal
-of the present, 먹는 against 작은. What is irregular is said by the stem's kind, a key of KINDS.
+Verbs and adjectives have the same bases. They differ in the plain present (먹는다, 작다) and in the adnominal
+form of the present (먹는, 작은). The stem's kind, a key of KINDS, determines how it is irregular.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ CONTRACTIONS = {
     "ㅜ": "ㅝ",
     "ㅣ": "ㅕ",
 }
-"""What a last vowel becomes together with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
+"""Contraction of the last vowel with 아 or 어: 가 + 아 is 가, 보 + 아 is 봐, 마시 + 어 is 마셔."""
 
 WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
-"""What a vowel before ㅎ becomes together with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
+"""Contraction of a vowel before ㅎ with 아 or 어: 빨갛 + 아 is 빨개, 하얗 + 아 is 하얘."""
 
 
 class Stem(NamedTuple):
-    """What a dictionary form is before 다, how it is irregular, and whether it describes (an adjective).
+    """A stem: the dictionary form without 다.
+
+    kind: how it is irregular, a key of KINDS. describes: whether it is an adjective.
 
     >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
     '아름다운'
@@ -99,9 +101,9 @@ KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
     "있": _regular,
     "아니": _apart,
 }
-"""How each kind of stem makes its open base and its infinitive.
+"""For each kind of stem, the function that returns its open base and its infinitive.
 
-있 is regular, and keeps 있다 and 있는; 아니 does not contract, 아니었다.
+있 is regular but has the forms 있다 and 있는; 아니 does not contract: 아니었다.
 """
 
 ENDINGS = {
@@ -125,15 +127,16 @@ ENDINGS = {
     "ㅂ니다": ("polite", "니다"),
     "ㅂ니까": ("polite", "니까"),
 }
-"""Each ending: the base it is glued to, and what is glued. `dropped` is closed without ㄹ: 만드니, 만드는.
+"""For each ending, the base that it is attached to, and the text to attach.
 
-`purpose` is closed after ㄹ, 만들러, and open otherwise, 먹으러 and 들으러.
+`dropped` is the closed base without a final ㄹ: 만드니, 만드는. `purpose` is the closed base after ㄹ
+(만들러), and the open base otherwise (먹으러, 들으러).
 """
 
 
 @cache
 def conjugate(stem: Stem, ending: str) -> str:
-    """A stem with an ending, a key of ENDINGS.
+    """Return a stem with an ending, a key of ENDINGS.
 
     >>> [conjugate(Stem("듣", "ㄷ"), ending) for ending in ("ㄴ다", "었다", "고", "는", "ㄴ", "ㅂ니다")]
     ['듣는다', '들었다', '듣고', '듣는', '들은', '듣습니다']
@@ -163,7 +166,7 @@ def conjugate(stem: Stem, ending: str) -> str:
 
 
 def _plain_present(stem: Stem, dropped: str) -> str:
-    """Adjectives and 있다 are themselves, 작다; verbs take ㄴ or 는, 간다 and 먹는다."""
+    """Return the base of the plain present: adjectives and 있다 are unchanged (작다); verbs take ㄴ or 는."""
     if stem.describes or stem.kind == "있":
         return stem.text
     return dropped + "는" if final(dropped) else close(dropped, "ㄴ")

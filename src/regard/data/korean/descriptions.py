@@ -1,4 +1,4 @@
-"""Clauses without an action: how things are, what someone is, what there is and where, and the weather."""
+"""Clauses without an action: adjectives, identity, existence, location and the weather."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ PAST_OR_NOW = spread({"past": 1, "present": 2})
 
 
 def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """How something is: 꽃이 예쁘다, the flower is pretty."""
+    """Generate a description of a thing: 꽃이 예쁘다, the flower is pretty."""
     adjective = ADJECTIVES[dice.pick(QUALITIES)]
     noun = dice.pick(DESCRIBED[adjective.stem.text])
-    # 작았니, 작았고 and 작았지만 of every adjective would be forms that come too seldom to learn.
+    # Forms such as 작았니, 작았고 and 작았지만 would be too rare to learn if all adjectives had them.
     tense = dice.pick(PAST_OR_NOW) if negated or ending == "statement" else "present"
     subject = _described(dice, noun, tense == "present")
     predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
@@ -80,7 +80,7 @@ def _with_degree(
 
 
 def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
-    """What is described: plain things take 이, what is pointed out or talked about takes 은."""
+    """Generate the subject of a description: a plain noun takes 이; a modified noun or a topic takes 은."""
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")
     if noun.kind == "count" and noun.korean in LEFT and dice.chance(0.3):
@@ -96,7 +96,7 @@ STATE_TENSES = spread({"past": 3, "present": 3, "future": 1})
 
 
 def state(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """How someone is: 나는 어제 바빴다, I was busy yesterday."""
+    """Generate a description of a person: 나는 어제 바빴다, I was busy yesterday."""
     subject = someone(dice, ending)
     adjective = STATES[dice.pick(tuple(STATES))]
     tense = "past" if negated and dice.chance(0.5) else "present" if negated else dice.pick(STATE_TENSES)
@@ -115,7 +115,7 @@ RAIN_TENSES = spread({"past": 3, "future": 2})
 
 
 def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """비가 왔다: it rained."""
+    """Generate rain or snow: 비가 왔다, it rained."""
     korean = dice.pick(tuple(RAIN))
     base, third, past = RAIN[korean]
     tense = dice.pick(RAIN_TENSES)
@@ -123,7 +123,7 @@ def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
     verb = VERBS["오"]._replace(base=base, third=third, past=past)
     predicate = verb_predicate(verb, tense, ending, "he", "not" if negated else "")
     coming = predicate.korean
-    # Korean says that rain comes; the noun says what English's verb says.
+    # Korean says "rain comes": the noun corresponds to the English verb.
     said = [Gloss(main.text, falling, tuple(coming)) for main in predicate.main]
     time = time_phrase(dice, tense) if dice.chance(0.8) else Phrase([], [])
     words = [*time.korean, falling]
@@ -150,7 +150,7 @@ INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean in ("친구",
 
 
 def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """What someone is: 나는 학생이다, I am a student."""
+    """Generate an identity: 나는 학생이다, I am a student."""
     subject = someone(dice, ending)
     if not subject.pronoun or (subject.agreement == "he" and dice.chance(0.2)):
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
@@ -173,7 +173,7 @@ def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str
     words = list(said.korean)
     english = said.english
     if subject.agreement in ("we", "they"):
-        # Korean need not say that we are many; English says it twice.
+        # Korean need not mark the plural; English marks it twice.
         several = [
             gloss._replace(text=noun.plural) if gloss.text == noun.english else gloss for gloss in english
         ]
@@ -198,7 +198,7 @@ OLD_WHO = spread({"나": 4, "그": 1, "그녀": 1})
 
 
 def archaic(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """나는 고양이로소이다: I am a cat, in the copula of an older, grander Korean."""
+    """Generate 나는 고양이로소이다, I am a cat, with the archaic copula 로소이다."""
     subject = person(PRONOUNS[dice.pick(OLD_WHO)], "topic")
     noun = OLD[0] if subject.pronoun == "she" or dice.chance(0.4) else dice.pick(OLD)
     if noun.korean in ANIMALS and dice.chance(0.4):
@@ -225,7 +225,7 @@ THERE = spread({"past": 1, "present": 3})
 
 
 def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """방에 고양이가 있다: there is a cat in the room."""
+    """Generate existence: 방에 고양이가 있다, there is a cat in the room."""
     if dice.chance(0.5):
         place = dice.pick(INSIDE)
         where = at_place(dice, place, "at")
@@ -250,7 +250,7 @@ def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def beside(dice: Dice) -> Phrase:
-    """책상 위에: on the desk."""
+    """Generate a location: 책상 위에, on the desk."""
     stand = dice.pick(STANDS)
     side, english = dice.pick(SIDES)
     words = [Word(stand.korean), Word(attach(side, "at"))]
@@ -259,7 +259,7 @@ def beside(dice: Dice) -> Phrase:
 
 
 def location(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """고양이는 침대 아래에 있다: the cat is under the bed."""
+    """Generate the location of a thing: 고양이는 침대 아래에 있다, the cat is under the bed."""
     if dice.chance(0.5):
         subject = someone(dice, ending)
         names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")

@@ -1,6 +1,6 @@
-"""Sentences: the constructions of the built-in corpus, each a function from choices to a sentence.
+"""The sentence constructions of the built-in corpus, each a function from Dice to a sentence.
 
-To add one: its function, and its line in SENTENCES, with how often it comes.
+To add one, write its function and add a line to SENTENCES with its frequency.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
     if "state" in frame.traits:
         return "past" if ending == "statement" and dice.chance(0.2) else "present"
     tense = _possible(frame, dice.pick(QUESTION_TENSES if ending == "question" else TENSES))
-    # 갑니다, 가고 and 가지만 of every verb would be forms that come too seldom to learn.
+    # Forms such as 갑니다, 가고 and 가지만 would be too rare to learn if all verbs had them.
     rare = ending in ("and", "but") or (ending == "polite" and "habit" not in frame.traits)
     return "past" if tense == "present" and rare else tense
 
 
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
-"""The tenses that a frame of this trait is not said in."""
+"""The tenses that frames with this trait cannot have."""
 
 
 def _possible(frame: Frame, tense: str) -> str:
@@ -71,7 +71,7 @@ def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
 
 
 def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Someone does something."""
+    """Generate a clause in which someone does something."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
@@ -104,7 +104,7 @@ def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def errand(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Someone goes somewhere to do something: 나는 친구를 만나러 역에 갔다."""
+    """Generate a clause about going somewhere to do something: 나는 친구를 만나러 역에 갔다."""
     frame = dice.pick(ERRANDS)
     plan = Plan(_tense(dice, frame, ending), ending)
     if negated:
@@ -124,7 +124,7 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({deed: 70, there_is: 5, location: 4}),
     "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
 }
-"""What can be said with each ending. 작지만 and 학생이지만 would be forms that come too seldom to learn."""
+"""The clauses that can have each ending. Forms such as 작지만 and 학생이지만 would be too rare to learn."""
 
 
 ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
@@ -139,22 +139,22 @@ ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Any clause with this ending."""
+    """Generate any clause with this ending."""
     key = "but, not" if ending == "but" and negated else ending
     return dice.pick(CLAUSES[key], ADDED_CLAUSES[key])(dice, ending, negated)
 
 
 HUMBLE = {"내": "제", "우리": "저희"}
-"""How one says "my" and "our" in a polite sentence."""
+"""The humble forms of "my" and "our" in a polite sentence."""
 
 
 UNMARKED = 0.2
-"""The share of sentences without a final mark, from version 2 on."""
+"""Fraction of sentences without a final mark, from version 2 on."""
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """The sentence with its final mark, or without one, and with the humble words that 저 asks for."""
-    # Which mark it is can be seen at the mark alone, so a model has to look there.
+    """Add the final mark, or none, and replace words by the humble forms that 저 requires."""
+    # Only the mark itself tells which mark it is, so a model has to attend to it.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
@@ -163,7 +163,7 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
         return said
     english = said.english
     if mark == "?":
-        # What asks in Korean is the ending and the mark, in English the auxiliary that comes first.
+        # A question is marked by the ending and the mark in Korean, by the first auxiliary in English.
         english = [each._replace(possible=(*each.possible, end)) if _asks(each) else each for each in english]
     return Phrase([*said.korean, end], [*english, Gloss(end.text, end, (said.korean[-1],))])
 
@@ -173,22 +173,22 @@ def _asks(gloss: Gloss) -> bool:
 
 
 def statement(dice: Dice) -> Phrase:
-    """One clause."""
+    """Generate a sentence of one clause."""
     return ended(dice, clause(dice, "statement", dice.chance(0.15)), ".")
 
 
 def polite(dice: Dice) -> Phrase:
-    """One clause of myself in the polite style: 저는 학생입니다."""
+    """Generate a polite sentence about the speaker: 저는 학생입니다."""
     return ended(dice, clause(dice, "polite", dice.chance(0.15)), ".")
 
 
 def old_style(dice: Dice) -> Phrase:
-    """나는 고양이로소이다."""
+    """Generate 나는 고양이로소이다."""
     return ended(dice, archaic(dice, "statement", False), ".")
 
 
 def yes_or_no(dice: Dice) -> Phrase:
-    """A question that is answered by yes or no."""
+    """Generate a yes-no question."""
     return ended(dice, clause(dice, "question", dice.chance(0.1)), "?")
 
 
@@ -207,7 +207,7 @@ ASKED = {
 
 
 def open_question(dice: Dice) -> Phrase:
-    """A question with a question word: 너는 어제 무엇을 샀니 ? What did you buy yesterday ?"""
+    """Generate a question with a question word: 너는 어제 무엇을 샀니 ? What did you buy yesterday ?"""
     ask = dice.pick(ASKS)
     frame = dice.pick(ASKED[ask])
     tense = dice.pick(ASK_TENSES)
@@ -223,7 +223,7 @@ def open_question(dice: Dice) -> Phrase:
 
 
 def together(dice: Dice) -> Phrase:
-    """Two things that one person does: 나는 책을 읽고 잤다, I read a book and slept."""
+    """Generate two actions of one person: 나는 책을 읽고 잤다, I read a book and slept."""
     first, second = dice.pick(BRIEF_FRAMES), dice.pick(BRIEF_FRAMES)
     while second.verb is first.verb:
         second = dice.pick(BRIEF_FRAMES)
@@ -243,12 +243,12 @@ def together(dice: Dice) -> Phrase:
 
 
 def because(dice: Dice) -> Phrase:
-    """Why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate a reason for not doing something: 나는 바빠서 못 갔다, I could not go because I was busy."""
     return ended(dice, because_clauses(dice), ".")
 
 
 def so(dice: Dice) -> Phrase:
-    """Why someone went somewhere: 나는 배가 고파서 식당에 갔다, I was hungry so I went to the restaurant."""
+    """Generate a reason for going: 나는 배가 고파서 식당에 갔다, I was hungry so I went to the restaurant."""
     return ended(dice, so_clauses(dice), ".")
 
 
@@ -256,7 +256,7 @@ JOINS = spread({"and": 13, "but": 7})
 
 
 def joined(dice: Dice, clauses: int) -> Phrase:
-    """Clauses one after another, with 고 and 지만; what "but" joins differs in being negated."""
+    """Join clauses with 고 and 지만; of two clauses joined by "but", exactly one is negated."""
     korean: list[Word] = []
     english: list[Gloss] = []
     negated = dice.chance(0.15)
@@ -274,12 +274,12 @@ def joined(dice: Dice, clauses: int) -> Phrase:
 
 
 def two_clauses(dice: Dice) -> Phrase:
-    """Two clauses joined."""
+    """Generate two joined clauses."""
     return joined(dice, 2)
 
 
 def several_clauses(dice: Dice) -> Phrase:
-    """Three to five clauses joined."""
+    """Generate three to five joined clauses."""
     return joined(dice, dice.pick((3, 3, 3, 4, 4, 5)))
 
 
@@ -294,24 +294,24 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
     two_clauses: 30,
     several_clauses: 24,
 }
-"""Every construction, and how often it comes."""
+"""All constructions and their frequencies."""
 
 ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
-"""What version 2 adds to them."""
+"""The constructions that version 2 adds."""
 
 SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
 
 
 def sentence(dice: Dice) -> Phrase:
-    """A sentence of any construction.
+    """Generate a sentence of a random construction.
 
-    >>> said = sentence(Dice("a seed", version=1))
-    >>> said.korean[-1].text in ".?!" and said.korean[-1].text == said.english[-1].text
+    >>> phrase = sentence(Dice("a seed", version=1))
+    >>> phrase.korean[-1].text in ".?!" and phrase.korean[-1].text == phrase.english[-1].text
     True
     """
     return dice.pick(SENTENCE, ADDED_SENTENCE)(dice)
 
 
 def long_sentence(dice: Dice) -> Phrase:
-    """A sentence of four to nine clauses, the same that short ones are made of."""
+    """Generate a sentence of four to nine clauses, of the same kinds as in short sentences."""
     return joined(dice, 4 + int(6 * dice.random()))

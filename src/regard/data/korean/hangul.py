@@ -1,4 +1,4 @@
-"""Hangul: syllables taken apart and put together again, for particles and endings to fit."""
+"""Split Hangul syllables into letters and join them, to attach particles and endings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST = ord("가")
 
 
 def split(syllable: str) -> tuple[str, str, str]:
-    """The initial, the vowel and the final consonant of one syllable; the final is empty where there is none.
+    """Return the initial consonant, the vowel and the final consonant (or "") of one syllable.
 
     >>> split("한"), split("이")
     (('ㅎ', 'ㅏ', 'ㄴ'), ('ㅇ', 'ㅣ', ''))
@@ -28,7 +28,7 @@ def split(syllable: str) -> tuple[str, str, str]:
 
 
 def join(initial: str, vowel: str, final_consonant: str = "") -> str:
-    """One syllable from its parts: the inverse of split().
+    """Join the parts of a syllable: the inverse of split().
 
     >>> join("ㅎ", "ㅏ", "ㄴ")
     '한'
@@ -38,7 +38,7 @@ def join(initial: str, vowel: str, final_consonant: str = "") -> str:
 
 
 def final(word: str) -> str:
-    """The final consonant of a word's last syllable, or nothing.
+    """Return the final consonant of a word's last syllable, or "".
 
     >>> final("집"), final("학교")
     ('ㅂ', '')
@@ -47,7 +47,7 @@ def final(word: str) -> str:
 
 
 def close(word: str, consonant: str) -> str:
-    """The word with its last syllable ending in this consonant; with nothing, in none.
+    """Replace the final consonant of a word's last syllable; "" removes it.
 
     >>> close("가", "ㄴ"), close("만들", "")
     ('간', '만드')
@@ -57,7 +57,7 @@ def close(word: str, consonant: str) -> str:
 
 
 def vowel_before(stem: str) -> str:
-    """The vowel that decides between 아 and 어: of the last syllable, or of the one before where that is ㅡ.
+    """Return the vowel that decides between 아 and 어: the last one, or the one before it if that is ㅡ.
 
     >>> vowel_before("먹"), vowel_before("바쁘"), vowel_before("쓰")
     ('ㅓ', 'ㅏ', 'ㅡ')

@@ -1,8 +1,8 @@
 """Nouns, places, times and small words of the built-in corpus, as tables.
 
-An English side in these tables is a little notation: a word in brackets is only possibly said by the Korean
-(articles, prepositions), any other surely; "/2" after a word says which Korean word says it, the first unless
-told.
+The English side of these tables uses a notation for links: a word in brackets, such as an article or a
+preposition, has only possible links; any other word has a sure link, to the Korean word whose number follows
+the slash ("/2"), or to the first one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["NOUNS", "PLACES", "Noun", "Person", "Place"]
 
 
 class Noun(NamedTuple):
-    """A noun: kind is count, mass (no article as an object), or fixed (said as it stands, whatever its part).
+    """A noun. kind: "count", "mass" (no article as an object), or "fixed" (its English never changes).
 
     >>> NOUNS["fruit"][0]
     Noun(korean='사과', english='apple', plural='apples', counter='개', kind='count')
@@ -27,7 +27,7 @@ class Noun(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place: what it is called, where one is there, and where one goes to it.
+    """A place: its name, and the English for being there (at) and for going there (to).
 
     >>> PLACES["집"]
     Place(korean='집', english='house', at='(at) home', to='home')
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Person(NamedTuple):
-    """Someone: English as subject and as object, how its verb agrees, and the pronoun for it."""
+    """A person: the English as subject and as object, the agreement of its verb, and its pronoun."""
 
     korean: str
     subject: str
@@ -145,7 +145,7 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
     "radio": (_fixed("라디오", "(the) radio"),),
     "nature": (_fixed("바다", "(the) sea"), _fixed("산", "(the) mountain")),
 }
-"""What things are called, by what can be done with them."""
+"""Nouns, grouped by the verbs that they can be used with."""
 
 PLACES = {
     each[0]: Place(*each)
@@ -200,7 +200,7 @@ NAMES = tuple(
 )
 
 NEW_NAMES = (Person("최웅준", "Woongjun", "Woongjun", "he", "he"),) * 2
-"""Names that version 2 adds, repeated by how often they are drawn."""
+"""Names that version 2 adds, repeated according to their frequency."""
 
 ELDERS = tuple(
     Person(f"{owner} {korean}", f"{whose}/1 {english}", f"{whose}/1 {english}", "he", pronoun)
@@ -213,7 +213,7 @@ ELDERS = tuple(
     )
     for owner, whose in (("우리", "my"), ("그의", "his"))
 )
-"""Relatives one looks up to. Korean says "our mother" where English says "my mother"."""
+"""Older relatives. Korean says "our mother" where English says "my mother"."""
 
 YOUNGER = tuple(
     Person(f"{owner} {korean}", f"{whose}/1 {english}", f"{whose}/1 {english}", "he", pronoun)
@@ -292,4 +292,4 @@ REASONS = (
 )
 
 CONTAINERS = {"잔": ("cup", "cups")}
-"""Counters that English says too: 커피 두 잔 is two cups of coffee."""
+"""Counters that English translates: 커피 두 잔 is two cups of coffee."""

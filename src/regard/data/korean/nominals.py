@@ -1,8 +1,8 @@
-"""Noun phrases in both languages: who and what a sentence is about.
+"""Noun phrases in both languages.
 
-Korean has no articles, so English takes them by rule: "the" for what a sentence is about and for what a
-relative clause picks out, "a" for an object, the bare plural for an object of the simple present ("I like
-cats"), and nothing where the noun is a mass, a name, or has 이, 그, or an owner before it.
+Korean has no articles, so English articles follow rules: "the" for the topic and for a noun with a relative
+clause, "a" for an object, the bare plural for an object of the simple present ("I like cats"), and no article
+for mass nouns, names, and nouns with a determiner (이, 그) or an owner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person
 
 
 class Nominal(NamedTuple):
-    """A noun phrase: both languages, how an English verb agrees with it, and a pronoun for it, if any."""
+    """A noun phrase in both languages, the agreement of an English verb with it, and its pronoun or ""."""
 
     korean: list[Word]
     english: list[Gloss]
@@ -39,7 +39,7 @@ class Nominal(NamedTuple):
 
 
 class Adornment(NamedTuple):
-    """What stands before a noun: a determiner or an owner, an adjective, a number; or 들 after it."""
+    """The modifiers of a noun: a determiner or an owner, an adjective, a number, or the plural 들."""
 
     determiner: str = ""
     adjective: Adjective | None = None
@@ -67,11 +67,11 @@ OWNED = {
 }
 HUMAN = {noun.korean for group in ("people", "jobs") for noun in NOUNS[group]}
 GROUPED = {"학생", "친구", "아이"}
-"""People who also come in the plural, with 들."""
+"""Nouns for people that also occur in the plural, with 들."""
 
 
 def attributes(noun: Noun) -> tuple[Adjective, ...]:
-    """The adjectives that may stand before a noun."""
+    """Return the adjectives that can precede a noun."""
     return _ATTRIBUTES.get(noun.korean, ())
 
 
@@ -83,7 +83,7 @@ _ATTRIBUTES = {
 
 
 def person(who: Person, particle: str, part: str = "subject") -> Nominal:
-    """A pronoun, a name or a relative, with its particle; part is "subject" or "object", for the English."""
+    """Generate a pronoun, a name or a relative with its particle. part: "subject" or "object" in English."""
     *before, last = who.korean.split()
     words = [*map(Word, before), Word(attach(last, particle))]
     english = who.subject if part == "subject" else who.object
@@ -91,7 +91,7 @@ def person(who: Person, particle: str, part: str = "subject") -> Nominal:
 
 
 def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
-    """A noun with what stands before it; role is "definite", "indefinite" or "generic".
+    """Generate a noun with its modifiers. role: "definite", "indefinite" or "generic".
 
     >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
     >>> [word.text for word in apple.korean], [gloss.text for gloss in apple.english]
@@ -128,7 +128,7 @@ def _article(noun: Noun, role: str, plural: bool, following: str) -> str:
 
 
 def _counted(noun: Noun, particle: str, number: tuple[str, str]) -> Nominal:
-    """사과 세 개를: three apples; 커피 두 잔을: two cups of coffee."""
+    """Generate a counted noun: 사과 세 개를, three apples; 커피 두 잔을, two cups of coffee."""
     many = number[1] != "one"
     words = [Word(noun.korean), Word(number[0]), Word(attach(noun.counter, particle))]
     counted = surely(number[1], words[1])
@@ -144,7 +144,7 @@ SUBJECTS = spread({"": 50, "determined": 40, "owned": 15, "described": 20, "plur
 
 
 def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Nominal:
-    """A noun as it comes: plain, or with a determiner, an owner, an adjective, a number."""
+    """Generate a noun with random modifiers: none, a determiner, an owner, an adjective or a number."""
     if noun.kind == "fixed":
         return common(noun, particle, role)
     how = dice.pick(SUBJECTS if role == "definite" else OBJECTS)
@@ -170,11 +170,11 @@ RELATIVES = {
 }
 PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
 ASKED_PEOPLE = NOUNS["people"]
-"""Those one may ask about with a plain verb; of elders and teachers Korean asks with 시."""
+"""People that a question with a plain verb can be about; elders and teachers require the honorific 시."""
 
 
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
-    """Who does it: a pronoun, a name, a relative or a noun for people."""
+    """Generate a subject: a pronoun, a name, a relative or a noun for people."""
     if ending == "polite":
         return person(PRONOUNS["저"], particle)
     asked = ending == "question"
@@ -191,11 +191,11 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
 
 
 def coordinated(first: Nominal, second: Nominal) -> Nominal:
-    """Two noun phrases as one; the first already ends in 와 or 과."""
+    """Coordinate two noun phrases; the first already ends in 와 or 과."""
     both = first.english + possibly("and", first.korean[-1]) + second.english
     return Nominal(first.korean + second.korean, both, "they")
 
 
 def modified(head: Nominal, clause: Phrase) -> Nominal:
-    """A noun phrase with its relative clause: before the noun in Korean, after it in English."""
+    """Add a relative clause to a noun phrase: before the noun in Korean, after it in English."""
     return head._replace(korean=clause.korean + head.korean, english=head.english + clause.english)

@@ -1,4 +1,4 @@
-"""Particles: what Korean glues to a noun to say its part, in the shape that its last sound asks for."""
+"""Korean particles, which mark the role of a noun; their form depends on the last sound of the noun."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARTICLES = {
     "was, politely": ("이었습니다", "였습니다"),
     "is, of old": ("이로소이다", "로소이다"),
 }
-"""Each particle after a consonant and after a vowel. The copula 이다 is glued on in the same way."""
+"""Each particle after a consonant and after a vowel. The copula 이다 is attached in the same way."""
 
 IRREGULAR = {
     ("나", "subject"): "내가",
@@ -45,7 +45,7 @@ IRREGULAR = {
 
 @cache
 def attach(noun: str, particle: str) -> str:
-    """The noun with its particle: by its final consonant, and 로 after ㄹ too.
+    """Attach a particle to a noun; its form depends on the final consonant, and 로 also follows ㄹ.
 
     >>> [attach(noun, "by") for noun in ("집", "학교", "서울")]
     ['집으로', '학교로', '서울로']

@@ -1,7 +1,7 @@
-"""Phrases: Korean words, and English words that point at the Korean words that say them.
+"""Phrases: Korean words, and English words with links to the Korean words that they translate.
 
-Words are put in order only when a sentence is done, so the links between the languages are right whatever the
-order of either: they are made with the words, not found afterwards.
+Links are created together with the words and refer to Word objects, so they stay correct when the words of
+either language are put in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 VERSIONS = (1, 2)
-"""Versions of the grammar. Each always makes the same sentences; a run folder names the version it uses."""
+"""Versions of the grammar. Each always generates the same sentences; run folders record their version."""
 
 VERSION = VERSIONS[-1]
 """The version that new corpora and new runs use."""
@@ -36,7 +36,7 @@ Option = TypeVar("Option")
 
 
 class Word:
-    """A Korean word in a sentence; `place` is its number there, known when the sentence is done."""
+    """A Korean word in a sentence. place: its index there, set when the sentence is complete."""
 
     __slots__ = ("place", "text")
 
@@ -46,7 +46,7 @@ class Word:
 
 
 class Gloss(NamedTuple):
-    """An English word, the one Korean word that surely says it, and those that possibly do."""
+    """An English word with its links: the Korean word that it surely translates, and possible ones."""
 
     text: str
     sure: Word | None
@@ -54,17 +54,17 @@ class Gloss(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A piece of a sentence in both languages."""
+    """A part of a sentence in both languages."""
 
     korean: list[Word]
     english: list[Gloss]
 
 
 class Dice:
-    """Choices that a seed decides, the same on every machine and in every version of Python.
+    """Seeded random choices, the same on every machine and in every version of Python.
 
-    Only random() is used of Python's generator: it is what the language promises to keep.
-    version: of the grammar; an older one draws exactly the numbers that it always drew.
+    Only Random.random() is used, because Python guarantees that its sequence does not change.
+    version: version of the grammar.
 
     >>> dice = Dice("seed")
     >>> dice.pick("가나다") in "가나다"
@@ -76,18 +76,18 @@ class Dice:
         self.version = version
 
     def pick(self, options: Sequence[Option], added: Sequence[Option] = ()) -> Option:
-        """One of the options, each with the same chance; added: more options, from version 2 on."""
+        """Pick one of the options, uniformly. added: further options, used from version 2 on."""
         if added and self.version > 1:
             options = (*options, *added)
         return options[int(self.random() * len(options))]
 
     def chance(self, share: float) -> bool:
-        """True in this share of cases."""
+        """Return True with probability `share`."""
         return self.random() < share
 
 
 def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
-    """Options repeated by their weights, for Dice.pick().
+    """Repeat options according to their weights, for Dice.pick().
 
     >>> spread({"often": 3, "rarely": 1})
     ('often', 'often', 'often', 'rarely')
@@ -96,19 +96,19 @@ def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
 
 
 def surely(text: str, word: Word) -> list[Gloss]:
-    """English words that one Korean word surely says."""
+    """Return English words with a sure link to one Korean word."""
     if " " not in text:
         return [Gloss(text, word)]
     return [Gloss(part, word) for part in text.split()]
 
 
 def possibly(text: str, *words: Word) -> list[Gloss]:
-    """English words that Korean has no word for; these come nearest."""
+    """Return English words that only have possible links, to the Korean words nearest in meaning."""
     return [Gloss(part, None, words) for part in text.split()]
 
 
 def say(korean: str, english: str) -> Phrase:
-    """A phrase of the tables, in the notation of lexicon.py.
+    """Create a phrase from its Korean and its English, in the notation of lexicon.py.
 
     >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]
@@ -119,9 +119,9 @@ def say(korean: str, english: str) -> Phrase:
 
 
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
-    """The English side of say(), for Korean words that are there already.
+    """Create the English side of say() for existing Korean words.
 
-    What a word before the last says, the last possibly says too: "my" of 내 친구, with 친구.
+    Every English word also has a possible link to the last Korean word: in 내 친구, "my" is linked to 친구.
     """
     all_words = tuple(words)
     last = all_words[-1:]
@@ -133,7 +133,7 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 
 @cache
 def _read(english: str) -> tuple[tuple[str, int], ...]:
-    """Each word, and the number from 0 of the Korean word that surely says it, or -1."""
+    """Return each English word with the index of the Korean word of its sure link, or -1."""
     parts = []
     for part in english.split():
         text, _, number = part.partition("/")
@@ -143,7 +143,7 @@ def _read(english: str) -> tuple[tuple[str, int], ...]:
 
 
 def article(following: str) -> str:
-    """The indefinite article before a word; the lexicon has no hours and no universities.
+    """Return the indefinite article before a word; the lexicon has no exceptions such as "hour".
 
     >>> article("apple"), article("book")
     ('an', 'a')

@@ -1,4 +1,4 @@
-"""Verbs and adjectives of the built-in corpus, and what each goes with, as tables."""
+"""Tables of the verbs and adjectives of the built-in corpus, and of the words that each can combine with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Verb(NamedTuple):
-    """A verb: its Korean stem, four forms of its English, and the preposition that English asks for."""
+    """A verb: its Korean stem, four English forms, and the English preposition of its object, or ""."""
 
     stem: Stem
     base: str
@@ -98,11 +98,11 @@ VERBS = {
 
 
 SEE = VERBS["보"]._replace(base="see", third="sees", past="saw", progressive="seeing")
-"""One watches a movie, and sees a horse; Korean says 보다 of both."""
+"""보다 is "watch" for a movie and "see" for a horse."""
 
 
 class Frame(NamedTuple):
-    """What a verb goes with: who does it, to what, where, where to, by what, and how."""
+    """The words that a verb can combine with: objects, places, goals, tools and manners; and its TRAITS."""
 
     verb: Verb
     objects: tuple[Noun, ...] = ()
@@ -142,13 +142,13 @@ REACH = {
     "서울": ("버스", "기차"),
     "부산": ("버스", "기차"),
 }
-"""How one comes to a place; where it does not say, by what a town has."""
+"""The means of transport to a place; IN_TOWN for all other places."""
 
 IN_TOWN = ("버스", "자전거")
 
 
 def _frame(stem: str, objects: str = "", places: str = "", more: str = "", traits: str = "") -> Frame:
-    """A row of the table: groups of NOUNS, keys of PLACES; `more` holds goals (with >), tools and manners."""
+    """Create a frame from keys of NOUNS and PLACES. more: goals (marked by >), tools and manners."""
     return Frame(
         VERBS[stem],
         tuple(noun for group in objects.split() for noun in NOUNS[group]),
@@ -181,7 +181,7 @@ TRAITS = {
     "unwilled": "one neither wants to nor can",
     "years": "may be said of a year",
 }
-"""What is true of a frame, for the constructions it is at home in."""
+"""The traits of frames, which determine the constructions that a frame can be used in."""
 
 HOME = "집 카페 공원 도서관"
 GOALS = ">학교 >집 >도서관 >공원 >시장 >병원 >식당 >카페 >극장 >서울 >부산 >한국 >미국"
@@ -248,7 +248,7 @@ FRAMES = (
     _frame("운동하", "", "공원 집 학교", "열심히 혼자", "company"),
     _frame("일어나", "", "", "일찍 늦게", "instant"),
 )
-"""What can be said with each verb."""
+"""The frames of all verbs."""
 
 PEOPLE_FRAMES = tuple(frame for frame in FRAMES if "animals" not in frame.traits)
 ACTIVE_FRAMES = tuple(frame for frame in PEOPLE_FRAMES if "state" not in frame.traits)
@@ -261,16 +261,16 @@ _GO = _frame("가", "", "", GOALS + " >바다 >정원 >역 >가게 >부엌 >방"
 _COME = _frame("오", "", "", ">학교 >집 >도서관 >공원 >카페 >서울 >한국")
 _GO_OUT = _frame("나가", "", "", ">공원 >시장 >정원 >바다", traits="event")
 ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
-"""Verbs of motion for an errand, repeated by how often they are drawn: 카페에 공부하러 갔다 (version 2)."""
+"""Verbs of motion with a purpose, repeated according to frequency: 카페에 공부하러 갔다 (version 2)."""
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
-"""What a meal consists of, and what one goes somewhere to eat."""
+"""Nouns for meals, the objects of going somewhere to eat."""
 
 ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
-"""Frames that version 2 adds, repeated by how often they are drawn: 밥을 먹었다 is said often."""
+"""Frames that version 2 adds, repeated according to frequency: 밥을 먹었다 is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""What one does at a place, and does not go there for."""
+"""Actions that are done at a place but are not a purpose of going there."""
 
 PURPOSES = {
     name: tuple(
@@ -282,11 +282,11 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, what one may go there to do."""
+"""For each place, the possible purposes of going there."""
 
 
 class Adjective(NamedTuple):
-    """An adjective: its Korean stem, its English, and the nouns that it may stand before, or be said of."""
+    """An adjective: its Korean stem, its English, and the nouns that it can precede or be a predicate of."""
 
     stem: Stem
     english: str
@@ -342,7 +342,7 @@ STATES = {
         ("행복하", "하", "happy"),
     )
 }
-"""How people are, for a time."""
+"""Temporary states of people."""
 
 WEATHER = {
     stem: Adjective(Stem(stem, kind, True), english, frozenset(), frozenset())

@@ -1,7 +1,7 @@
-"""Reasons: why someone did not do something, and why someone went somewhere, with the ending -(아/어)서.
+"""Reasons for not doing something and for going somewhere, with the ending -(아/어)서.
 
-Which of the two English orders is used follows from the Korean: the reasons of because_clauses() and of
-so_clauses() are different words.
+The Korean determines which English order is used, because because_clauses() and so_clauses() have different
+words as reasons.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 
 
 def because_clauses(dice: Dice) -> Phrase:
-    """Why someone did not do something: 나는 바빠서 못 갔다, I could not go because I was busy."""
+    """Generate a reason for not doing something: 나는 바빠서 못 갔다, I could not go because I was busy."""
     how = dice.pick(CAUSES)
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
@@ -52,7 +52,7 @@ def because_clauses(dice: Dice) -> Phrase:
 
 
 def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """바빠서: because I was busy; Korean does not say again who was."""
+    """Generate a state as reason: 바빠서, because I was busy; Korean does not repeat the subject."""
     adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
     word = Word(conjugate(adjective.stem, "서"))
     who = possibly(subject.pronoun, *subject.korean)
@@ -61,14 +61,14 @@ def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
-    """비 때문에: because of the rain."""
+    """Generate a noun as reason: 비 때문에, because of the rain."""
     korean, english = dice.pick(nouns)
     words = [Word(korean), Word("때문에")]
     return Phrase(words, gloss(f"because/2 (of) {english}", words))
 
 
 def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """비가 와서, because it rained, and so on; and whether it comes before the subject."""
+    """Generate a clause as reason, such as 비가 와서 (because it rained); return whether it comes first."""
     if dice.chance(0.25):
         return _noun_cause(dice, REASONS[:2]), False
     if dice.chance(0.5):
@@ -80,7 +80,7 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 
 
 class Motive(NamedTuple):
-    """A reason to go somewhere: where it takes one, and the stems of what one goes there to do."""
+    """A reason to go somewhere: the goal, and the verb stems of the purpose."""
 
     goals: tuple[str, ...]
     stems: tuple[str, ...]
@@ -94,11 +94,11 @@ MOTIVES = {
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
-"""How "does not work, so" is written: often without the space, and often 되서 for the standard 돼서."""
+"""Spellings of 안 돼서 ("does not work, so"): often without the space, and often 되서 instead of 돼서."""
 
 
 def so_clauses(dice: Dice) -> Phrase:
-    """나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café."""
+    """Generate 나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café."""
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
     while not subject.pronoun:
@@ -122,7 +122,7 @@ def so_clauses(dice: Dice) -> Phrase:
 
 
 def _unfocused(dice: Dice) -> tuple[Phrase, str]:
-    """집에서 집중이 안 돼서: could not focus at home; and the place, if one is named."""
+    """Generate 집에서 집중이 안 돼서 (could not focus at home), and the place if there is one."""
     place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
     where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
     focus, *fails = words = [Word(text) for text in ("집중이", *dice.pick(UNFOCUSED))]
@@ -132,7 +132,7 @@ def _unfocused(dice: Dice) -> tuple[Phrase, str]:
 
 
 def _condition(name: str, subject: Nominal) -> Phrase:
-    """배가 고파서: was hungry; 심심해서: was bored."""
+    """Generate a feeling as reason: 배가 고파서, was hungry; 심심해서, was bored."""
     words = [Word(text) for text in ("배가 고파서" if name == "hungry" else "심심해서").split()]
     was = possibly(be("past", subject.agreement), words[-1])
     return Phrase(words, [*was, Gloss(name, words[-1], tuple(words))])

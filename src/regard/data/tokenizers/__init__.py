@@ -1,4 +1,4 @@
-"""Tokenizers: unigram and BPE subwords, words, and characters; learned here, and saved to one file each."""
+"""Tokenizers: unigram and BPE subwords, words, and characters; each is trained here and saved to one file."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "word": Words,
     "character": Characters,
 }
-"""Every kind by its name. To add one: its class and one line."""
+"""All kinds of tokenizers by name. To add one, write its class and add a line here."""
 
 
 def train_tokenizer(
     kind: str, lines: Iterable[str], size: int | None = None, *, sample: int | None = None
 ) -> Tokenizer:
-    """Learn a tokenizer from lines of text; the same one from the same lines.
+    """Train a tokenizer on lines of text; the same lines always give the same tokenizer.
 
-    kind: a name in TOKENIZERS. size: how many tokens at most, the four specials and, for subwords, the 256
-    bytes counted; less where the text has no more to give. Unless given, subwords grow with the text: the
-    bytes, the characters, and 8 times the root of the number of words, up to 32,000. sample: learn from this
-    many lines, 50,000 by default, drawn uniformly from all; of 20 million characters at most.
+    kind: a name in TOKENIZERS.
+    size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes; it is
+        smaller if the text is too short. The default for subwords grows with the text: the bytes, the
+        characters, and 8 times the square root of the number of words, up to 32,000.
+    sample: number of lines to train on, drawn uniformly from all (default: 50,000), with at most 20 million
+        characters.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -63,11 +65,12 @@ def train_tokenizers(
     sizes: int | tuple[int | None, int | None] | list[int | None] | None = None,
     lines: int | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Learn the tokenizers of source and target from pairs, iterated over once a tokenizer.
+    """Train the tokenizers of source and target; pairs is iterated over once for each tokenizer.
 
-    joint: one tokenizer learned from both sides, returned twice: for languages that share letters and names,
-    and for models that share embeddings. sizes: of both, or of each; as in train_tokenizer() by default.
-    lines: how many lines each is learned from at most.
+    joint: train one tokenizer on both sides and return it twice, for languages that share letters and names,
+        and for models that share embeddings.
+    sizes: vocabulary size of both, or (source, target); the default is that of train_tokenizer().
+    lines: maximum number of lines to train each tokenizer on.
 
     >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]
     >>> source, target = train_tokenizers(pairs, "word")
@@ -80,12 +83,12 @@ def train_tokenizers(
         raise ArgumentError(message("train_tokenizers()", f"sizes is {sizes!r}", expected=expected))
     source_size, target_size = each
     if not joint and iter(pairs) is pairs:
-        problem = "pairs that can be read only once, and each tokenizer reads them"
-        raise ArgumentError(message("train_tokenizers()", problem, hint="give list(pairs)"))
+        problem = "pairs is an iterator, which can be read only once, but each tokenizer reads it"
+        raise ArgumentError(message("train_tokenizers()", problem, hint="use list(pairs)"))
     if joint:
         if None not in (source_size, target_size) and source_size != target_size:
-            problem = f"one tokenizer for both sides cannot have {source_size} and {target_size} tokens"
-            raise ArgumentError(message("train_tokenizers()", problem, hint="sizes=one number"))
+            problem = f"sizes is {source_size} and {target_size}, but joint=True trains one tokenizer"
+            raise ArgumentError(message("train_tokenizers()", problem, expected="one size"))
         texts = itertools.chain.from_iterable(map(sides, pairs))
         size = source_size if target_size is None else target_size
         both = train_tokenizer(kind, texts, size, sample=lines)
@@ -95,9 +98,9 @@ def train_tokenizers(
 
 
 def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
-    """Load the tokenizer that Tokenizer.save() wrote, of whatever kind it is.
+    """Load a tokenizer of any kind from a file that Tokenizer.save() wrote.
 
-    links: whether the path may be a symbolic link; run folders, which may be foreign, are read without.
+    links: whether the path may be a symbolic link; False for run folders, which may come from others.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

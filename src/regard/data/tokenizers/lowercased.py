@@ -1,4 +1,4 @@
-"""Lowercased: a tokenizer that reads all text in lower case."""
+"""Lowercased: a tokenizer that converts all text to lower case first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ __all__ = ["Lowercased"]
 
 
 class Lowercased(Tokenizer):
-    """Another tokenizer, given all text in lower case; what it wrote is loaded by that one.
+    """A wrapper around another tokenizer that converts all text to lower case before encoding.
+
+    save() writes the file of the inner tokenizer; load that and wrap it again.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> inner = train_tokenizer("word", ["the cat"])
@@ -55,8 +57,8 @@ class Lowercased(Tokenizer):
 
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        raise ArgumentError(message("Lowercased", "it has no file of its own", hint="Lowercased(inner)"))
+        raise ArgumentError(message("Lowercased", "cannot be loaded from a file", hint="Lowercased(inner)"))
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        raise ArgumentError(message("Lowercased", "it learns nothing itself", hint="Lowercased(inner)"))
+        raise ArgumentError(message("Lowercased", "cannot be trained itself", hint="Lowercased(inner)"))

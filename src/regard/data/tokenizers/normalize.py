@@ -1,4 +1,4 @@
-"""Text as tokenizers take it: cleaned, and a bounded sample of it to learn from."""
+"""Text normalization for tokenizers, and a bounded sample of text to train them on."""
 
 from __future__ import annotations
 
@@ -12,74 +12,77 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Sample", "clean", "draw_sample", "sides"]
 
 SPACE = "\u2581"
-"""What stands for a space inside a piece, as in sentencepiece."""
+"""The character that represents a space inside a piece, as in sentencepiece."""
 
 SAMPLE_LINES = 50_000
 SAMPLE_CHARACTERS = 20_000_000
-"""What a vocabulary is learned from at most: more lines take longer, and hardly change its pieces."""
+"""Maximum size of the text that a vocabulary is trained on: more takes longer and hardly changes it."""
 
 _BLANKED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), ord(SPACE)], " ")
 
 
 def clean(line: str) -> str:
-    """Make any string safe to encode: control characters become spaces, and runs of spaces one.
+    """Normalize any string for encoding: control characters become spaces, and runs of spaces one space.
 
-    Characters are composed (NFC: Korean syllables from their letters, é from e and its accent), so that what
-    looks the same is the same, and nothing else is changed: NFKC would also turn ½, … and full-width letters
-    into others, which decoding could not bring back. Halves of surrogate pairs, which are what reading bytes
-    that are no text leaves behind, become U+FFFD. The mark that stands for a space in pieces is a space.
+    Characters are composed (NFC: Korean syllables from their letters, é from e and its accent), so that equal
+    looking text is equal. NFKC is not used, because it would also change ½, … and full-width letters, which
+    decoding could not restore. Lone surrogates, which come from decoding invalid bytes, become U+FFFD. The
+    character ▁, which represents a space in pieces, becomes a space.
 
     >>> clean("  a\\x00b\\t\\u3000c \\udc80 e\\u0301 ")
     'a b c � é'
     """
     if not isinstance(line, str):
         raise ArgumentError(message("clean()", f"a line is of type {type(line).__name__}", expected="a str"))
-    # Most lines are clean; seeing that costs a tenth of cleaning them.
+    # Most lines are clean; this check takes a tenth of the time of cleaning them.
     if line.isprintable() and "  " not in line and SPACE not in line:
         if not unicodedata.is_normalized("NFC", line):
             line = unicodedata.normalize("NFC", line)
         return line.strip()
-    # Joins the pairs that JSON escapes can leave in two halves, and replaces single halves.
+    # Join surrogate pairs that JSON escapes can leave apart, and replace lone surrogates.
     whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
 
 
 def sides(pair: Any) -> tuple[str, str]:
-    """The source and the target of a pair: its fields of these names, or its first two items."""
+    """Return source and target of a pair: its attributes of these names, or its first two items."""
     return (pair.source, pair.target) if hasattr(pair, "source") else (pair[0], pair[1])
 
 
 class Sample(NamedTuple):
-    """Clean lines to learn from, none of them empty, and how many times as much text there was in all."""
+    """Clean, non-empty lines to train on. scale: size of the whole text relative to the sample."""
 
     lines: list[str]
     scale: float
 
 
 def draw_sample(lines: Iterable[str], call: str, most: int | None = None) -> Sample:
-    """Draw a bounded sample from any number of lines, the same for the same lines.
+    """Draw a bounded random sample from any number of lines; the same lines always give the same sample.
 
-    Every line has the same chance (Vitter 1985, algorithm R), at most `most` lines (SAMPLE_LINES by default)
-    are kept at any time, and of these as many as have SAMPLE_CHARACTERS together.
+    Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and at most `most`
+    lines (default: SAMPLE_LINES) are held in memory. The sample ends at SAMPLE_CHARACTERS characters.
+    call: the name of the calling function, for messages.
     """
     if isinstance(lines, str):
-        problem, hint = "lines is one string", "give a list of lines: [text]"
+        problem, hint = "lines is a str", "use a list of lines: [text]"
         raise ArgumentError(message(call, problem, expected="an iterable of strings", hint=hint))
     most = SAMPLE_LINES if most is None else most
     generator = random.Random(0)
-    kept: list[str] = []
+    reservoir: list[str] = []
     seen = 0
     for line in lines:
         seen += 1
-        if len(kept) < most:
-            kept.append(line)
+        if len(reservoir) < most:
+            reservoir.append(line)
         elif (place := int(generator.random() * seen)) < most:
-            kept[place] = line
-    if seen > len(kept):
-        generator.shuffle(kept)  # the first places hold earlier lines, and only the first may be taken
+            reservoir[place] = line
+    if seen > len(reservoir):
+        generator.shuffle(
+            reservoir
+        )  # its order depends on the order of the lines, and its end may be cut off
     texts: list[str] = []
     taken = characters = 0
-    for line in kept:
+    for line in reservoir:
         if characters >= SAMPLE_CHARACTERS:
             break
         cleaned = clean(line)
@@ -87,6 +90,6 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None) -> Sam
         if cleaned:
             texts.append(cleaned)
     if not texts:
-        problem = f"there is nothing to learn from in {seen} lines" if seen else "there are no lines"
+        problem = f"all {seen} lines are empty" if seen else "there are no lines"
         raise DataError(message(call, problem, expected="at least one line with text"))
     return Sample(texts, seen / taken)

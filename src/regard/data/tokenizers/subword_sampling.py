@@ -1,7 +1,7 @@
-"""Subword sampling: a segmentation drawn at random, so that a model sees words cut in many ways.
+"""Subword sampling: random segmentations of words, to regularise training.
 
-Written here because the generator inside sentencepiece cannot be seeded again once it has been used, and a
-run that resumes must draw what the unbroken one would have drawn.
+It is implemented here because the random generator of sentencepiece cannot be reseeded once it has been used,
+and a resumed run must draw the same segmentations as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = [
-    "Cut",
+    "Segmenter",
     "Draw",
     "Lattice",
-    "Listed",
-    "Merged",
-    "Walked",
-    "Ways",
+    "ShortWord",
+    "MergedWord",
+    "LongWord",
+    "Backpointers",
     "draw_pieces",
-    "every_way",
-    "reach",
+    "all_segmentations",
+    "backpointers",
     "sample_merges",
     "sample_pieces",
 ]
 
 Draw = Callable[[], float]
-"""Gives a number from 0 to 1, another each time."""
+"""A function that returns a random number in [0, 1), such as random.Random(0).random."""
 
 
-class Cut(Protocol):
-    """A word that is ready to be cut at random."""
+class Segmenter(Protocol):
+    """A word that is prepared for sampling segmentations of it."""
 
     def drawn(self, draw: Draw) -> Sequence[int]:
-        """Its tokens, cut as the numbers that are drawn decide."""
+        """Sample a segmentation and return its tokens."""
 
 
 class Lattice(NamedTuple):
-    """What segmentations are made of: the log-probability of each piece, and what follows from them.
+    """The pieces that segmentations consist of.
 
-    longest: the characters of the longest piece. unknown: the score of a character that is no piece.
+    scores: log-probability of each piece. longest: length of the longest piece in characters.
+    unknown: score of a character that is not a piece.
     """
 
     scores: Mapping[str, float]
@@ -50,54 +51,57 @@ class Lattice(NamedTuple):
 
     @classmethod
     def of(cls, scores: Mapping[str, float]) -> Lattice:
-        """The lattice of these pieces; unknown is as much below the least as it is in sentencepiece."""
+        """Return the lattice of these pieces; unknown is 10 below the lowest score, as in sentencepiece."""
         return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
 
 
 def sample_pieces(text: str, lattice: Lattice, alpha: float, draw: Draw) -> list[str]:
-    """Draw one of all segmentations of text into pieces, each with probability p(pieces)^alpha, normalised.
+    """Sample a segmentation of text into pieces, with probability proportional to p(pieces)^alpha.
 
-    Kudo (2018), "Subword Regularization", section 3.2, over all segmentations: the weights of the ways to
-    reach a place are summed forwards, and a way is drawn backwards.
+    Kudo (2018), "Subword Regularization", section 3.2, over all segmentations: forward filtering and backward
+    sampling.
 
     >>> import random
     >>> lattice, draw = Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), random.Random(0).random
     >>> [sample_pieces("ab", lattice, 0.5, draw) for _ in range(3)]
     [['a', 'b'], ['ab'], ['ab']]
     """
-    return draw_pieces(text, reach(text, lattice, alpha), draw)
+    return draw_pieces(text, backpointers(text, lattice, alpha), draw)
 
 
-Ways = list[list[tuple[float, int]]]
-"""For each place of a text, the places that a piece before it can begin at, each with its probability."""
+Backpointers = list[list[tuple[float, int]]]
+"""For each position of a text, (probability, start) of each piece that can end there."""
 
 
-def reach(text: str, lattice: Lattice, alpha: float) -> Ways:
-    """The ways to reach each place of a text: the half of sample_pieces() that can be kept for a word."""
+def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
+    """Compute the probabilities of the last piece before each position of a text (forward filtering).
+
+    This is the part of sample_pieces() that can be cached for a word.
+    """
     scores, longest, unknown = lattice
     total = [0.0]
-    ways: Ways = [[]]
+    ways: Backpointers = [[]]
     for end in range(1, len(text) + 1):
-        found = []
+        arcs = []
         for begin in range(max(0, end - longest), end):
             score = scores.get(text[begin:end])
             if score is None and begin == end - 1:
                 score = unknown
             if score is not None:
-                found.append((total[begin] + alpha * score, begin))
-        if len(found) == 1:
-            total.append(found[0][0])
-            ways.append([(1.0, found[0][1])])
+                arcs.append((total[begin] + alpha * score, begin))
+        if len(arcs) == 1:
+            total.append(arcs[0][0])
+            ways.append([(1.0, arcs[0][1])])
             continue
-        best = max(found)[0]
-        whole = best + math.log(sum([math.exp(weight - best) for weight, _ in found]))
+        best = max(arcs)[0]
+        whole = best + math.log(sum([math.exp(weight - best) for weight, _ in arcs]))
         total.append(whole)
-        ways.append([(math.exp(weight - whole), begin) for weight, begin in found])
+        ways.append([(math.exp(weight - whole), begin) for weight, begin in arcs])
     return ways
 
 
-def draw_pieces(text: str, ways: Ways, draw: Draw) -> list[str]:
-    """One segmentation, drawn from the last place backwards."""
+def draw_pieces(text: str, ways: Backpointers, draw: Draw) -> list[str]:
+    """Sample one segmentation, from the end of the text to its start."""
     pieces = []
     end = len(text)
     while end:
@@ -115,15 +119,15 @@ def draw_pieces(text: str, ways: Ways, draw: Draw) -> list[str]:
 Item = TypeVar("Item")
 
 
-def every_way(
-    text: str, ways: Ways, most: int, spelled: Callable[[str], Sequence[Item]]
+def all_segmentations(
+    text: str, ways: Backpointers, most: int, spelled: Callable[[str], Sequence[Item]]
 ) -> list[tuple[float, tuple[Item, ...]]] | None:
-    """All segmentations, each with its probability; None where there are more than `most`.
+    """Return all segmentations, each with its probability; None if there are more than `most`.
 
-    spelled: what a piece is written as, such as its tokens.
+    spelled: function from a piece to the items to return for it, such as its tokens.
 
-    >>> ways = reach("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
-    >>> [(round(part, 3), way) for part, way in every_way("ab", ways, most=2, spelled=lambda piece: [piece])]
+    >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
+    >>> [(round(part, 3), way) for part, way in all_segmentations("ab", ways, most=2, spelled=lambda x: [x])]
     [(0.622, ('ab',)), (0.378, ('a', 'b'))]
     """
     counts = [1]
@@ -131,16 +135,16 @@ def every_way(
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    # Each way is its last piece and the way before that, spelled when all are known: a long word has many
-    # places, and to spell the ways to each of them would take its length squared.
-    found: list[list[tuple[float, Any]]] = [[(1.0, None)]]
+    # A segmentation is a linked list of (segmentation before, last piece), flattened at the end: flattening
+    # at every position would take time quadratic in the length of the word.
+    prefixes: list[list[tuple[float, Any]]] = [[(1.0, None)]]
     for end in range(1, len(text) + 1):
         here: list[tuple[float, Any]] = []
         for part, begin in ways[end]:
             last = spelled(text[begin:end])
-            here += [(part * so_far, (first, last)) for so_far, first in found[begin]]
-        found.append(here)
-    return [(part, _spelled(way)) for part, way in found[-1]]
+            here += [(part * so_far, (first, last)) for so_far, first in prefixes[begin]]
+        prefixes.append(here)
+    return [(part, _spelled(way)) for part, way in prefixes[-1]]
 
 
 def _spelled(way: Any) -> tuple[Any, ...]:
@@ -152,10 +156,10 @@ def _spelled(way: Any) -> tuple[Any, ...]:
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:
-    """Merge the characters of text, best pair first, leaving out each merge with a probability.
+    """Merge the characters of text, best pair first, skipping each merge with probability `dropout`.
 
-    Provilkov et al. (2020), "BPE-Dropout", algorithm 1, as sentencepiece does it: a merge that is left out
-    comes back when one of its neighbours changes. scores: of each piece that a merge can make.
+    Provilkov et al. (2020), "BPE-Dropout", algorithm 1, as implemented in sentencepiece: a skipped merge is
+    tried again when one of its neighbours changes. scores: the score of each piece that a merge can create.
 
     >>> scores = {"ab": 0.0, "abc": -1.0}
     >>> sample_merges("abcab", scores, 0.0, lambda: 0.5), sample_merges("abcab", scores, 1.0, lambda: 0.5)
@@ -176,7 +180,7 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     while agenda:
         _, left, merged = heapq.heappop(agenda)
         right = after[left]
-        # Of a pair that has been merged into another meanwhile, what was proposed does not hold any more.
+        # A proposal is stale if one of its two symbols has been merged since.
         stale = not symbols[left] or right >= len(text) or symbols[left] + symbols[right] != merged
         if stale or draw() < dropout:
             continue
@@ -189,8 +193,8 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     return [symbol for symbol in symbols if symbol]
 
 
-class Listed(NamedTuple):
-    """A word with few ways to cut it, as tokens: one number chooses among them by the bounds between them."""
+class ShortWord(NamedTuple):
+    """A word with few segmentations: tokens lists them, bounds are their cumulative probabilities."""
 
     bounds: list[float]
     tokens: list[tuple[int, ...]]
@@ -199,19 +203,19 @@ class Listed(NamedTuple):
         return self.tokens[bisect(self.bounds, draw())]
 
 
-class Walked(NamedTuple):
-    """A word with many ways to cut it, one of which is found place by place."""
+class LongWord(NamedTuple):
+    """A word with many segmentations, sampled piece by piece."""
 
     word: str
-    ways: Ways
+    ways: Backpointers
     tokens_of: Callable[[Sequence[str]], list[int]]
 
     def drawn(self, draw: Draw) -> Sequence[int]:
         return self.tokens_of(draw_pieces(self.word, self.ways, draw))
 
 
-class Merged(NamedTuple):
-    """A word whose characters are merged, some merges left out."""
+class MergedWord(NamedTuple):
+    """A word that is segmented by BPE with dropout."""
 
     word: str
     scores: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Unigram and BPE: subwords learned by sentencepiece, whose model file is the source of truth."""
+"""Unigram and BPE: subword tokenizers trained by sentencepiece; the saved file is its model file."""
 
 from __future__ import annotations
 
@@ -20,43 +20,51 @@ import sentencepiece
 
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.normalize import SPACE, Sample, clean
-from regard.data.tokenizers.subword_sampling import Cut, Lattice, Listed, Merged, Walked, every_way, reach
+from regard.data.tokenizers.subword_sampling import (
+    Lattice,
+    LongWord,
+    MergedWord,
+    Segmenter,
+    ShortWord,
+    all_segmentations,
+    backpointers,
+)
 from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
 
 __all__ = ["BPE", "Subwords", "Unigram"]
 
 BYTES = len(SPECIALS) + 256
-"""The tokens that are there before anything is learned: the specials, and every byte."""
+"""Number of tokens before training: the special tokens and the 256 bytes."""
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""How much of the text is in characters that are pieces; the rarest are spelled in bytes."""
+"""Fraction of the text whose characters become pieces; rarer characters are encoded as bytes."""
 
 PART = 1000
-"""The most characters of a line that is learned from; a longer one is learned from in parts."""
+"""Maximum length in characters of a training line; longer lines are split."""
 
-MET = 50_000
-"""How many words are remembered to be drawn again, some 3 kB each, and as many that were met before those."""
+CACHED_WORDS = 50_000
+"""Number of words in each of the two generations of the sampling cache, about 3 kB per word."""
 
-LETTERS = 12 * MET
-"""Of how many characters those may be: where nothing stands between words, each line is one."""
+CACHED_CHARACTERS = 12 * CACHED_WORDS
+"""Maximum number of characters of these words: in scripts without spaces, a word is a whole line."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
-"""The words of a line in which a space is ▁, each with the one before it."""
+"""Matches the words of a line in which a space is ▁, each with the ▁ before it."""
 
-FEW_WAYS = 64
-"""Up to so many ways to cut a word are remembered as a list; 19 of 20 words of a text have no more."""
+FEW_SEGMENTATIONS = 64
+"""Words with at most this many segmentations (95 % of a text) are cached as a list of them."""
 
 FEW_LINES = 64
-"""Fewer are encoded on one core: starting threads would take longer."""
+"""Fewer lines than this are encoded in one thread: starting threads would take longer."""
 
 
 class Subwords(Tokenizer):
-    """Pieces of words from a sentencepiece model; what no piece covers is spelled in bytes, never unknown.
+    """Subwords of a sentencepiece model; characters that no piece covers are encoded as bytes, never as UNK.
 
-    The text is cleaned (text.clean) and the model itself changes nothing ("identity"), so that
-    decode(encode(line)) == clean(line) for every string.
+    The text is normalized by clean() and not by the model ("identity"), so that decode(encode(line)) equals
+    clean(line) for every string.
     """
 
     def __init__(self, model: bytes, place: str = "model"):
@@ -64,13 +72,13 @@ class Subwords(Tokenizer):
         self._processor = _processor(model, place)
         if self.kind != _kind(self._processor):
             problem = f"this sentencepiece model is not of kind '{self.kind}'"
-            raise DataError(message(place, problem, hint="load_tokenizer(path) finds the kind"))
-        self._strength, self._young, self._old = 0.0, dict[str, Cut](), dict[str, Cut]()
-        self._letters = 0
+            raise DataError(message(place, problem, hint="load_tokenizer(path) loads any kind"))
+        self._strength, self._young, self._old = 0.0, dict[str, Segmenter](), dict[str, Segmenter]()
+        self._characters = 0
         self.size = int(self._processor.vocab_size())
         self.fingerprint = hashlib.sha256(model).hexdigest()
-        named = (self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256))
-        self.uncovered = frozenset({UNK, *(token for token in named if self._processor.is_byte(token))})
+        tokens = (self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        self.uncovered = frozenset({UNK, *(token for token in tokens if self._processor.is_byte(token))})
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
@@ -80,53 +88,53 @@ class Subwords(Tokenizer):
         characters = _covering(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
-            # A piece must be seen often to be learned (Gowda and May 2020); this rule gives each piece 12
-            # words of the text on average where there are 10,000, and 80 where there are 400,000.
+            # Models learn only pieces that occur often (Gowda and May 2020). With this rule, there are 12
+            # words of text per piece on average in a text of 10,000 words, and 80 in one of 400,000.
             size = min(BYTES + len(characters) + int(8 * math.sqrt(words)), LARGEST)
         if not isinstance(size, int) or size < BYTES + 4:
             expected = f"{BYTES + 4} or more: {BYTES} are the special tokens and the bytes"
             raise ArgumentError(message(call, f"size is {size!r}", expected=expected))
-        # At least half of what can be learned is left for pieces longer than a character.
+        # At least half of the learned vocabulary is reserved for pieces longer than a character.
         rare = set(counts) - set(characters[: max((size - BYTES) // 2, 2)])
         return cls(_trained(cls.kind, _parts(_without(sample.lines, rare)), size, call))
 
     @abstractmethod
-    def cut(self, word: str, sample: float) -> Cut:
-        """A word, ready to be cut at random."""
+    def cut(self, word: str, sample: float) -> Segmenter:
+        """Prepare a word for sampling segmentations of it."""
 
     @abstractmethod
     def check(self, sample: float) -> None:
-        """Refuse a strength of sampling that means nothing for this kind."""
+        """Raise ArgumentError if `sample` is not valid for this kind of tokenizer."""
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if not sample:
             return self._processor.encode(clean(line))
         self.check(sample)
         draw = random.random if generator is None else generator.random
-        met, tokens = self._met(sample), list[int]()
-        # Pieces never go over a space, so that each word can be drawn alone.
+        cache, tokens = self._cache(sample), list[int]()
+        # Pieces never cross a space, so each word can be sampled separately.
         for word in WORDS.findall(self._processor.normalize(clean(line))):
-            tokens += (met.get(word) or self._meet(word, sample)).drawn(draw)
+            tokens += (cache.get(word) or self._add_to_cache(word, sample)).drawn(draw)
         return tokens
 
-    def _met(self, sample: float) -> dict[str, Cut]:
-        """The words that were met lately and are ready to be cut, as strongly as this."""
+    def _cache(self, sample: float) -> dict[str, Segmenter]:
+        """Return the cache of recent words; it is cleared when `sample` changes."""
         if self._strength != sample:
-            self._strength, self._young, self._old, self._letters = sample, {}, {}, 0
+            self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
         return self._young
 
-    def _meet(self, word: str, sample: float) -> Cut:
-        """A word that was not met lately: it is made ready, and what was met long ago is forgotten.
+    def _add_to_cache(self, word: str, sample: float) -> Segmenter:
+        """Prepare a word and add it to the cache; if that is full, drop its older generation.
 
-        What is forgotten is made again, the same: what is drawn does not depend on what was met before.
+        The result does not depend on the state of the cache, so sampling does not depend on earlier words.
         """
-        if len(self._young) >= MET or self._letters >= LETTERS:
-            self._old, self._letters = dict(self._young), 0
+        if len(self._young) >= CACHED_WORDS or self._characters >= CACHED_CHARACTERS:
+            self._old, self._characters = dict(self._young), 0
             self._young.clear()
-        ready = self._old.pop(word) if word in self._old else self.cut(word, sample)
-        self._young[word] = ready
-        self._letters += len(word)
-        return ready
+        prepared = self._old.pop(word) if word in self._old else self.cut(word, sample)
+        self._young[word] = prepared
+        self._characters += len(word)
+        return prepared
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
@@ -136,9 +144,9 @@ class Subwords(Tokenizer):
         return [self._processor.id_to_piece(token) for token in self.checked(tokens)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        said = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
-        # Bytes that a model makes up may be control characters, which must not reach a terminal.
-        return clean(self._processor.decode(said))
+        visible = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
+        # Bytes that a model generates may be control characters, which must not reach a terminal.
+        return clean(self._processor.decode(visible))
 
     def unknown(self, line: str) -> tuple[str, ...]:
         tokens, words = self.encode(line), clean(line).split()
@@ -158,7 +166,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The token of each piece that can be drawn: neither a special one nor a byte."""
+        """The token of each piece that can be sampled: all but special tokens and bytes."""
         get = self._processor
         return {
             get.id_to_piece(token): token
@@ -168,11 +176,11 @@ class Subwords(Tokenizer):
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """The score of each piece that can be drawn."""
+        """The score of each piece that can be sampled."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
-        """Its token, or those of its bytes where it is none."""
+        """Return the token of a piece, or the tokens of its bytes if it is not in the vocabulary."""
         number = self.numbers.get(piece)
         if number is not None:
             return [number]
@@ -183,7 +191,7 @@ class Subwords(Tokenizer):
 
 
 class Unigram(Subwords):
-    """Subwords chosen to make the text likely, which can be sampled well (Kudo 2018).
+    """Subwords of a unigram language model, suited for subword regularization (Kudo 2018).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("unigram", ["low lower lowest", "new newer newest"] * 20)
@@ -193,27 +201,27 @@ class Unigram(Subwords):
 
     kind = "unigram"
 
-    def cut(self, word: str, sample: float) -> Cut:
-        ways = reach(word, self.lattice, sample)
-        every = every_way(word, ways, FEW_WAYS, self._tokens_of_piece)
-        if every is None:
-            return Walked(word, ways, self._tokens_of)
-        parts, tokens = zip(*every, strict=True)
-        return Listed(list(itertools.accumulate(parts[:-1])), list(tokens))
+    def cut(self, word: str, sample: float) -> Segmenter:
+        ways = backpointers(word, self.lattice, sample)
+        segmentations = all_segmentations(word, ways, FEW_SEGMENTATIONS, self._tokens_of_piece)
+        if segmentations is None:
+            return LongWord(word, ways, self._tokens_of)
+        parts, tokens = zip(*segmentations, strict=True)
+        return ShortWord(list(itertools.accumulate(parts[:-1])), list(tokens))
 
     @cached_property
     def lattice(self) -> Lattice:
-        """The pieces, ready to be drawn."""
+        """The pieces and their scores, for sampling."""
         return Lattice.of(self.scores)
 
     def check(self, sample: float) -> None:
         if not 0 < sample < math.inf:
-            expected = "over 0, 0.1 or 0.2 as a rule; less is more random, and 0 is no sampling"
+            expected = "alpha > 0, usually 0.1 or 0.2 (lower is more random), or 0 for no sampling"
             raise ArgumentError(message("Unigram.encode()", f"sample is {sample}", expected=expected))
 
 
 class BPE(Subwords):
-    """Subwords made by merging the most frequent pair, again and again (Sennrich et al. 2016).
+    """Byte-pair encoding: subwords made by merging the most frequent pair repeatedly (Sennrich et al. 2016).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest", "new newer newest"] * 20, size=300)
@@ -223,30 +231,30 @@ class BPE(Subwords):
 
     kind = "bpe"
 
-    def cut(self, word: str, sample: float) -> Cut:
-        return Merged(word, self.scores, sample, self._tokens_of)
+    def cut(self, word: str, sample: float) -> Segmenter:
+        return MergedWord(word, self.scores, sample, self._tokens_of)
 
     def check(self, sample: float) -> None:
         if not 0 < sample <= 1:
-            expected = "a probability, 0.1 as a rule; more is more random, and 0 is no sampling"
+            expected = "a dropout probability, usually 0.1 (higher is more random), or 0 for no sampling"
             raise ArgumentError(message("BPE.encode()", f"sample is {sample}", expected=expected))
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """The characters that cover the text, the most frequent first; ▁ is always the first of them."""
+    """Return the most frequent characters, which cover COVERED of the text; ▁ is always the first."""
     ranked = sorted(counts, key=lambda character: (character != SPACE, -counts[character], character))
-    wanted = COVERED * counts.total()
-    kept: list[str] = []
+    uncovered = COVERED * counts.total()
+    covering: list[str] = []
     for character in ranked:
-        if wanted <= 0:
+        if uncovered <= 0:
             break
-        wanted -= counts[character]
-        kept.append(character)
-    return kept
+        uncovered -= counts[character]
+        covering.append(character)
+    return covering
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Lines with rare characters blanked, so that no piece is learned for them."""
+    """Return the lines with rare characters replaced by spaces, so that they do not become pieces."""
     if not rare:
         return lines
     table = str.maketrans(dict.fromkeys(rare, " "))
@@ -255,12 +263,12 @@ def _without(lines: list[str], rare: set[str]) -> list[str]:
 
 
 def _parts(lines: list[str]) -> list[str]:
-    """Lines with the long ones cut: sentencepiece would leave out those of over 4192 bytes."""
+    """Split long lines: sentencepiece would skip lines of over 4192 bytes."""
     return [line[at : at + PART] for line in lines for at in range(0, len(line), PART)]
 
 
 def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
-    """A sentencepiece model, the same bytes for the same lines."""
+    """Train a sentencepiece model and return its file content, the same bytes for the same lines."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -268,8 +276,8 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
             model_writer=model,
             model_type=kind,
             vocab_size=size,
-            hard_vocab_limit=False,  # fewer pieces where the text has no more to give
-            character_coverage=1.0,  # the rare characters are out already
+            hard_vocab_limit=False,  # allow fewer pieces if the text is short
+            character_coverage=1.0,  # rare characters have been removed already
             normalization_rule_name="identity",
             byte_fallback=True,
             pad_id=PAD,
@@ -277,45 +285,45 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             unk_surface=UNKNOWN,
-            num_threads=1,  # kept in the model: another number would be another model
+            num_threads=1,  # it is stored in the model, so it must not depend on the machine
             minloglevel=2,
         )
     except (OSError, RuntimeError) as error:
-        problem = f"sentencepiece could not learn {size} tokens from {len(lines)} lines: {error}"
-        raise DataError(message(call, problem, hint="give more text, or a smaller size")) from None
+        problem = f"sentencepiece could not train {size} tokens on {len(lines)} lines: {error}"
+        raise DataError(message(call, problem, hint="use more text, or a smaller size")) from None
     return model.getvalue()
 
 
 def _processor(model: bytes, place: str) -> Any:
-    """The model loaded, if it is whole and numbers its special tokens as we do."""
-    hint = "it is damaged, or no model of sentencepiece: restore it, or train the tokenizer again"
+    """Load a sentencepiece model; raise DataError if it is damaged or has other special tokens."""
+    hint = "the file is damaged, or not a sentencepiece model: restore it, or train the tokenizer again"
     processor = sentencepiece.SentencePieceProcessor()
     try:
         loaded = bool(model) and processor.load_from_serialized_proto(model)
     except (OSError, RuntimeError, ValueError):
         loaded = False
     if not loaded:
-        raise DataError(message(place, "this is no sentencepiece model", hint=hint))
-    found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-    if found != (PAD, UNK, BOS, EOS):
-        problem = f"the numbers of pad, unk, bos and eos are {found}"
+        raise DataError(message(place, "not a sentencepiece model", hint=hint))
+    specials = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+    if specials != (PAD, UNK, BOS, EOS):
+        problem = f"the token ids of pad, unk, bos and eos are {specials}"
         raise DataError(message(place, problem, expected=f"{(PAD, UNK, BOS, EOS)}", hint=hint))
     return processor
 
 
 def subword_kind(model: bytes, place: str) -> str:
-    """The kind of tokenizer that a sentencepiece model is."""
+    """Return the kind of tokenizer of a sentencepiece model, "unigram" or "bpe"."""
     return _kind(_processor(model, place))
 
 
 def _kind(processor: Any) -> str:
     try:
-        processor.nbest_encode("a", nbest_size=2)  # only unigram models can list their best segmentations
+        processor.nbest_encode("a", nbest_size=2)  # only unigram models support n-best segmentations
     except RuntimeError:
         return "bpe"
     return "unigram"
 
 
 def _cores() -> int:
-    """How many cores this process may use; sentencepiece would take all that the machine has."""
+    """Return the number of cores this process may use; by default, sentencepiece uses all of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Tokenizer: what all kinds share; text to token numbers and back."""
+"""Tokenizer: the base class of all tokenizers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Tokenizer"]
 
 SPECIALS = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 UNKNOWN = "⁇"
-"""What an unknown token is decoded to."""
+"""The text that an unknown token is decoded to."""
 
 
 class Tokenizer(ABC):
-    """Text to token numbers and back; each kind says what a token is.
+    """Converts text to token ids and back.
 
-    size: how many tokens there are, the four specials included. fingerprint: a hash of the whole vocabulary,
-    equal where two tokenizers encode alike. unit: what alignments link and pictures show, "word" or
-    "character".
+    size: vocabulary size, including the four special tokens. fingerprint: a hash of the vocabulary; two
+    tokenizers with the same fingerprint encode in the same way. unit: the unit that alignments link and
+    plots show, "word" or "character".
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -40,48 +40,48 @@ class Tokenizer(ABC):
     fingerprint: str
     unit: str = "word"
     uncovered: frozenset[int] = frozenset({UNK})
-    """The tokens that stand for what the vocabulary does not cover: UNK, and the bytes of subwords."""
+    """The tokens for text that the vocabulary does not cover: UNK and, for subwords, the bytes."""
 
     @abstractmethod
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
-        """The tokens of a line, without BOS and EOS; of any string, as text.clean() leaves it.
+        """Return the token ids of a line, normalized by clean(), without BOS and EOS.
 
-        sample: over 0, draw a segmentation anew at each call, to regularise training. For unigram, the
-        smoothing alpha of Kudo (2018), 0.1 or 0.2, where less is more random; for BPE, the probability of
-        leaving out a merge of Provilkov et al. (2020), 0.1, where more is more random. generator: what is
-        drawn from, Python's own (random.seed) unless given.
+        sample: if over 0, sample a new segmentation at each call, to regularise training. For unigram, it is
+            the smoothing parameter alpha of Kudo (2018), usually 0.1 or 0.2, where lower is more random. For
+            BPE, it is the merge dropout of Provilkov et al. (2020), usually 0.1, where higher is more random.
+        generator: the random generator; the default is Python's global one (random.seed).
         """
 
     @abstractmethod
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """The tokens of many lines, one list a line, as encode() gives them; on all cores where it helps."""
+        """Return the token ids of many lines, like encode() for each; uses several threads if that helps."""
 
     @abstractmethod
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """One string a token to show; a space is ▁."""
+        """Return one printable string per token; ▁ is a space."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens; PAD, BOS and EOS are dropped, and UNK is ⁇."""
+        """Return the text of tokens; PAD, BOS and EOS are dropped, and UNK becomes ⁇."""
 
     @abstractmethod
     def serialized(self) -> bytes:
-        """The content of the file that save() writes."""
+        """Return the content of the file that save() writes."""
 
     @classmethod
     @abstractmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        """The tokenizer in the content of a file; place names it in messages."""
+        """Create the tokenizer from the content of its file. place: the file name, for messages."""
 
     @classmethod
     @abstractmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        """A tokenizer for text like the sample; call names who asks in messages."""
+        """Train a tokenizer on a sample of text. call: the name of the calling function, for messages."""
 
     def words(self, tokens: Sequence[int]) -> list[int]:
-        """The number of the word each token is part of, counted from 0 as decode(tokens).split() has them.
+        """Return, for each token, the index of its word in decode(tokens).split().
 
-        PAD, BOS and EOS are part of none: -1. A space belongs to the word after it.
+        It is -1 for PAD, BOS and EOS. A space belongs to the word after it.
         """
         numbers: list[int] = []
         word, begun = 0, False
@@ -97,32 +97,32 @@ class Tokenizer(ABC):
         return [min(number, last) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """The number of the unit each token is part of, a word or a character; -1 for none."""
+        """Return, for each token, the index of its unit (word or character), or -1 if it has none."""
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
-        """The words or characters of a line that the vocabulary does not cover, in their order.
+        """Return the words or characters of a line that the vocabulary does not cover, in order.
 
-        For subwords: the words with a character that is no piece and is spelled in bytes.
+        For subwords, these are the words with a character that is encoded as bytes.
         """
         return ()
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to one file, which is there whole or not at all."""
+        """Write the tokenizer to one file, atomically."""
         write_whole(Path(path), self.serialized())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The tokenizer that save() wrote, or an error that says what is wrong with the file."""
+        """Load a tokenizer of this class from a file of save(); raise DataError if the file is damaged."""
         return cls.deserialized(read_bytes(path), str(path))
 
     def checked(self, tokens: Iterable[int]) -> list[int]:
-        """Tokens as plain numbers, all of them in the vocabulary."""
+        """Return the tokens as a list of int; raise ArgumentError if one is not in the vocabulary."""
         numbers = [int(token) for token in tokens]
         for number in numbers:
             if not 0 <= number < self.size:
                 problem = f"token {number} is not in a vocabulary of {self.size}"
-                hint = "decode with the tokenizer that encoded"
+                hint = "decode with the same tokenizer that encoded the text"
                 raise ArgumentError(message(f"{type(self).__name__}.decode()", problem, hint=hint))
         return numbers
 
@@ -131,7 +131,7 @@ class Tokenizer(ABC):
 
 
 def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
-    """The content of a tokenizer's file. links: whether it may be a symbolic link."""
+    """Return the content of a tokenizer's file. links: whether it may be a symbolic link."""
     try:
         return read_limited(path, "tokenizer", named=links)
     except OSError as error:

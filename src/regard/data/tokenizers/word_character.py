@@ -1,4 +1,4 @@
-"""Words and Characters: tokenizers that are a list of what they know."""
+"""Words and Characters: tokenizers with a plain list of tokens as vocabulary."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from regard.files.untrusted import parse_json
 
 __all__ = ["Characters", "Words"]
 
-DAMAGED = "it is damaged, or no file of a tokenizer: restore it, or train the tokenizer again"
+DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tokenizer again"
 
 
 class Listed(Tokenizer):
-    """A tokenizer that is a list of tokens, the most frequent first; what is not in it is UNK."""
+    """A tokenizer with a list of tokens as vocabulary, the most frequent first; other tokens become UNK.
+
+    most: the default vocabulary size.
+    """
 
     most: ClassVar[int]
 
@@ -35,32 +38,32 @@ class Listed(Tokenizer):
     @staticmethod
     @abstractmethod
     def split(line: str) -> Sequence[str]:
-        """The tokens of a clean line, as strings."""
+        """Split a clean line into tokens."""
 
     @staticmethod
     @abstractmethod
     def join(pieces: Sequence[str]) -> str:
-        """The text of such strings."""
+        """Join tokens to a text."""
 
     @classmethod
     def is_token(cls, token: str) -> bool:
-        """Whether clean text can hold this token; never true of control characters."""
+        """Return whether the token can occur in clean text; never true of control characters."""
         return list(cls.split(clean(token))) == [token]
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
         if size is not None and (not isinstance(size, int) or size <= len(SPECIALS)):
-            problem, expected = f"size is {size!r}", "5 or more: four special tokens are counted"
+            problem, expected = f"size is {size!r}", "5 or more, including the four special tokens"
             raise ArgumentError(message(call, problem, expected=expected))
         counts = Counter(token for line in sample.lines for token in cls.split(line))
-        # In alphabetical order where the counts are the same: the order of the lines does not matter.
+        # Ties are sorted alphabetically, so that the order of the lines does not matter.
         ranked = sorted(counts, key=lambda token: (-counts[token], token))
         return cls(ranked[: (cls.most if size is None else size) - len(SPECIALS)])
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if sample:
-            problem = f"sample is {sample}, and a {self.kind} is never cut in other ways"
-            hint = "subword sampling is for the tokenizers 'unigram' and 'bpe'"
+            problem = f"sample is {sample}, but a {self.kind} has only one segmentation"
+            hint = "subword sampling needs the tokenizer 'unigram' or 'bpe'"
             raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
         return [self._numbers.get(token, UNK) for token in self.split(clean(line))]
 
@@ -74,10 +77,10 @@ class Listed(Tokenizer):
         ]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        said = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
-        pieces = self.pieces(said)
+        visible = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
+        pieces = self.pieces(visible)
         return self.join(
-            [UNKNOWN if token == UNK else piece for token, piece in zip(said, pieces, strict=True)]
+            [UNKNOWN if token == UNK else piece for token, piece in zip(visible, pieces, strict=True)]
         )
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -89,26 +92,28 @@ class Listed(Tokenizer):
 
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        found = _read(content, place)
-        if found["kind"] != cls.kind:
+        saved = _read(content, place)
+        if saved["kind"] != cls.kind:
             problem = f"this tokenizer is not of kind '{cls.kind}'"
-            raise DataError(message(place, problem, hint="load_tokenizer(path) finds the kind"))
-        tokens, hint = found.get("tokens"), DAMAGED
+            raise DataError(message(place, problem, hint="load_tokenizer(path) loads any kind"))
+        tokens, hint = saved.get("tokens"), DAMAGED
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))
         for token, count in Counter(tokens).items():
             if count > 1 or not cls.is_token(token):
                 problem = (
-                    f"{token!r} is in 'tokens' {count} times" if count > 1 else f"{token!r} is no {cls.kind}"
+                    f"{token!r} is in 'tokens' {count} times"
+                    if count > 1
+                    else f"{token!r} is not a {cls.kind}"
                 )
                 raise DataError(message(place, problem, hint=hint))
         return cls(tokens)
 
 
 class Words(Listed):
-    """Words between spaces, punctuation left on them; the 30,000 most frequent unless a size is given.
+    """Words separated by spaces, including their punctuation; by default the 30,000 most frequent ones.
 
-    The shortlist of Bahdanau et al. (2015, section 4.2). Text cut into words beforehand fits it best.
+    This is the shortlist of Bahdanau et al. (2015, section 4.2). It suits text that is tokenized already.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> train_tokenizer("word", ["a rose is a rose"]).pieces([4, 5, 6])
@@ -129,14 +134,14 @@ class Words(Listed):
     def words(self, tokens: Sequence[int]) -> list[int]:
         numbers, word = [], 0
         for token in self.checked(tokens):
-            spoken = token not in (PAD, BOS, EOS)
-            numbers.append(word if spoken else -1)
-            word += spoken
+            visible = token not in (PAD, BOS, EOS)
+            numbers.append(word if visible else -1)
+            word += visible
         return numbers
 
 
 class Characters(Listed):
-    """Single characters, with ▁ for a space; the 10,000 most frequent unless a size is given.
+    """Single characters, with ▁ for a space; by default the 10,000 most frequent ones.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("character", ["a rose is a rose"])
@@ -163,31 +168,31 @@ class Characters(Listed):
         return " ".join("".join(pieces).replace(SPACE, " ").split())
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """The number of each character in decode(tokens); -1 for a space that is not in it."""
-        said = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
+        """Return the index of each character in decode(tokens), or -1 for a space that is not in it."""
+        visible = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
         spaces = [piece == SPACE for piece in self.pieces(tokens)]
-        last = max((i for i, spoken in enumerate(said) if spoken and not spaces[i]), default=-1)
-        numbers, number, apart = [], 0, True
-        for place, spoken in enumerate(said):
-            dropped = not spoken or place > last or (spaces[place] and apart)
+        last = max((i for i, shown in enumerate(visible) if shown and not spaces[i]), default=-1)
+        numbers, number, after_space = [], 0, True
+        for place, shown in enumerate(visible):
+            dropped = not shown or place > last or (spaces[place] and after_space)
             numbers.append(-1 if dropped else number)
             number += not dropped
-            apart = spaces[place] if spoken else apart
+            after_space = spaces[place] if shown else after_space
         return numbers
 
 
 def listed_kind(content: bytes, place: str) -> str:
-    """The kind of tokenizer that is in the content of a file."""
+    """Return the kind of tokenizer in the content of a file, "word" or "character"."""
     return _read(content, place)["kind"]
 
 
 def _read(content: bytes, place: str) -> dict[str, Any]:
     try:
-        found = parse_json(content)
+        saved = parse_json(content)
     except ValueError as error:
-        raise DataError(message(place, f"this is not whole JSON: {error}", hint=DAMAGED)) from None
+        raise DataError(message(place, f"not valid JSON: {error}", hint=DAMAGED)) from None
     kinds = (Words.kind, Characters.kind)
-    if not isinstance(found, dict) or found.get("kind") not in kinds or found.get("version") != 1:
+    if not isinstance(saved, dict) or saved.get("kind") not in kinds or saved.get("version") != 1:
         expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"
-        raise DataError(message(place, "this is no tokenizer", expected=expected, hint=DAMAGED))
-    return found
+        raise DataError(message(place, "not a tokenizer", expected=expected, hint=DAMAGED))
+    return saved
