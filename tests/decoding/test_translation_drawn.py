@@ -1,4 +1,4 @@
-"""A translation drawn: its words beside its alignment, in a terminal, in a notebook and on a page."""
+"""A translation is drawn with its words and its alignment in a terminal, a notebook and a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("width", [40, 200])
-def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
+def test_terminal_output_has_words_alignment_score_and_notes(width: int):
     text = drawn(example(), width)
     assert all(line in text for line in ("검은 고양이", "black cat", "log-probability -1.50", "a <note>"))
     rows = [line for line in text.splitlines() if "▒" in line or "▓" in line]
@@ -59,20 +59,20 @@ def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
     assert ("</s> is not drawn" in " ".join(text.split())) == ("</s>" in example().source_pieces)
 
 
-def test_a_notebook_gets_escaped_html():
+def test_notebook_html_is_escaped():
     html = example(text="<b>black</b> <cat>")._repr_html_()
     assert "<b>" not in html and "&lt;cat&gt;" in html and "a &lt;note&gt;" in html
     assert "<script" not in html and ".60" in html and ".80" in html
 
 
-def test_an_entry_carries_the_reference_and_the_alignment():
+def test_entry_has_the_reference_and_the_alignment():
     entry = example().entry("the black cat")
     assert (entry.source, entry.target) == (("검은", "고양이"), ("black", "cat"))
     assert entry.reference == "the black cat" and entry.score == -1.5 and entry.notes == ("a <note>",)
     torch.testing.assert_close(torch.tensor(entry.weights).float(), example().alignment.matrix)
 
 
-def test_words_are_counted_as_the_tokens_count_them():
+def test_words_follow_the_word_indices_of_the_tokens():
     # A tokenizer blanks NUL, so there are two words where split() sees one.
     assert example(source="검은\0고양이").entry().source == ("검은", "고양이")
     # What was cut off is shown, and has no weights.
@@ -89,7 +89,7 @@ def test_words_are_counted_as_the_tokens_count_them():
     assert byted.source == ("집에", "갔다") and byted.target == ("집",)
 
 
-def test_a_model_without_attention_draws_and_says_so(tmp_path: Path):
+def test_translation_without_attention_is_drawn_with_a_note(tmp_path: Path):
     made = Translator(make("seq2seq gru").float(), Spaced(11), Spaced(11))
     (found,) = made.translate(["ab cd"])
     assert found.entry().weights is None
@@ -100,13 +100,13 @@ def test_a_model_without_attention_draws_and_says_so(tmp_path: Path):
     assert "<table" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_blank_line_draws_blank():
+def test_blank_line_is_drawn_blank():
     (blank,) = Translator(Looking(11), Spaced(11), Spaced(11)).translate(["  "])
     assert str(blank) == "" and "█" not in drawn(blank)
     assert "<table" not in blank._repr_html_() and "nothing" in blank._repr_html_()
 
 
-def test_a_line_translated_in_parts_is_drawn_as_one():
+def test_split_line_is_drawn_as_one():
     target = Spaced(40, lines=["a man went home and ate what there was in it"])
     made = Translator(
         Looking(40), Spaced(40, lines=[TEXT]), target, search=Greedy(Rules(maximum=9)), longest=8
@@ -119,7 +119,7 @@ def test_a_line_translated_in_parts_is_drawn_as_one():
     assert "split into 3" in drawn(found, 60) and "split into 3" in found._repr_html_()
 
 
-def test_of_thousands_of_words_the_first_are_drawn():
+def test_only_the_first_of_thousands_of_words_are_drawn():
     line = "한 사람이 길을 걸었다. " * 2500
     made = Translator(Looking(40), Spaced(40), Spaced(40), search=Greedy(Rules(maximum=5)), longest=40)
     (found,) = made.translate([line])
@@ -129,7 +129,7 @@ def test_of_thousands_of_words_the_first_are_drawn():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "character"])
-def test_every_word_of_the_tokenizers_has_its_weights(kind: str):
+def test_every_word_has_weights_with_every_tokenizer(kind: str):
     tokenizer = train_tokenizer(kind, [TEXT] * 9, 300 if kind == "bpe" else None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -142,7 +142,7 @@ def test_every_word_of_the_tokenizers_has_its_weights(kind: str):
         assert "<script" not in found._repr_html_() and "\u202e" not in drawn(found)
 
 
-def test_saving_says_what_it_cannot_do(tmp_path: Path):
+def test_save_writes_html_and_refuses_other_formats(tmp_path: Path):
     example().save(tmp_path / "page.html", title="<one>")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
@@ -155,7 +155,7 @@ def test_saving_says_what_it_cannot_do(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_translation_is_pictured_by_words_and_explored():
+def test_picture_and_explore_accept_a_translation():
     drawn = regard.picture(example(), "matrix")
     assert str(drawn) == str(example().seen().words().picture())
     assert regard.explore(example()) == regard.explore(example().seen())
@@ -165,7 +165,7 @@ def test_a_translation_is_pictured_by_words_and_explored():
         regard.explore("a cat")
 
 
-def test_a_record_of_one_sequence_is_pictured_by_positions():
+def test_picture_accepts_a_record_of_one_sequence():
     layer, x = regard.MultiHead(8, 2), torch.randn(1, 4, 8)
     with regard.record() as seen:
         layer(x)

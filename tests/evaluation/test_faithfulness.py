@@ -74,7 +74,7 @@ def sides() -> tuple[list[str], list[str]]:
     return [source for source, _ in PAIRS], [target for _, target in PAIRS]
 
 
-def test_a_model_that_reads_what_it_looks_at():
+def test_model_that_uses_its_attention():
     found = faithfulness(translator(Pointer), *sides(), samples=2)
     size = translator(Pointer).model.target_size
     assert [each.text for each in found.words if each.sentence == 1] == ["d", "c", "b"]
@@ -98,7 +98,7 @@ def test_a_model_that_reads_what_it_looks_at():
     )
 
 
-def test_small_costs_are_told_with_two_digits():
+def test_small_costs_have_two_digits():
     def told(*costs: float) -> str:
         word = WordTruth(0, 0, "cat", (1,), *costs, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return Faithfulness((word,), 0.0, 1, 1).summary()
@@ -108,7 +108,7 @@ def test_small_costs_are_told_with_two_digits():
     assert str(Faithfulness((), 0.0, 1, 1)) == Faithfulness((), 0.0, 1, 1).summary()
 
 
-def test_a_model_that_looks_and_does_not_use_it():
+def test_model_that_does_not_use_its_attention():
     found = faithfulness(translator(Liar), *sides())
     for each in found.words:
         assert (each.hidden, each.hidden_random, each.comprehensiveness, each.sufficiency) == (0, 0, 0, 0)
@@ -117,7 +117,7 @@ def test_a_model_that_looks_and_does_not_use_it():
     assert found.summary() == "removing what it looked at costs 0.0 nats, random words 0.0"
 
 
-def test_words_of_several_tokens_are_erased_whole():
+def test_all_tokens_of_a_word_are_erased():
     source, target = train_tokenizers([("abc de f", "fed cba b")], "character")
     torch.manual_seed(1)
     model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
@@ -136,7 +136,7 @@ def test_words_of_several_tokens_are_erased_whole():
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_trials_together_are_trials_alone_and_what_intervening_gives(name: str):
+def test_batched_trials_equal_single_trials_and_interventions(name: str):
     model = make(name)
     sources, targets = [[4, 5, 6, 7], [8, 9, 10]], [[5, 6, 7], [4, 9, 8, 5, 6]]
     pairs = [Pair(ended(a), ended(b)) for a, b in zip(sources, targets, strict=True)]
@@ -159,7 +159,7 @@ def test_trials_together_are_trials_alone_and_what_intervening_gives(name: str):
 
 
 @pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings are louder on the way out too
-def test_gradient_times_input_is_the_slope_of_a_word_made_louder(name: str):
+def test_gradient_times_input_equals_finite_differences(name: str):
     model = make(name).train()
     pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
     (found,) = saliencies(model, [pair], [trial])
@@ -184,7 +184,7 @@ def _precise(model: Model, pair: Pair, trial: Trial) -> float:
     return float(scores[list(trial.rows)].sum())
 
 
-def test_draws_depend_on_the_seed_and_on_nothing_else():
+def test_random_words_depend_only_on_the_seed():
     source, target = train_tokenizers(PAIRS, "word")
     torch.manual_seed(0)
     made = Translator(build_model("bahdanau", source.size, target.size, width=6), source, target)
@@ -196,7 +196,7 @@ def test_draws_depend_on_the_seed_and_on_nothing_else():
     assert faithfulness(made, *sides(), seed=1).mean("hidden_random") != whole.mean("hidden_random")
 
 
-def test_without_targets_it_judges_what_is_said():
+def test_without_targets_the_translations_are_evaluated():
     made = translator(Pointer)
     sources, targets = sides()
     found = faithfulness(made, sources)
@@ -205,7 +205,7 @@ def test_without_targets_it_judges_what_is_said():
     assert len(found.words) == sum(len(text.split()) for text in said)
 
 
-def test_a_result_is_judged_by_itself_and_told_under_its_picture():
+def test_result_is_accepted_and_its_summary_is_under_the_picture():
     pointer = translator(Pointer)
     said, given = pointer.translate("d c b"), pointer.score("d c b", "d c a")
     for result in (said, given):
@@ -215,7 +215,7 @@ def test_a_result_is_judged_by_itself_and_told_under_its_picture():
     assert faithfulness(pointer, said, "d c a") == faithfulness(pointer, given)
 
 
-def test_what_cannot_be_compared_is_counted_and_what_cannot_look_is_told():
+def test_short_sources_are_skipped_and_models_without_attention_raise():
     made = translator(Pointer)
     found = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
     assert found.skipped == 2 and {each.sentence for each in found.words} == {2}
@@ -235,7 +235,7 @@ def test_what_cannot_be_compared_is_counted_and_what_cannot_look_is_told():
         faithfulness(made, *sides(), k=0)
 
 
-def test_one_layer_can_be_asked_about():
+def test_one_layer_or_head_can_be_evaluated():
     source, target = train_tokenizers(PAIRS, "word")
     kind, options = VARIANTS["transformer rotary"]
     model = build_model(kind, source.size, target.size, **options)
@@ -278,7 +278,7 @@ class Paused(Pointer):
         return nn.functional.dropout(super().forward(batch), 0.5, self.training)
 
 
-def test_threads_that_erase_with_one_model_keep_it_in_eval_mode():
+def test_threads_that_share_a_model_keep_it_in_eval_mode():
     model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,), hidden=(1,))
     expected = word_scores(model, [pair], [trial])
     started, done, found = threading.Event(), threading.Event(), {}
@@ -305,7 +305,7 @@ def test_threads_that_erase_with_one_model_keep_it_in_eval_mode():
     assert all(module.training for module in model.modules())
 
 
-def test_gradients_of_one_thread_leave_the_embeddings_of_others_alone():
+def test_saliencies_do_not_change_the_embeddings_of_other_threads():
     model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,))
     (expected,) = saliencies(model, [pair], [trial])
     other: list[Tensor] = []

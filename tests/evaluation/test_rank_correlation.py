@@ -9,7 +9,7 @@ import pytest
 from regard.evaluation.rank_correlation import jensen_shannon, kendall, spearman
 
 
-def test_kendall_counts_pairs():
+def test_kendall_equals_hand_computations():
     # Of the six pairs, (1, 2) and (3, 4) are turned around: (4 - 2) / 6.
     assert kendall([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(2 / 6)
     assert kendall([1, 2, 3], [3, 2, 1]) == -1 and kendall([0.1, 0.2, 5], [1, 2, 3]) == 1
@@ -18,7 +18,7 @@ def test_kendall_counts_pairs():
     assert math.isnan(kendall([1, 1, 1], [1, 2, 3])) and math.isnan(kendall([1], [1]))
 
 
-def test_spearman_shares_ranks():
+def test_spearman_averages_the_ranks_of_ties():
     assert spearman([10, 20, 30], [1, 5, 2]) == pytest.approx(0.5)  # 1 - 6 * 2 / (3 * 8)
     # Ranks 1.5, 1.5, 3 and 1, 2, 3: the correlation of those.
     assert spearman([4, 4, 9], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))
