@@ -1,4 +1,4 @@
-"""Links are read and written as they stand in files, and scored as by hand."""
+"""Links are parsed and written in Pharaoh format, and scored like hand computations."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_written_links_parse_to_the_same_links(sure, possible, base):
 )
 def test_invalid_links_raise_with_their_line(tmp_path, wrong):
     (tmp_path / "links").write_text(f"0-0\n0-0 {wrong}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"links, line 2: '.*' is no link") as caught:
+    with pytest.raises(DataError, match=r"links, line 2: '.*' is not a link") as caught:
         read_links(tmp_path / "links")
     assert "\x1b" not in str(caught.value)
 
 
 def test_word_zero_raises_with_base_one(tmp_path):
     (tmp_path / "links").write_text("1-1\n2-0\n")
-    with pytest.raises(DataError, match=r"(?s)line 2: '2-0' links word 0.*base=0"):
+    with pytest.raises(DataError, match=r"(?s)line 2: '2-0'.*base=0"):
         read_links(tmp_path / "links", base=1)
     with pytest.raises(ArgumentError, match="base is 2"):
         parse_links("1-1", base=2)
@@ -128,14 +128,14 @@ def test_scores_are_between_0_and_1(ours, sure, possible):
 
 
 def test_different_numbers_of_sentences_raise():
-    with pytest.raises(ArgumentError, match="1 against 2 sentences"):
+    with pytest.raises(ArgumentError, match="1 and 2 sentences"):
         score_links([[]], [parse_links(""), parse_links("")])
 
 
 def test_links_past_the_end_of_a_sentence_raise():
     drawn = [parse_links("0-0"), parse_links("1-2")]
     assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
-    with pytest.raises(DataError, match=r"(?s)sentence 2: a link 1-2, with 2 and 2 words.*base="):
+    with pytest.raises(DataError, match=r"(?s)sentence 2: link 1-2 .*2 source and 2 target.*base="):
         score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
 
 

@@ -1,4 +1,4 @@
-"""Ways to read alignments are ranked by links that people drew, or by how two directions agree."""
+"""Ways to compute alignments are ranked by gold alignments, or by the agreement of two directions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_ties_keep_the_order_of_the_input():
 
 
 def test_agreement_equals_a_hand_computation():
-    """Sentences together: |A| = 4, |B| = 3, |A & B| = 2."""
+    """Summed over sentences: |A| = 4, |B| = 3, |A & B| = 2."""
     forward, backward = {"a": lines("0-0 1-1 2-2", "0-0")}, {"b": lines("0-0 1-2", "0-0")}
     assert rank_by_agreement(forward, backward) == [("a", "b", pytest.approx(4 / 7))]
 
@@ -59,5 +59,5 @@ def test_agreement_is_one_minus_the_alignment_error_rate(pairs):
 def test_different_numbers_of_sentences_raise():
     with pytest.raises(ArgumentError, match="1 and 2 sentences"):
         rank_by_agreement({"a": lines("0-0")}, {"b": lines("0-0", "")})
-    with pytest.raises(ArgumentError, match="against"):
+    with pytest.raises(ArgumentError, match="1 and 0 sentences"):
         rank_by_links({"a": lines("0-0")}, [])

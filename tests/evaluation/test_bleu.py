@@ -1,4 +1,4 @@
-"""The scores are those of the definitions, computed by hand where that can be done."""
+"""BLEU, chrF and TER against hand computations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.evaluation.bleu import bleu, chrf, ter
 
 
 def test_bleu_equals_a_hand_computation():
-    """6 words, all lengths alike: 5/6 words, 3/5 twos, 2/4 threes, 1/3 fours; no brevity penalty."""
+    """6 words on each side: 5/6 unigrams, 3/5 bigrams, 2/4 trigrams, 1/3 4-grams; no brevity penalty."""
     score = bleu(["the cat sat on the mat"], ["the cat sat on a mat"])
     assert score.value == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     assert score.name == "BLEU" and "tok:13a" in score.signature and "nrefs:1" in score.signature
@@ -23,7 +23,7 @@ def test_short_translations_get_the_brevity_penalty():
 
 
 def test_corpus_bleu_sums_counts_over_sentences():
-    """Two sentences of five words, one right and one wrong throughout but for its first word."""
+    """Two sentences of five words: one is right, and in the other only the first word is right."""
     score = bleu(["a b c d e", "v x x x x"], ["a b c d e", "v w y z u"])
     assert score.value == pytest.approx(100 * (6 / 10 * 4 / 8 * 3 / 6 * 2 / 4) ** 0.25)
 
@@ -51,7 +51,7 @@ def test_chrf_is_100_for_equal_and_0_for_disjoint_text():
 
 
 def test_chrf_equals_a_hand_computation():
-    """Half of the characters are right and none of the twos: the mean of both, longer ones there are none."""
+    """1/2 of the unigrams and none of the bigrams match; longer n-grams do not exist: the mean of both."""
     assert chrf(["ab"], ["ac"]).value == pytest.approx(100 * (1 / 2 + 0) / 2)
 
 
@@ -84,15 +84,15 @@ def test_tokenized_text_is_scored_without_a_warning(caplog, capfd):
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
 def test_invalid_input_raises(metric):
-    with pytest.raises(DataError, match="2 translations against 1 references"):
+    with pytest.raises(DataError, match=r"2 translations.* 1 references"):
         metric(["a", "b"], ["a"])
-    with pytest.raises(DataError, match="1 translations against 2 references"):
+    with pytest.raises(DataError, match=r"1 translations.* 2 references"):
         metric(["a"], [["a"], ["a", "b"]])
     with pytest.raises(DataError, match="nothing to score"):
         metric([], [])
-    with pytest.raises(ArgumentError, match="a text alone"):
+    with pytest.raises(ArgumentError, match="str"):
         metric("a", ["a"])
-    with pytest.raises(ArgumentError, match="translation 2 is no text but list"):
+    with pytest.raises(ArgumentError, match=r"translation 2.* list"):
         metric(["a", ["b"]], ["a", "b"])
 
 

@@ -1,4 +1,4 @@
-"""The Moses flavour: words as the scripts split them, and BLEU as it is defined, nothing added to a zero."""
+"""Moses BLEU: the tokenization of the Moses scripts, and BLEU without smoothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.evaluation.moses_bleu import moses_words
 
 
 def by_definition(translations: list[str], references: list[list[str]]) -> float:
-    """BLEU-4 of words between spaces, summed over the corpus (Papineni et al. 2002, section 2)."""
+    """Corpus BLEU-4 of white-space tokens (Papineni et al. 2002, section 2)."""
     right, all_of_them, ours, theirs = [0] * 4, [0] * 4, 0, 0
     for number, translation in enumerate(translations):
         said, others = translation.split(), [each[number].split() for each in references]
@@ -39,7 +39,7 @@ def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def test_moses_bleu_equals_a_hand_computation():
-    """Nine words on either side, and one is wrong: 8/9 ones, 6/8 twos, 4/7 threes, 2/6 fours."""
+    """Nine words on each side, one of them wrong: 8/9 unigrams, 6/8 bigrams, 4/7 trigrams, 2/6 4-grams."""
     ours, theirs = "A man's dog runs fast, today.", "A MAN'S dog runs far, today."
     assert moses_words()(ours) == "a man 's dog runs fast , today ."
     expected = 100 * (8 / 9 * 6 / 8 * 4 / 7 * 2 / 6) ** 0.25
@@ -47,7 +47,7 @@ def test_moses_bleu_equals_a_hand_computation():
 
 
 def test_zero_precision_gives_zero():
-    """Three words in a row are right and no four, so that the product of the precisions is 0."""
+    """A trigram matches but no 4-gram, so the product of the precisions is 0."""
     ours, theirs = ["A man's dog runs."], ["A man's cat runs!"]
     assert moses_bleu(ours, theirs).value == 0 < bleu(ours, theirs).value
 
@@ -72,7 +72,7 @@ def test_moses_bleu_equals_the_definition_on_random_sentences(count):
 
 
 def test_moses_and_intl_tokenizers_agree_except_for_hyphens():
-    """On plain sentences Moses and sacrebleu's international tokenizer find the same words."""
+    """On simple sentences, Moses and sacrebleu's international tokenizer give the same words."""
     ours = ["A man in a red shirt rides a bicycle.", "Two dogs play in the snow, and a boy looks on."]
     theirs = ["A man in a red coat rides a bicycle.", "Two dogs run in the snow, and a boy looks on."]
     assert moses_bleu(ours, theirs).value == pytest.approx(
@@ -112,7 +112,7 @@ def test_empty_translations_are_scored():
 
 
 def test_invalid_input_raises():
-    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 translations against 1 references"):
+    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 translations.* 1 references"):
         moses_bleu(["a", "b"], ["a"])
     with pytest.raises(DataError, match="nothing to score"):
         moses_bleu([], [])

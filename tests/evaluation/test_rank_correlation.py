@@ -1,4 +1,4 @@
-"""Rank correlations and distances against numbers worked out by hand."""
+"""Rank correlations and distances against hand computations."""
 
 from __future__ import annotations
 

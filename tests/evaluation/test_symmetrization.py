@@ -1,4 +1,4 @@
-"""Two directions made one, by examples worked by hand."""
+"""Symmetrization methods against examples computed by hand."""
 
 from __future__ import annotations
 
