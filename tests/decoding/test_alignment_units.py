@@ -89,14 +89,14 @@ def test_spaces_dropped_by_decode_are_not_units():
 def test_character_indices_continue_over_the_parts_of_a_split_line():
     line = "the end. of it. the end. of it."
     made = translator(longest=10)
-    found = made.translate(line)
-    assert len(found.passages) == 4
-    numbers = [number for passage in found.passages for number in passage.source_words if number >= 0]
+    result = made.translate(line)
+    assert len(result.passages) == 4
+    numbers = [number for passage in result.passages for number in passage.source_words if number >= 0]
     spaces = {8, 15, 24}  # between sentences: in no part
     assert numbers == [number for number in range(len(line)) if number not in spaces]
-    assert found.source_units == list(line.replace(" ", "␣"))
-    rows = [number for passage in found.passages for number in passage.words if number >= 0]
-    assert rows == sorted(set(rows)) and max(rows, default=-1) == len(found.text) - 1
+    assert result.source_units == list(line.replace(" ", "␣"))
+    rows = [number for passage in result.passages for number in passage.words if number >= 0]
+    assert rows == sorted(set(rows)) and max(rows, default=-1) == len(result.text) - 1
 
 
 def test_every_choice_aligns_characters():

@@ -27,23 +27,23 @@ def test_wide_beams_match_exhaustive_search(length: Length, seed: int):
     """V = 5 tokens beside EOS, length 5: 781 sentences, fewer than the beam size, so the search is exact."""
     model = Table(size=9, seed=seed)
     how = Beam(size=5**5, best=6, length=length, rules=Rules(maximum=5))
-    for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how), strict=True):
+    for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how), strict=True):
         expected = everything(model, source, how)[:6]
-        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
-        assert [each.ranking for each in found] == pytest.approx(
+        assert [each.tokens for each in result] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in result] == pytest.approx(
             [ranking for ranking, _ in expected], abs=1e-5
         )
-        assert all(each.finished for each in found)
+        assert all(each.finished for each in result)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_vocabulary_of_five_tokens_matches_exhaustive_search(seed: int):
     model = Table(size=5, seed=seed, spread=1.0)
     how = Beam(size=5**5, best=40, length=Average(), rules=Rules(maximum=5, forbidden=()))
-    (found,) = search(model, Batch.collate([[4]]), how)
+    (result,) = search(model, Batch.collate([[4]]), how)
     expected = everything(model, [4], how)
-    assert len(expected) == 31 == len(found)
-    assert [each.tokens for each in found] == [tokens for _, tokens in expected[:40]]
+    assert len(expected) == 31 == len(result)
+    assert [each.tokens for each in result] == [tokens for _, tokens in expected[:40]]
 
 
 @pytest.mark.parametrize("beta", [0.2, 3.0])
@@ -51,10 +51,10 @@ def test_vocabulary_of_five_tokens_matches_exhaustive_search(seed: int):
 def test_wide_beams_with_coverage_match_exhaustive_search(beta: float, length: Length):
     model, sources = Looking(size=8), [[4, 5, 6, 7], [6, 5]]
     how = Beam(size=4**5, best=4, length=length, coverage=beta, rules=Rules(maximum=5))
-    for source, found in zip(sources, search(model, Batch.collate(sources), how), strict=True):
+    for source, result in zip(sources, search(model, Batch.collate(sources), how), strict=True):
         expected = everything(model, source, how)[:4]
-        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
-        assert [each.ranking for each in found] == pytest.approx(
+        assert [each.tokens for each in result] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in result] == pytest.approx(
             [ranking for ranking, _ in expected], abs=1e-4
         )
 
@@ -75,14 +75,14 @@ def stopped_and_not(size: int, seeds: range) -> tuple[int, int]:
     for seed in seeds:
         for length in PENALTIES:
             how = Beam(size=size, best=1 + seed % 4, length=length, rules=Rules(maximum=12))
-            found = []
+            result = []
             for way, stop_early in enumerate((True, False)):
                 model = Counted(size=9, seed=seed, spread=1.0 + seed % 3)
-                found.append(beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early))
+                result.append(beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early))
                 rows[way] += model.rows
-            assert torch.equal(found[0].tokens, found[1].tokens)
-            assert torch.equal(found[0].token_scores, found[1].token_scores)
-            assert torch.equal(found[0].ranking, found[1].ranking)
+            assert torch.equal(result[0].tokens, result[1].tokens)
+            assert torch.equal(result[0].token_scores, result[1].token_scores)
+            assert torch.equal(result[0].ranking, result[1].ranking)
     return rows[0], rows[1]
 
 
@@ -128,12 +128,12 @@ def test_beam_size_one_equals_greedy(model: Model):
 @given(seed=st.integers(0, 50), size=st.integers(1, 6), best=st.integers(1, 8), alpha=st.floats(-1, 2))
 def test_n_best_is_sorted_distinct_and_ranked_by_the_equation(seed: int, size: int, best: int, alpha: float):
     model, how = Table(size=9, seed=seed), Beam(size, best, GNMT(alpha), rules=Rules(maximum=8))
-    for found in search(model, Batch.collate(SOURCES), how):
-        assert 1 <= len(found) <= best
-        assert len({each.tokens for each in found}) == len(found)
-        assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
-        assert len({each.finished for each in found}) == 1
-        for each in found:
+    for result in search(model, Batch.collate(SOURCES), how):
+        assert 1 <= len(result) <= best
+        assert len({each.tokens for each in result}) == len(result)
+        assert [each.ranking for each in result] == sorted((each.ranking for each in result), reverse=True)
+        assert len({each.finished for each in result}) == 1
+        for each in result:
             divisor = how.length.base(len(each.tokens)) ** alpha
             assert each.ranking == pytest.approx(each.score / divisor, rel=1e-5)
 
@@ -141,7 +141,7 @@ def test_n_best_is_sorted_distinct_and_ranked_by_the_equation(seed: int, size: i
 def test_first_hypothesis_does_not_depend_on_n_best():
     model, batch = Table(size=9, seed=5), Batch.collate(SOURCES)
     firsts = [
-        [found[0].tokens for found in search(model, batch, Beam(size=4, best=best))] for best in (1, 2, 9)
+        [result[0].tokens for result in search(model, batch, Beam(size=4, best=best))] for best in (1, 2, 9)
     ]
     assert firsts[0] == firsts[1] == firsts[2]
 
@@ -163,17 +163,17 @@ class Endless(Model):
 
 
 def test_hypotheses_at_the_maximum_length_are_unfinished():
-    (found,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
-    assert [each.finished for each in found] == [False] * 3
-    assert found[0].tokens == found[0].said == (5, 5, 5, 5)
-    assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
+    (result,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
+    assert [each.finished for each in result] == [False] * 3
+    assert result[0].tokens == result[0].said == (5, 5, 5, 5)
+    assert [each.ranking for each in result] == sorted((each.ranking for each in result), reverse=True)
 
 
 def test_default_maximum_length_depends_on_the_source_length():
     sources = [[4], [4, 5, 6, 7, 8], []]
     for how in (Beam(size=2), Greedy()):
-        found = search(Endless(), Batch.collate(sources), how)
-        assert [len(each[0].tokens) for each in found] == [14, 22, 12]
+        result = search(Endless(), Batch.collate(sources), how)
+        assert [len(each[0].tokens) for each in result] == [14, 22, 12]
 
     class Short(Endless):
         longest_target = 13
@@ -187,16 +187,16 @@ def test_default_maximum_length_depends_on_the_source_length():
 
 def test_coverage_equals_a_hand_computation():
     attended = torch.tensor([[0.5, 0.25, 2.0, 9.0], [1.0, 1.0, 0.0, 0.0]])
-    found = coverage(attended, torch.tensor([3, 2]))
-    torch.testing.assert_close(found, torch.tensor([math.log(0.5) + math.log(0.25), 0.0]))
+    result = coverage(attended, torch.tensor([3, 2]))
+    torch.testing.assert_close(result, torch.tensor([math.log(0.5) + math.log(0.25), 0.0]))
     assert coverage(torch.zeros(1, 1), torch.tensor([1])).isfinite().all()
 
 
 def test_ranking_with_coverage_equals_the_equation():
     model, source = Looking(seed=2), [4, 5, 6, 7, 8]
     how = Beam(size=4, best=4, length=Average(), coverage=0.7)
-    (found,) = search(model, Batch.collate([source]), how)
-    for each in found:
+    (result,) = search(model, Batch.collate([source]), how)
+    for each in result:
         received = each.attention["decoder.cross"].sum(0)
         missing = sum(math.log(min(weight, 1.0)) for weight in received.tolist())
         assert each.ranking == pytest.approx(each.score / len(each.tokens) + 0.7 * missing, abs=1e-4)
@@ -227,7 +227,9 @@ def test_ties_are_broken_the_same_in_any_batch():
     how = Beam(size=3, best=3, rules=Rules(minimum=3, maximum=4))
     together = search(Flat(), Batch.collate([[4], [5], [6, 4]]), how)
     alone = search(Flat(), Batch.collate([[4]]), how)
-    assert [[each.tokens for each in found] for found in together] == [[each.tokens for each in alone[0]]] * 3
+    assert [[each.tokens for each in result] for result in together] == [
+        [each.tokens for each in alone[0]]
+    ] * 3
     assert alone[0][0].tokens == (4, 4, EOS)
 
 

@@ -29,8 +29,8 @@ def models(name: str):
 @pytest.mark.parametrize("name", ["seq2seq gru", *MODELS])
 def test_forced_decoding_reproduces_the_scores_of_the_search(name: str, how):
     model = models(name)
-    for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
-        for each in found:
+    for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
+        for each in result:
             targets = [each.said]
             seen = observe(model, Batch.collate([source], targets), look="*")
             length = len(each.tokens)
@@ -48,24 +48,24 @@ def test_forced_decoding_weights_equal_stepwise_weights(name: str):
     """The weights of forced decoding equal those recorded step by step with record()."""
     model = models(name)
     batch = Batch.collate([SOURCES[0]])
-    ((found, *_),) = search(model, batch, Beam(size=3))
+    ((result, *_),) = search(model, batch, Beam(size=3))
     model.eval()
     encoded = model.encode(batch.source, batch.source_lengths)
     state, stepped = model.start(encoded), []
-    for token in (2, *found.tokens[:-1]):
+    for token in (2, *result.tokens[:-1]):
         with torch.no_grad(), regard.record(at="*cross") as seen:
             state, _ = model.step(state, torch.tensor([[token]]), encoded)
         stepped.append({site: calls[0].weights[0] for site, calls in seen.items()})
-    assert set(found.attention) == set(stepped[0]) != set()
-    for site, weights in found.attention.items():
+    assert set(result.attention) == set(stepped[0]) != set()
+    for site, weights in result.attention.items():
         together = torch.cat([step[site] for step in stepped], -2)
         torch.testing.assert_close(weights, together.float(), rtol=0, atol=1e-5)
 
 
 def test_transformer_records_all_layers_and_heads():
     model = make("transformer rotary").float()
-    found = search(model, Batch.collate(SOURCES), Beam(size=2, best=2), look="*")
-    for source, some in zip(SOURCES, found, strict=True):
+    result = search(model, Batch.collate(SOURCES), Beam(size=2, best=2), look="*")
+    for source, some in zip(SOURCES, result, strict=True):
         for each in some:
             sizes = {site: tuple(weights.shape) for site, weights in each.attention.items()}
             rows, columns = len(each.tokens), len(source) + 1
@@ -119,8 +119,8 @@ def test_nothing_is_recorded_without_look():
 
 
 def test_unfinished_hypothesis_has_one_attention_row_per_token():
-    found = search(Looking(), Batch.collate([[4, 5]]), Greedy(Rules(minimum=3, maximum=3)))[0][0]
-    assert len(found.tokens) == 3 == len(found.attention["decoder.cross"])
+    result = search(Looking(), Batch.collate([[4, 5]]), Greedy(Rules(minimum=3, maximum=3)))[0][0]
+    assert len(result.tokens) == 3 == len(result.attention["decoder.cross"])
 
 
 @pytest.mark.parametrize("name", ["looking", *MODELS])

@@ -31,8 +31,8 @@ def plainly(model, source: list[int], longest: int) -> list[int]:
 @pytest.mark.parametrize("kind", [Table, Looking])
 def test_greedy_equals_a_naive_loop(kind, seed: int):
     model = kind(size=10, seed=seed)
-    found = search(model, Batch.collate(SOURCES), Greedy(Rules(maximum=9)))
-    for source, (only,) in zip(SOURCES, found, strict=True):
+    result = search(model, Batch.collate(SOURCES), Greedy(Rules(maximum=9)))
+    for source, (only,) in zip(SOURCES, result, strict=True):
         assert list(only.tokens) == plainly(model, source, 9)
         assert only.ranking == pytest.approx(only.score, abs=1e-5)
 
@@ -49,7 +49,7 @@ def test_training_mode_is_restored():
     assert [each[0].token_scores for each in first] == [each[0].token_scores for each in again]
     assert model.training and model.dropout.training and not model.words.training
     assert not first[0][0].attention["decoder.cross"].requires_grad
-    # What was seen may be part of something that learns.
+    # The recorded weights can be used in a computation with gradients.
     scale = torch.ones((), requires_grad=True)
     (first[0][0].attention["decoder.cross"] * scale).sum().backward()
     assert scale.grad is not None
@@ -78,11 +78,11 @@ def frequencies(how: Sample, logits: list[float], draws: int) -> np.ndarray:
 )
 def test_sampling_frequencies_match_the_probabilities(how: Sample, weights: list[float]):
     draws, expected = 20_000, np.array(weights) / sum(weights)
-    found = frequencies(how, np.log([1.0, 2.0, 4.0, 8.0]).tolist(), draws)
-    assert (found[expected == 0] == 0).all()
+    result = frequencies(how, np.log([1.0, 2.0, 4.0, 8.0]).tolist(), draws)
+    assert (result[expected == 0] == 0).all()
     there = expected > 0
-    # Three degrees of freedom at most: 30 is passed by chance once in a million seeds.
-    assert (draws * (found - expected)[there] ** 2 / expected[there]).sum() < 30
+    # Chi-squared with at most 3 degrees of freedom exceeds 30 for one seed in a million.
+    assert (draws * (result - expected)[there] ** 2 / expected[there]).sum() < 30
 
 
 @given(
@@ -102,11 +102,11 @@ def test_random_streams_of_sentences_are_independent():
     """The first tokens of many sentences follow the model's distribution (chi-squared test)."""
 
     model, batch = Table(size=8, seed=1, spread=1.0), Batch.collate([[4]] * 4000)
-    found = search(model, batch, Sample(seed=5), look=None)
+    result = search(model, batch, Sample(seed=5), look=None)
     first = observe(model, Batch.collate([[4]] * 5, [[4], [5], [6], [7], []]))
     share = first.token_scores[:, 0].exp().numpy()
     expected = share / share.sum()
-    drawn = np.array([sum(each[0].tokens[0] == token for each in found) for token in (4, 5, 6, 7, EOS)])
+    drawn = np.array([sum(each[0].tokens[0] == token for each in result) for token in (4, 5, 6, 7, EOS)])
     assert ((drawn - 4000 * expected) ** 2 / (4000 * expected)).sum() < 35
 
 

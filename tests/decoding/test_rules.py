@@ -68,11 +68,11 @@ SOURCES = [[4, 5, 6], [], [7]]
 @given(minimum=st.integers(1, 6), more=st.integers(0, 4), repeat=st.integers(0, 3), seed=st.integers(0, 9))
 def test_every_search_obeys_the_rules(way, minimum: int, more: int, repeat: int, seed: int):
     rules = Rules(minimum=minimum, maximum=minimum + more, repeat=repeat)
-    for found in search(Table(SIZE, seed), Batch.collate(SOURCES), way(rules)):
-        for each in found:
+    for result in search(Table(SIZE, seed), Batch.collate(SOURCES), way(rules)):
+        for each in result:
             assert len(each.tokens) == len(each.token_scores)
             assert len(each.tokens) <= minimum + more
-            assert len(each.tokens) >= minimum or (each.finished and repeat == 1)  # all words have been said
+            assert len(each.tokens) >= minimum or (each.finished and repeat == 1)  # every word was used
             assert not {PAD, BOS, UNK} & set(each.tokens) and EOS not in each.said
             grams = [each.said[i : i + repeat] for i in range(len(each.said) - repeat + 1)]
             assert not repeat or len(set(grams)) == len(grams)
@@ -81,9 +81,9 @@ def test_every_search_obeys_the_rules(way, minimum: int, more: int, repeat: int,
 @EVERY_WAY
 def test_prefixes_are_forced_and_scored(way):
     model, batch, prefixes = Table(SIZE, 5), Batch.collate(SOURCES), [[8, 8, 8, UNK], [], [4]]
-    found = search(model, batch, way(Rules(repeat=2, minimum=3)), prefixes=prefixes)
+    result = search(model, batch, way(Rules(repeat=2, minimum=3)), prefixes=prefixes)
     free = search(model, batch, way(Rules(repeat=2, minimum=3)))
-    for prefix, some, other in zip(prefixes, found, free, strict=True):
+    for prefix, some, other in zip(prefixes, result, free, strict=True):
         for each in some:
             assert list(each.tokens[: len(prefix)]) == prefix
             assert all(score < 0 for score in each.token_scores[: len(prefix)])

@@ -73,15 +73,15 @@ def test_entry_has_the_reference_and_the_alignment():
 
 
 def test_words_follow_the_word_indices_of_the_tokens():
-    # A tokenizer blanks NUL, so there are two words where split() sees one.
+    # The tokenizer replaces NUL by a space, so it has two words where str.split() has one.
     assert example(source="검은\0고양이").entry().source == ("검은", "고양이")
-    # What was cut off is shown, and has no weights.
+    # The truncated words are drawn without weights.
     cut = example(source="검은 고양이가 집에 갔다").entry()
     assert cut.source == ("검은", "고양이가", "집에", "갔다") and cut.weights.shape == (2, 2)
     assert "the first 2 of 4 source words" in str(cut)
     unknown = Scored("a b c", "x", (passage(("<unk>", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
     assert unknown.entry().source == ("a", "b", "c")
-    # Where letters are words, they are what the tokens spell.
+    # If letters are words, the words are the text of the tokens.
     letters = Scored("ab", "x", (passage(("a", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
     assert letters.entry().source == ("a", "b")
     spelled = passage(("▁", "<0xEC>", "<0xA7>"), (0, 0, 0), ("<0xEC>", "<0xA7>", "<0x91>"), (0, 0, 0))
@@ -91,12 +91,12 @@ def test_words_follow_the_word_indices_of_the_tokens():
 
 def test_translation_without_attention_is_drawn_with_a_note(tmp_path: Path):
     made = Translator(make("seq2seq gru").float(), Spaced(11), Spaced(11))
-    (found,) = made.translate(["ab cd"])
-    assert found.entry().weights is None
+    (result,) = made.translate(["ab cd"])
+    assert result.entry().weights is None
     assert (
-        "no attention to its source" in drawn(found) and "no attention to its source" in found._repr_html_()
+        "no attention to its source" in drawn(result) and "no attention to its source" in result._repr_html_()
     )
-    found.save(tmp_path / "page.html")
+    result.save(tmp_path / "page.html")
     assert "<table" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -111,21 +111,21 @@ def test_split_line_is_drawn_as_one():
     made = Translator(
         Looking(40), Spaced(40, lines=[TEXT]), target, search=Greedy(Rules(maximum=9)), longest=8
     )
-    (found,) = made.translate([TEXT])
-    entry = found.entry()
-    assert len(found.passages) == 3 and entry.notes == found.notes
-    assert " ".join(entry.source) == TEXT and " ".join(entry.target) == found.text
-    torch.testing.assert_close(torch.tensor(entry.weights).float(), found.alignment.matrix)
-    assert "split into 3" in drawn(found, 60) and "split into 3" in found._repr_html_()
+    (result,) = made.translate([TEXT])
+    entry = result.entry()
+    assert len(result.passages) == 3 and entry.notes == result.notes
+    assert " ".join(entry.source) == TEXT and " ".join(entry.target) == result.text
+    torch.testing.assert_close(torch.tensor(entry.weights).float(), result.alignment.matrix)
+    assert "split into 3" in drawn(result, 60) and "split into 3" in result._repr_html_()
 
 
 def test_only_the_first_of_thousands_of_words_are_drawn():
     line = "한 사람이 길을 걸었다. " * 2500
     made = Translator(Looking(40), Spaced(40), Spaced(40), search=Greedy(Rules(maximum=5)), longest=40)
-    (found,) = made.translate([line])
-    entry = found.entry()
+    (result,) = made.translate([line])
+    entry = result.entry()
     assert len(entry.source) == 10_000 and entry.weights.shape == (min(len(entry.target), DRAWN), DRAWN)
-    assert len(found._repr_html_()) < 1_000_000 and drawn(found).count("\n") < 80
+    assert len(result._repr_html_()) < 1_000_000 and drawn(result).count("\n") < 80
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "character"])
@@ -136,10 +136,10 @@ def test_every_word_has_weights_with_every_tokenizer(kind: str):
         model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=8, embedding=8)
     made = Translator(model, tokenizer, tokenizer, search=Beam(3, rules=Rules(maximum=9)), longest=12)
     for line in (TEXT, "a\0b\tc", "👩‍👩‍👧‍👦 \u202e길을", "<script>alert(1)</script> 한", "한" * 40):
-        (found,) = made.translate([line])
-        entry = found.entry()
+        (result,) = made.translate([line])
+        entry = result.entry()
         assert entry.weights.shape == (len(entry.target), len(entry.source))
-        assert "<script" not in found._repr_html_() and "\u202e" not in drawn(found)
+        assert "<script" not in result._repr_html_() and "\u202e" not in drawn(result)
 
 
 def test_save_writes_html_and_refuses_other_formats(tmp_path: Path):

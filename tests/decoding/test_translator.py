@@ -50,9 +50,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("overlong", ["split", "truncate"])
 def test_one_translation_per_line_for_hostile_lines(overlong: str):
-    found = translator(longest=60, overlong=overlong).translate(HOSTILE)
-    assert len(found) == len(HOSTILE)
-    for line, each in zip(HOSTILE, found, strict=True):
+    result = translator(longest=60, overlong=overlong).translate(HOSTILE)
+    assert len(result) == len(HOSTILE)
+    for line, each in zip(HOSTILE, result, strict=True):
         assert each.source == line.replace("\ud800", "\ufffd")
         assert len(each.text.splitlines()) <= 1
         assert (each.text == "" and each.score == 0) or line.strip()
@@ -61,9 +61,9 @@ def test_one_translation_per_line_for_hostile_lines(overlong: str):
 
 @given(st.lists(st.text(max_size=20), max_size=6))
 def test_one_translation_per_line(lines: list[str]):
-    found = translator(Table(SIZE, 0), look=None, longest=4).translate(lines)
-    assert [each.source for each in found] == lines
-    for each in found:
+    result = translator(Table(SIZE, 0), look=None, longest=4).translate(lines)
+    assert [each.source for each in result] == lines
+    for each in result:
         assert bool(each.passages) == bool(each.source.split())
 
 
@@ -150,8 +150,8 @@ def test_maximum_lengths_of_the_model_are_respected():
     model = Looking(size=SIZE)
     model.longest_source, model.longest_target = 6, 5
     made = translator(model, search=Greedy())
-    (found,) = made.translate([TEXT])
-    assert all(len(each.source_pieces) <= 6 and len(each.pieces) <= 5 for each in found.passages)
+    (result,) = made.translate([TEXT])
+    assert all(len(each.source_pieces) <= 6 and len(each.pieces) <= 5 for each in result.passages)
     (scored,) = made.score([TEXT], ["a man went home"])
     assert [note.split(" of ")[0] for note in scored.notes] == [
         "source truncated to 5",
@@ -180,8 +180,8 @@ def test_score_reproduces_the_scores_of_a_translation(how):
         with torch.no_grad():
             model.output.bias[3] += 0.5
         made = Translator(model, Spaced(SIZE, lines=[TEXT]), target, search=how)
-        for found in made.translate(["길을 걸었다.", "그는 집에"]):
-            for each in (found, *found.others):
+        for result in made.translate(["길을 걸었다.", "그는 집에"]):
+            for each in (result, *result.others):
                 if each.pieces[-1] == "</s>":
                     (scored,) = made.score([each.source], [each.text])
                     assert scored.pieces == each.pieces
@@ -205,9 +205,9 @@ def test_translator_works_with_every_tokenizer(kind: str, unit: str):
     made.unit = unit
     units = list if (kind, unit) == ("character", "auto") else str.split
     lines = [*HOSTILE[:14], TEXT]
-    found = made.translate(lines)
-    assert len(found) == len(lines)
-    for each in found:
+    result = made.translate(lines)
+    assert len(result) == len(lines)
+    for each in result:
         words = len(units(source.decode(source.encode(each.source)))) if each.passages else 0
         assert each.alignment.matrix.shape == (len(units(each.text)), words)
         assert len(each.pieces) == len(each.token_scores)
@@ -233,18 +233,18 @@ def test_scores_do_not_depend_on_the_batch():
 def test_align_raises_for_a_model_without_attention():
     model = make("seq2seq gru").float()
     made = Translator(model, Spaced(11), Spaced(11))
-    (found,) = made.translate(["ab cd"])
-    assert found.attention == {} and found.alignment is None
+    (result,) = made.translate(["ab cd"])
+    assert result.attention == {} and result.alignment is None
     with pytest.raises(ArgumentError, match="no cross-attention"):
         made.align(["ab"], ["cd"])
 
 
 def test_n_best_of_a_line_equals_search():
     made = translator(search=Beam(size=4, best=3))
-    (found,) = made.translate(["그는 집에 갔다."])
+    (result,) = made.translate(["그는 집에 갔다."])
     tokens = made.source_tokenizer.encode("그는 집에 갔다.")
     (expected,) = search(made.model, Batch.collate([tokens]), made.search)
-    assert [each.token_scores for each in (found, *found.others)] == [
+    assert [each.token_scores for each in (result, *result.others)] == [
         pytest.approx(each.token_scores, abs=1e-5) for each in expected
     ]
 
@@ -292,10 +292,10 @@ def test_word_across_a_sentence_end_is_counted_once():
     line = "그 시는 길다。그녀는 갔다。나는 간다 . " * 3
     tokenizer = train_tokenizer("character", [line])
     model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=4)
-    (found,) = Translator(model, tokenizer, tokenizer, search=Greedy(), longest=10, unit="word").translate(
+    (result,) = Translator(model, tokenizer, tokenizer, search=Greedy(), longest=10, unit="word").translate(
         [line]
     )
-    assert max(word for passage in found.passages for word in passage.source_words) == len(line.split()) - 1
+    assert max(word for passage in result.passages for word in passage.source_words) == len(line.split()) - 1
 
 
 def test_stream_of_a_string_raises():

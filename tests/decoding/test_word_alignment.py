@@ -20,21 +20,21 @@ def test_subwords_are_joined_and_eos_is_dropped():
             [0.0, 0.0, 0.0, 1.0],
         ]
     )
-    found = align(weights, [0, 1, 1, -1], [0, 0, 1, -1])
-    torch.testing.assert_close(found.matrix, torch.tensor([[0.05, 0.7], [0.4, 0.6]]))
-    assert found.links == ((1, 0), (1, 1)) and str(found) == "1-0 1-1"
+    result = align(weights, [0, 1, 1, -1], [0, 0, 1, -1])
+    torch.testing.assert_close(result.matrix, torch.tensor([[0.05, 0.7], [0.4, 0.6]]))
+    assert result.links == ((1, 0), (1, 1)) and str(result) == "1-0 1-1"
 
 
 def test_ties_link_the_first_word_and_zero_weight_gives_no_link():
-    found = align(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), [0, 1, -1], [0, 1])
-    assert found.links == ((0, 0),)
+    result = align(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), [0, 1, -1], [0, 1])
+    assert result.links == ((0, 0),)
 
 
 @pytest.mark.parametrize(("source", "target"), [([], []), ([0], []), ([], [0, 1]), ([-1], [-1])])
 def test_align_with_an_empty_side(source: list[int], target: list[int]):
-    found = align(torch.ones(len(target), len(source)), source, target)
-    assert str(found) == "" and found.links == ()
-    assert found.matrix.numel() == 0
+    result = align(torch.ones(len(target), len(source)), source, target)
+    assert str(result) == "" and result.links == ()
+    assert result.matrix.numel() == 0
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.data())
@@ -48,19 +48,19 @@ def test_word_weights_are_sums_and_means_of_token_weights(rows: int, columns: in
     matrix = align(weights, source, target).matrix
     for word, row in enumerate(matrix.tolist()):
         mine = [place for place in range(rows) if target[place] == word]
-        for other, found in enumerate(row):
+        for other, result in enumerate(row):
             theirs = [place for place in range(columns) if source[place] == other]
             mean = sum(float(weights[a, b]) for a in mine for b in theirs) / len(mine)
-            assert found == pytest.approx(mean, abs=1e-5)
+            assert result == pytest.approx(mean, abs=1e-5)
 
 
 def test_joined_alignments_keep_the_word_indices_of_the_line():
     first = align(torch.tensor([[0.9, 0.1]]), [0, 1], [0])
     second = align(torch.tensor([[0.3, 0.7], [0.6, 0.4]]), [2, 3], [1, 2])
-    found = Alignment.joined([first, second])
-    assert str(found) == "0-0 3-1 2-2"
+    result = Alignment.joined([first, second])
+    assert str(result) == "0-0 3-1 2-2"
     expected = torch.tensor([[0.9, 0.1, 0, 0], [0, 0, 0.3, 0.7], [0, 0, 0.6, 0.4]])
-    torch.testing.assert_close(found.matrix, expected)
+    torch.testing.assert_close(result.matrix, expected)
 
 
 def test_averaged_over_sites_and_heads_or_one_of_them():
@@ -80,11 +80,11 @@ def test_averaged_over_sites_and_heads_or_one_of_them():
 
 
 def test_threshold_gives_several_links_or_none_per_word():
-    found = align(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]), [0, 1, -1], [0, 1])
-    assert found.written(threshold=0.3) == "0-0 1-0 1-1" and found.written(threshold=0.4) == "0-0"
-    assert found.written(threshold=0.9) == "" and found.written() == "0-0 1-1"
+    result = align(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]), [0, 1, -1], [0, 1])
+    assert result.written(threshold=0.3) == "0-0 1-0 1-1" and result.written(threshold=0.4) == "0-0"
+    assert result.written(threshold=0.9) == "" and result.written() == "0-0 1-1"
     second = align(torch.tensor([[0.1, 0.9]]), [2, 3], [2])
-    assert Alignment.joined([found, second]).written(threshold=0.45) == "0-0 3-2"
+    assert Alignment.joined([result, second]).written(threshold=0.45) == "0-0 3-2"
 
 
 @pytest.mark.parametrize("threshold", [0.0, -0.5, 1.5, float("nan")])
@@ -94,10 +94,10 @@ def test_invalid_thresholds_raise(threshold: float):
 
 
 def test_links_are_written_with_their_weights():
-    found = align(torch.tensor([[0.125, 0.75, 0.125], [1.0, 0.0, 0.0]]), [0, 1, -1], [0, 1])
-    assert found.written(probabilities=True) == "1-0:0.750 0-1:1.000"
-    assert found.written(0.1, probabilities=True) == "0-0:0.125 1-0:0.750 0-1:1.000"
-    assert found.weighted() == [(1, 0, 0.75), (0, 1, 1.0)]
+    result = align(torch.tensor([[0.125, 0.75, 0.125], [1.0, 0.0, 0.0]]), [0, 1, -1], [0, 1])
+    assert result.written(probabilities=True) == "1-0:0.750 0-1:1.000"
+    assert result.written(0.1, probabilities=True) == "0-0:0.125 1-0:0.750 0-1:1.000"
+    assert result.weighted() == [(1, 0, 0.75), (0, 1, 1.0)]
 
 
 def scored(rows: list[list[float]], words: list[int], ended: bool = True) -> Scored:
@@ -120,8 +120,8 @@ def test_shifted_takes_the_row_of_the_step_after_the_word():
 def test_shifted_averages_the_steps_after_each_subword():
     """Word 0 has two tokens, inputs of steps 1 and 2: the mean of [0, 0.5] and [0.2, 0.1] is [0.1, 0.3]."""
     rows = [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.2, 0.1, 0.7], [0.9, 0.1, 0.0]]
-    found = scored(rows, [0, 0, 1, -1]).align("decoder.0.cross", 0, shifted=True)
-    torch.testing.assert_close(found.matrix, torch.tensor([[0.1, 0.3], [0.9, 0.1]]))
+    result = scored(rows, [0, 0, 1, -1]).align("decoder.0.cross", 0, shifted=True)
+    torch.testing.assert_close(result.matrix, torch.tensor([[0.1, 0.3], [0.9, 0.1]]))
 
 
 def test_shifted_gives_no_link_to_the_last_word_of_an_unfinished_target():
@@ -141,9 +141,9 @@ def test_instead_replaces_fields_and_a_new_site_resets_them():
 
 def test_choices_are_all_cross_sites_and_heads_with_and_without_shift():
     seen = scored([[1.0, 0.0, 0.0]], [-1]).passages[0].attention
-    found = choices(seen)
-    assert len(found) == len(set(found)) == (1 + 2 * 3) * 2
-    assert {choice.site for choice in found} == {"*cross", "decoder.0.cross", "decoder.1.cross"}
+    result = choices(seen)
+    assert len(result) == len(set(result)) == (1 + 2 * 3) * 2
+    assert {choice.site for choice in result} == {"*cross", "decoder.0.cross", "decoder.1.cross"}
     assert choices({"decoder.cross": torch.ones(2, 3)}) == [
         Choice("decoder.cross"),
         Choice("decoder.cross", shifted=True),

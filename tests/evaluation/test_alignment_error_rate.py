@@ -141,5 +141,5 @@ def test_links_past_the_end_of_a_sentence_raise():
 
 def test_score_links_accepts_an_alignment():
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
-    found = align(weights, [0, 1, -1], [0, 1, -1])
-    assert score_links([found], [parse_links("0-0 1-1")]).error_rate == 0
+    result = align(weights, [0, 1, -1], [0, 1, -1])
+    assert score_links([result], [parse_links("0-0 1-1")]).error_rate == 0

@@ -50,10 +50,10 @@ def test_agreement_ranks_the_matching_pair_first():
 @given(st.lists(st.tuples(LINKS, LINKS), max_size=4))
 def test_agreement_is_one_minus_the_alignment_error_rate(pairs):
     ours, theirs = [list(side) for side in zip(*pairs, strict=True)] if pairs else ([], [])
-    ((_, _, found),) = rank_by_agreement({"a": ours}, {"b": theirs})
+    ((_, _, result),) = rank_by_agreement({"a": ours}, {"b": theirs})
     proposed = sum(map(len, ours + theirs))
     rate = score_links(ours, [Links(each) for each in theirs]).error_rate
-    assert found == pytest.approx(1 - rate if proposed else 0)
+    assert result == pytest.approx(1 - rate if proposed else 0)
 
 
 def test_different_numbers_of_sentences_raise():

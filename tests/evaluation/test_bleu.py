@@ -63,21 +63,21 @@ def test_ter_counts_edits_and_shifts():
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
 def test_iterators_can_be_scored(metric):
-    found, right = ["the cat sat on it"], ["the cat sat on a mat"]
+    result, right = ["the cat sat on it"], ["the cat sat on a mat"]
     for references in (iter(right), (iter(each) for each in [right])):
-        assert metric(iter(found), references) == metric(found, right)
+        assert metric(iter(result), references) == metric(result, right)
 
 
 def test_tokenized_text_is_scored_without_a_warning(caplog, capfd):
     from sacrebleu.metrics import BLEU
 
-    found = ["the cat sat on the mat ."] * 100
+    result = ["the cat sat on the mat ."] * 100
     plain = BLEU()
-    expected = plain.corpus_score(found, [found]).score
+    expected = plain.corpus_score(result, [result]).score
     assert "tokenized period" in caplog.text
     caplog.clear()
     capfd.readouterr()
-    score = bleu(found, found)
+    score = bleu(result, result)
     assert caplog.text == "" and capfd.readouterr() == ("", "")
     assert (score.value, score.signature) == (expected, str(plain.get_signature()))
 

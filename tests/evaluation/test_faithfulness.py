@@ -75,14 +75,14 @@ def sides() -> tuple[list[str], list[str]]:
 
 
 def test_model_that_uses_its_attention():
-    found = faithfulness(translator(Pointer), *sides(), samples=2)
+    measured = faithfulness(translator(Pointer), *sides(), samples=2)
     size = translator(Pointer).model.target_size
-    assert [each.text for each in found.words if each.sentence == 1] == ["d", "c", "b"]
+    assert [each.text for each in measured.words if each.sentence == 1] == ["d", "c", "b"]
     even = []
-    for each in found.words:
+    for each in measured.words:
         keys = len(PAIRS[each.sentence][0].split()) + 1
         assert each.looked == (each.word,)
-        # Before: nearly all weight, so a logit of 9 against 0. Hidden: the other keys share, 9 / (keys - 1).
+        # Before: nearly all weight on one key, so its logit is 9. Hidden: the other keys get 9 / (keys - 1).
         before = LOUD - math.log(math.exp(LOUD) + size - 1)
         others = keys - 1
         after = -math.log(others * math.exp(LOUD / others) + size - others)
@@ -91,8 +91,8 @@ def test_model_that_uses_its_attention():
         assert abs(each.sufficiency) < 0.01 and each.spearman > 0.5
         share = LOUD / keys
         even.append(before - share + math.log(keys * math.exp(share) + size - keys))
-    assert found.better == 1 and found.uniform == pytest.approx(numpy.mean(even), rel=0.01)
-    assert f"{found.mean('hidden'):.1f} nats" in found.summary() and found.summary().endswith(" 0.0")
+    assert measured.better == 1 and measured.uniform == pytest.approx(numpy.mean(even), rel=0.01)
+    assert f"{measured.mean('hidden'):.1f} nats" in measured.summary() and measured.summary().endswith(" 0.0")
 
 
 def test_small_costs_have_two_digits():
@@ -106,12 +106,12 @@ def test_small_costs_have_two_digits():
 
 
 def test_model_that_does_not_use_its_attention():
-    found = faithfulness(translator(Liar), *sides())
-    for each in found.words:
+    measured = faithfulness(translator(Liar), *sides())
+    for each in measured.words:
         assert (each.hidden, each.hidden_random, each.comprehensiveness, each.sufficiency) == (0, 0, 0, 0)
         assert each.unknown > 1  # the word is needed, but not through attention
-    assert found.uniform == 0 and found.better == 0
-    assert " 0.0 nats" in found.summary() and found.summary().endswith(" 0.0")
+    assert measured.uniform == 0 and measured.better == 0
+    assert " 0.0 nats" in measured.summary() and measured.summary().endswith(" 0.0")
 
 
 def test_all_tokens_of_a_word_are_erased():
@@ -119,12 +119,12 @@ def test_all_tokens_of_a_word_are_erased():
     torch.manual_seed(1)
     model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
     made = Translator(model, source, target, unit="word")
-    found = faithfulness(made, "abc de f", "fed cba b")
-    assert [(each.word, each.text) for each in found.words] == [(0, "fed"), (1, "cba"), (2, "b")]
+    measured = faithfulness(made, "abc de f", "fed cba b")
+    assert [(each.word, each.text) for each in measured.words] == [(0, "fed"), (1, "cba"), (2, "b")]
     scored = made.score("abc de f", "fed cba b")
     weights, passage = scored.align().matrix, scored.passages[0]
     pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
-    for each in found.words:
+    for each in measured.words:
         assert each.looked == (int(weights[each.word].argmax()),)
         rows = tuple(place for place, word in enumerate(passage.words) if word == each.word)
         gone = tuple(place for place, word in enumerate(passage.source_words) if word == each.looked[0])
@@ -155,12 +155,12 @@ def test_batched_trials_equal_single_trials_and_interventions(name: str):
         assert score == pytest.approx(seen.token_scores[0, list(trial.rows)].sum().item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings are louder on the way out too
+@pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings change the output too
 def test_gradient_times_input_equals_finite_differences(name: str):
     model = make(name).train()
     pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
-    (found,) = saliencies(model, [pair], [trial])
-    assert found.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
+    (measured,) = saliencies(model, [pair], [trial])
+    assert measured.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
     model.eval()
     step = 1e-4
     for place, token in enumerate(pair.source):
@@ -170,7 +170,7 @@ def test_gradient_times_input_equals_finite_differences(name: str):
             row.copy_(factor * before)
             sides.append(_precise(model, pair, trial))
         row.copy_(before)
-        assert abs(sides[0] - sides[1]) / (2 * step) == pytest.approx(found[place], rel=1e-3, abs=1e-5)
+        assert abs(sides[0] - sides[1]) / (2 * step) == pytest.approx(measured[place], rel=1e-3, abs=1e-5)
 
 
 def _precise(model: Model, pair: Pair, trial: Trial) -> float:
@@ -196,31 +196,31 @@ def test_random_words_depend_only_on_the_seed():
 def test_without_targets_the_translations_are_evaluated():
     made = translator(Pointer)
     sources, targets = sides()
-    found = faithfulness(made, sources)
+    measured = faithfulness(made, sources)
     said = [each.text for each in made.translate(sources)]
     assert all(text.startswith(target) for text, target in zip(said, targets, strict=True))
-    assert len(found.words) == sum(len(text.split()) for text in said)
+    assert len(measured.words) == sum(len(text.split()) for text in said)
 
 
 def test_result_is_accepted_and_its_summary_is_under_the_picture():
     pointer = translator(Pointer)
     said, given = pointer.translate("d c b"), pointer.score("d c b", "d c a")
     for result in (said, given):
-        found = faithfulness(pointer, result)
-        assert found == faithfulness(pointer, result.source, result.text)
-        assert str(found) in str(result.seen().noted(found).picture()).replace("\n", " ")
+        measured = faithfulness(pointer, result)
+        assert measured == faithfulness(pointer, result.source, result.text)
+        assert str(measured) in str(result.seen().noted(measured).picture()).replace("\n", " ")
     assert faithfulness(pointer, said, "d c a") == faithfulness(pointer, given)
 
 
 def test_short_sources_are_skipped_and_models_without_attention_raise():
     made = translator(Pointer)
-    found = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
-    assert found.skipped == 2 and {each.sentence for each in found.words} == {2}
+    measured = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
+    assert measured.skipped == 2 and {each.sentence for each in measured.words} == {2}
     none = faithfulness(made, ["a"], ["a"])
     assert "too few" in none.summary() and json.loads(json.dumps(none.written()))["hidden"] is None
     assert none.written()["skipped"] == 1
-    written = json.loads(json.dumps(found.written(), allow_nan=False))
-    assert written["k"] == 2 and written["hidden"] == found.mean("hidden")
+    written = json.loads(json.dumps(measured.written(), allow_nan=False))
+    assert written["k"] == 2 and written["hidden"] == measured.mean("hidden")
     blind = Translator(
         build_model("seq2seq", made.model.source_size, made.model.source_size, width=4),
         made.source_tokenizer,
@@ -237,10 +237,10 @@ def test_one_layer_or_head_can_be_evaluated():
     kind, options = VARIANTS["transformer rotary"]
     model = build_model(kind, source.size, target.size, **options)
     made = Translator(model, source, target, look=None)
-    found = {
+    measured = {
         at: faithfulness(made, *sides(), at=at) for at in ("decoder.0.cross", "decoder.1.cross", "*cross")
     }
-    assert made.look is None and len({each.uniform for each in found.values()}) == 3
+    assert made.look is None and len({each.uniform for each in measured.values()}) == 3
     one = faithfulness(made, *sides(), at="decoder.1.cross", head=1)
     assert one.written()["head"] == 1 and numpy.isfinite(one.mean("kendall"))
     with pytest.raises(regard.UnknownName, match=r"decoder\.0\.cross"):
@@ -256,8 +256,8 @@ def test_agreement_of_a_model_with_itself_and_with_another():
         torch.manual_seed(seed)
         random.append(Translator(build_model("bahdanau", source.size, target.size, width=6), source, target))
         nn.init.normal_(random[-1].model.score.vector, std=3)
-    found = agreement(*random, *sides())
-    assert 0 < found.distance < 1 and found.same < 1 and "distance" in str(found)
+    measured = agreement(*random, *sides())
+    assert 0 < measured.distance < 1 and measured.same < 1 and "distance" in str(measured)
     blank = ["", ""]
     with pytest.raises(regard.ArgumentError, match="no word"):
         agreement(made, made, blank, blank)
@@ -278,11 +278,11 @@ class Paused(Pointer):
 def test_threads_that_share_a_model_keep_it_in_eval_mode():
     model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,), hidden=(1,))
     expected = word_scores(model, [pair], [trial])
-    started, done, found = threading.Event(), threading.Event(), {}
+    started, done, measured = threading.Event(), threading.Event(), {}
 
     def run(name: str, first: Any) -> None:
         model.first[threading.get_ident()] = first
-        found[name] = word_scores(model, [pair], [trial])
+        measured[name] = word_scores(model, [pair], [trial])
 
     def wait_for_second() -> None:
         second.start()
@@ -298,7 +298,7 @@ def test_threads_that_share_a_model_keep_it_in_eval_mode():
     first.join(60)
     done.set()
     second.join(60)
-    assert found["first"] == expected and found["second"] == expected
+    assert measured["first"] == expected and measured["second"] == expected
     assert all(module.training for module in model.modules())
 
 
@@ -313,6 +313,6 @@ def test_saliencies_do_not_change_the_embeddings_of_other_threads():
         thread.join(60)
 
     model.first[threading.get_ident()] = embed_in_another_thread
-    (found,) = saliencies(model, [pair], [trial])
-    assert numpy.array_equal(found, expected) and expected.any()
+    (measured,) = saliencies(model, [pair], [trial])
+    assert numpy.array_equal(measured, expected) and expected.any()
     assert other[0].grad_fn is not None  # still a function of the table

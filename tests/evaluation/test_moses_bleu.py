@@ -88,7 +88,7 @@ def test_moses_and_intl_tokenizers_agree_except_for_hyphens():
         ("en", "The 5,300 T-shirts, e.g. “red” ones...", 'the 5,300 t-shirts , e.g. " red " ones ...'),
         ("de", "Ein Mann  spielt z.B. „Fußball“.", 'ein mann spielt z.b. " fußball " .'),
         ("de", "ÜBER DEN DÄCHERN", "über den dächern"),
-        ("fr", "L'homme d’à côté", "l' homme d \" à côté"),  # as the script has it
+        ("fr", "L'homme d’à côté", "l' homme d \" à côté"),  # the output of the Perl script
         ("ko", "나는 '고양이'로소이다.", "나는 ' 고양이 ' 로소이다 ."),
         ("en", "a < b & c | [d]", "a < b & c | [ d ]"),
         ("en", "", ""),
