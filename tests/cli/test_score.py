@@ -43,7 +43,7 @@ def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_pat
     assert said.status == 0 and len(said.lines) == len(lines)
     assert all(math.isfinite(float(line)) and float(line) < 0 for line in said.lines)
     assert "4 lines" in said.err and "UTF-8" in said.err
-    assert re.search("line 13: source cut at 49 of 10000 tokens", said.err)
+    assert re.search("line 13: source truncated to 49 of 10000 tokens", said.err)
     assert len(command("score", trained, *both, "--tokens").lines) == len(lines)
 
 

@@ -43,7 +43,7 @@ def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_pat
     assert len(written) == count == len(links.read_text().split("\n")) - 1
     assert "2 lines" in said.err and "UTF-8" in said.err
     assert "<script>alert" not in page.read_text(encoding="utf-8")
-    told = "line 13: split into" if "split" in options else "line 13: cut at 59 of 10000 tokens"
+    told = "line 13: split into" if "split" in options else "line 13: truncated to 59 of 10000 tokens"
     assert told in said.err and f"Wrote {page}" in said.err
 
 

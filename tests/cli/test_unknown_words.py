@@ -28,6 +28,10 @@ def test_a_translation_names_what_the_tokenizer_does_not_know(kind: str, unknown
     scored = made.score("the cat", "the dog sat zoo")
     assert (scored.unknown, scored.unknown_target) == ((), unknown)
     assert any("'dog'" in note for note in found.entry().notes) == (kind != "character")
+    words = UnknownWords()
+    words.add(1, found)
+    (line,) = words.report()
+    assert ("bytes" in line) == any("bytes" in note for note in found.entry().notes) == (kind == "bpe")
 
 
 def test_case_does_not_count_where_it_is_ignored():

@@ -1,4 +1,4 @@
-"""Character tokenizers are aligned and drawn by characters; others by words, as before."""
+"""Alignments and pictures have characters with a character tokenizer, and words with any other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drawn(what: object) -> str:
     return page.getvalue()
 
 
-def test_a_date_is_a_cell_for_each_character():
+def test_a_date_is_aligned_by_character():
     scored = translator().score(DATE, ISO)
     assert scored.units == ("character", "character")
     assert scored.alignment.matrix.shape == (len(ISO), len(DATE))
@@ -45,7 +45,7 @@ def test_a_date_is_a_cell_for_each_character():
     assert "<span>M</span><span>a</span>" in page and '<th scope="col"><bdi>␣</bdi></th>' in page
 
 
-def test_the_matrix_of_characters_is_the_attention_itself():
+def test_character_alignment_matrix_equals_the_attention():
     scored = translator().score(DATE, ISO)
     torch.testing.assert_close(scored.alignment.matrix, scored.attention["decoder.cross"][:-1, :-1])
     words = scored.seen().words()
@@ -59,25 +59,25 @@ def test_other_tokenizers_are_aligned_by_words(kind: str):
     assert scored.source_units == ["3", "March", "2021"] and scored.entry().texts is None
 
 
-def test_words_of_a_character_tokenizer_on_request():
+def test_unit_word_aligns_words_with_a_character_tokenizer():
     scored = translator(unit="word").score(DATE, ISO)
     assert scored.alignment.matrix.shape == (1, 3) and scored.target_units == [ISO]
 
 
-def test_a_unit_that_cannot_be_is_refused():
+def test_invalid_units_raise():
     with pytest.raises(UnknownName, match="auto, character, word"):
         translator(unit="syllable")
     with pytest.raises(ArgumentError, match="character"):
         translator("bpe", unit="character")
 
 
-def test_a_tokenizer_in_lower_case_has_the_units_of_its_own():
+def test_lowercased_tokenizer_keeps_the_unit_of_its_inner_tokenizer():
     tokenizer = Lowercased(train_tokenizer("character", [DATE.lower()]))
     assert tokenizer.unit == "character" and tokenizer.units(tokenizer.encode("3 M")) == [0, 1, 2]
     assert Lowercased(train_tokenizer("word", [DATE])).unit == "word"
 
 
-def test_spaces_that_decoding_drops_are_no_unit():
+def test_spaces_dropped_by_decode_are_not_units():
     tokenizer = train_tokenizer("character", ["a b"])
     a, space = tokenizer.encode("a b")[:2]
     tokens = [space, a, space, space, a, space, 3]
@@ -86,20 +86,20 @@ def test_spaces_that_decoding_drops_are_no_unit():
     assert tokenizer.units([]) == [] and tokenizer.units([space]) == [-1]
 
 
-def test_characters_are_numbered_through_a_line_that_is_translated_in_parts():
+def test_character_indices_continue_over_the_parts_of_a_split_line():
     line = "the end. of it. the end. of it."
     made = translator(longest=10)
-    found = made.translate(line)
-    assert len(found.passages) == 4
-    numbers = [number for passage in found.passages for number in passage.source_words if number >= 0]
-    spaces = {8, 15, 24}  # between sentences: read by no part
+    result = made.translate(line)
+    assert len(result.passages) == 4
+    numbers = [number for passage in result.passages for number in passage.source_words if number >= 0]
+    spaces = {8, 15, 24}  # between sentences: in no part
     assert numbers == [number for number in range(len(line)) if number not in spaces]
-    assert found.source_units == list(line.replace(" ", "␣"))
-    rows = [number for passage in found.passages for number in passage.words if number >= 0]
-    assert rows == sorted(set(rows)) and max(rows, default=-1) == len(found.text) - 1
+    assert result.source_units == list(line.replace(" ", "␣"))
+    rows = [number for passage in result.passages for number in passage.words if number >= 0]
+    assert rows == sorted(set(rows)) and max(rows, default=-1) == len(result.text) - 1
 
 
-def test_choices_and_sites_align_characters_too():
+def test_every_choice_aligns_characters():
     scored = translator().score(DATE, ISO)
     for choice in choices(scored.attention):
         assert scored.align(choice.site, choice.head, choice.shifted).matrix.shape[1] == len(DATE)

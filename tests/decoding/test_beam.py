@@ -1,4 +1,4 @@
-"""Beam search against trying everything, and its early stop against going on."""
+"""Beam search against exhaustive search, and with early stopping against without."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ SOURCES = [[4, 5, 6], [5], [], [8, 8, 4, 7, 6, 5]]
 
 @pytest.mark.parametrize("length", PENALTIES, ids=str)
 @pytest.mark.parametrize("seed", range(2))
-def test_wide_beams_find_what_trying_everything_finds(length: Length, seed: int):
-    """V = 5 words beside EOS, length 5: 781 sentences, and room for everything that five words can say."""
+def test_wide_beams_match_exhaustive_search(length: Length, seed: int):
+    """V = 5 tokens beside EOS, length 5: 781 sentences, fewer than the beam size, so the search is exact."""
     model = Table(size=9, seed=seed)
     how = Beam(size=5**5, best=6, length=length, rules=Rules(maximum=5))
-    for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how), strict=True):
+    for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how), strict=True):
         expected = everything(model, source, how)[:6]
-        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
-        assert [each.ranking for each in found] == pytest.approx(
+        assert [each.tokens for each in result] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in result] == pytest.approx(
             [ranking for ranking, _ in expected], abs=1e-5
         )
-        assert all(each.finished for each in found)
+        assert all(each.finished for each in result)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_vocabulary_of_five_tokens_in_all(seed: int):
+def test_vocabulary_of_five_tokens_matches_exhaustive_search(seed: int):
     model = Table(size=5, seed=seed, spread=1.0)
     how = Beam(size=5**5, best=40, length=Average(), rules=Rules(maximum=5, forbidden=()))
-    (found,) = search(model, Batch.collate([[4]]), how)
+    (result,) = search(model, Batch.collate([[4]]), how)
     expected = everything(model, [4], how)
-    assert len(expected) == 31 == len(found)
-    assert [each.tokens for each in found] == [tokens for _, tokens in expected[:40]]
+    assert len(expected) == 31 == len(result)
+    assert [each.tokens for each in result] == [tokens for _, tokens in expected[:40]]
 
 
 @pytest.mark.parametrize("beta", [0.2, 3.0])
 @pytest.mark.parametrize("length", [GNMT(0.0), Average(1.0)], ids=str)
-def test_wide_beams_with_coverage_find_what_trying_everything_finds(beta: float, length: Length):
+def test_wide_beams_with_coverage_match_exhaustive_search(beta: float, length: Length):
     model, sources = Looking(size=8), [[4, 5, 6, 7], [6, 5]]
     how = Beam(size=4**5, best=4, length=length, coverage=beta, rules=Rules(maximum=5))
-    for source, found in zip(sources, search(model, Batch.collate(sources), how), strict=True):
+    for source, result in zip(sources, search(model, Batch.collate(sources), how), strict=True):
         expected = everything(model, source, how)[:4]
-        assert [each.tokens for each in found] == [tokens for _, tokens in expected]
-        assert [each.ranking for each in found] == pytest.approx(
+        assert [each.tokens for each in result] == [tokens for _, tokens in expected]
+        assert [each.ranking for each in result] == pytest.approx(
             [ranking for ranking, _ in expected], abs=1e-4
         )
 
 
 class Counted(Table):
-    """Counts the rows that it steps."""
+    """Counts the rows of all its steps."""
 
     rows = 0
 
@@ -70,38 +70,38 @@ class Counted(Table):
 
 
 def stopped_and_not(size: int, seeds: range) -> tuple[int, int]:
-    """Search both ways, and say how many rows each way stepped."""
+    """Search with and without early stopping, compare, and return the number of rows stepped by each."""
     rows = [0, 0]
     for seed in seeds:
         for length in PENALTIES:
             how = Beam(size=size, best=1 + seed % 4, length=length, rules=Rules(maximum=12))
-            found = []
+            result = []
             for way, stop_early in enumerate((True, False)):
                 model = Counted(size=9, seed=seed, spread=1.0 + seed % 3)
-                found.append(beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early))
+                result.append(beam_search(model, Batch.collate(SOURCES), how, stop_early=stop_early))
                 rows[way] += model.rows
-            assert torch.equal(found[0].tokens, found[1].tokens)
-            assert torch.equal(found[0].token_scores, found[1].token_scores)
-            assert torch.equal(found[0].ranking, found[1].ranking)
+            assert torch.equal(result[0].tokens, result[1].tokens)
+            assert torch.equal(result[0].token_scores, result[1].token_scores)
+            assert torch.equal(result[0].ranking, result[1].ranking)
     return rows[0], rows[1]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
-def test_stopping_early_changes_nothing(size: int):
-    """Bit for bit, whatever the penalty; and it does stop: it steps fewer rows."""
+def test_early_stopping_is_exact(size: int):
+    """The results are equal bit for bit with every penalty, and fewer rows are stepped."""
     early, late = stopped_and_not(size, range(3))
     assert early < 0.9 * late
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
-def test_stopping_early_changes_nothing_for_many_tables(size: int):
+def test_early_stopping_is_exact_for_many_tables(size: int):
     early, late = stopped_and_not(size, range(3, 60))
     assert early < 0.9 * late
 
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])
-def test_stopping_early_changes_nothing_with_coverage(beta: float):
+def test_early_stopping_is_exact_with_coverage(beta: float):
     for seed in range(6):
         how = Beam(size=3, best=2, length=Average(0.7), coverage=beta, rules=Rules(maximum=9))
         model = Looking(seed=seed).eval()
@@ -114,7 +114,7 @@ def test_stopping_early_changes_nothing_with_coverage(beta: float):
 
 
 @pytest.mark.parametrize("model", [Table(size=9, seed=3), Looking(seed=4)], ids=["table", "looking"])
-def test_one_beam_is_greedy(model: Model):
+def test_beam_size_one_equals_greedy(model: Model):
     batch = Batch.collate(SOURCES)
     for maximum in (1, 4, 20):
         rules = Rules(maximum=maximum)
@@ -126,28 +126,28 @@ def test_one_beam_is_greedy(model: Model):
 
 
 @given(seed=st.integers(0, 50), size=st.integers(1, 6), best=st.integers(1, 8), alpha=st.floats(-1, 2))
-def test_the_best_are_sorted_distinct_and_true(seed: int, size: int, best: int, alpha: float):
+def test_n_best_is_sorted_distinct_and_ranked_by_the_equation(seed: int, size: int, best: int, alpha: float):
     model, how = Table(size=9, seed=seed), Beam(size, best, GNMT(alpha), rules=Rules(maximum=8))
-    for found in search(model, Batch.collate(SOURCES), how):
-        assert 1 <= len(found) <= best
-        assert len({each.tokens for each in found}) == len(found)
-        assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
-        assert len({each.finished for each in found}) == 1
-        for each in found:
+    for result in search(model, Batch.collate(SOURCES), how):
+        assert 1 <= len(result) <= best
+        assert len({each.tokens for each in result}) == len(result)
+        assert [each.ranking for each in result] == sorted((each.ranking for each in result), reverse=True)
+        assert len({each.finished for each in result}) == 1
+        for each in result:
             divisor = how.length.base(len(each.tokens)) ** alpha
             assert each.ranking == pytest.approx(each.score / divisor, rel=1e-5)
 
 
-def test_the_first_does_not_hang_on_how_many_are_asked_for():
+def test_first_hypothesis_does_not_depend_on_n_best():
     model, batch = Table(size=9, seed=5), Batch.collate(SOURCES)
     firsts = [
-        [found[0].tokens for found in search(model, batch, Beam(size=4, best=best))] for best in (1, 2, 9)
+        [result[0].tokens for result in search(model, batch, Beam(size=4, best=best))] for best in (1, 2, 9)
     ]
     assert firsts[0] == firsts[1] == firsts[2]
 
 
 class Endless(Model):
-    """Never thinks of ending; likes 5."""
+    """EOS is almost impossible; token 5 is the most probable."""
 
     source_size = target_size = 7
 
@@ -162,18 +162,18 @@ class Endless(Model):
         return state, logits.expand(*tokens.shape, 7)
 
 
-def test_what_never_ends_is_cut_and_says_so():
-    (found,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
-    assert [each.finished for each in found] == [False] * 3
-    assert found[0].tokens == found[0].said == (5, 5, 5, 5)
-    assert [each.ranking for each in found] == sorted((each.ranking for each in found), reverse=True)
+def test_hypotheses_at_the_maximum_length_are_unfinished():
+    (result,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
+    assert [each.finished for each in result] == [False] * 3
+    assert result[0].tokens == result[0].said == (5, 5, 5, 5)
+    assert [each.ranking for each in result] == sorted((each.ranking for each in result), reverse=True)
 
 
-def test_the_limit_follows_the_source_unless_given():
+def test_default_maximum_length_depends_on_the_source_length():
     sources = [[4], [4, 5, 6, 7, 8], []]
     for how in (Beam(size=2), Greedy()):
-        found = search(Endless(), Batch.collate(sources), how)
-        assert [len(each[0].tokens) for each in found] == [14, 22, 12]
+        result = search(Endless(), Batch.collate(sources), how)
+        assert [len(each[0].tokens) for each in result] == [14, 22, 12]
 
     class Short(Endless):
         longest_target = 13
@@ -185,25 +185,25 @@ def test_the_limit_follows_the_source_unless_given():
     ]
 
 
-def test_coverage_by_hand():
+def test_coverage_equals_a_hand_computation():
     attended = torch.tensor([[0.5, 0.25, 2.0, 9.0], [1.0, 1.0, 0.0, 0.0]])
-    found = coverage(attended, torch.tensor([3, 2]))
-    torch.testing.assert_close(found, torch.tensor([math.log(0.5) + math.log(0.25), 0.0]))
+    result = coverage(attended, torch.tensor([3, 2]))
+    torch.testing.assert_close(result, torch.tensor([math.log(0.5) + math.log(0.25), 0.0]))
     assert coverage(torch.zeros(1, 1), torch.tensor([1])).isfinite().all()
 
 
-def test_coverage_is_ranked_by_as_the_equation_says():
+def test_ranking_with_coverage_equals_the_equation():
     model, source = Looking(seed=2), [4, 5, 6, 7, 8]
     how = Beam(size=4, best=4, length=Average(), coverage=0.7)
-    (found,) = search(model, Batch.collate([source]), how)
-    for each in found:
+    (result,) = search(model, Batch.collate([source]), how)
+    for each in result:
         received = each.attention["decoder.cross"].sum(0)
         missing = sum(math.log(min(weight, 1.0)) for weight in received.tolist())
         assert each.ranking == pytest.approx(each.score / len(each.tokens) + 0.7 * missing, abs=1e-4)
 
 
-def test_coverage_needs_something_to_see():
-    with pytest.raises(ArgumentError, match="needs the attention to the source"):
+def test_coverage_without_cross_attention_raises():
+    with pytest.raises(ArgumentError, match="cross-attention"):
         search(Table(size=9, seed=0), Batch.collate([[4]]), Beam(coverage=0.5))
 
 
@@ -211,7 +211,7 @@ def test_coverage_needs_something_to_see():
     st.lists(st.sampled_from([0.0, -0.0, -1.0, 2.5, -math.inf, 1e-30, -3e38]), min_size=1, max_size=12),
     st.integers(1, 12),
 )
-def test_of_equals_the_first_is_best(numbers: list[float], count: int):
+def test_best_of_breaks_ties_by_index(numbers: list[float], count: int):
     count = min(count, len(numbers))
     values, places = best_of(torch.tensor([numbers], dtype=torch.float32), count)
     expected = sorted(range(len(numbers)), key=lambda place: (-torch.tensor(numbers[place]).item(), place))
@@ -219,7 +219,7 @@ def test_of_equals_the_first_is_best(numbers: list[float], count: int):
     assert values[0].tolist() == torch.tensor(numbers)[expected[:count]].tolist()
 
 
-def test_equal_scores_are_decided_alike_alone_and_together():
+def test_ties_are_broken_the_same_in_any_batch():
     class Flat(Endless):
         def step(self, state, tokens, encoded):
             return state, torch.zeros(*tokens.shape, 7)
@@ -227,21 +227,23 @@ def test_equal_scores_are_decided_alike_alone_and_together():
     how = Beam(size=3, best=3, rules=Rules(minimum=3, maximum=4))
     together = search(Flat(), Batch.collate([[4], [5], [6, 4]]), how)
     alone = search(Flat(), Batch.collate([[4]]), how)
-    assert [[each.tokens for each in found] for found in together] == [[each.tokens for each in alone[0]]] * 3
+    assert [[each.tokens for each in result] for result in together] == [
+        [each.tokens for each in alone[0]]
+    ] * 3
     assert alone[0][0].tokens == (4, 4, EOS)
 
 
-def test_numbers_that_are_none_are_refused():
+def test_nan_scores_raise():
     class Broken(Endless):
         def step(self, state, tokens, encoded):
             return state, torch.full((*tokens.shape, 7), torch.nan)
 
     for how in (Beam(size=2), Greedy()):
-        with pytest.raises(RegardError, match="not numbers"):
+        with pytest.raises(RegardError, match="NaN"):
             search(Broken(), Batch.collate([[4]]), how)
 
 
-def test_settings_say_what_they_take():
+def test_invalid_settings_raise():
     for wrong, words in [
         (lambda: Beam(size=0), "size is 0"),
         (lambda: Beam(best=1.5), "best is 1.5"),

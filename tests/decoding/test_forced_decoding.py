@@ -1,4 +1,4 @@
-"""What is seen afterwards is what the search read by; and company does not matter."""
+"""Forced decoding reproduces the scores and weights of the search, independent of the batch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def models(name: str):
 
 @EVERY_WAY
 @pytest.mark.parametrize("name", ["seq2seq gru", *MODELS])
-def test_the_second_reading_agrees_with_the_search(name: str, how):
+def test_forced_decoding_reproduces_the_scores_of_the_search(name: str, how):
     model = models(name)
-    for source, found in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
-        for each in found:
+    for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
+        for each in result:
             targets = [each.said]
             seen = observe(model, Batch.collate([source], targets), look="*")
             length = len(each.tokens)
@@ -44,28 +44,28 @@ def test_the_second_reading_agrees_with_the_search(name: str, how):
 
 
 @pytest.mark.parametrize("name", ["looking", *MODELS])
-def test_weights_are_those_of_the_steps(name: str):
-    """Under record(), step by step: what the second reading gives is what stepping read."""
+def test_forced_decoding_weights_equal_stepwise_weights(name: str):
+    """The weights of forced decoding equal those recorded step by step with record()."""
     model = models(name)
     batch = Batch.collate([SOURCES[0]])
-    ((found, *_),) = search(model, batch, Beam(size=3))
+    ((result, *_),) = search(model, batch, Beam(size=3))
     model.eval()
     encoded = model.encode(batch.source, batch.source_lengths)
     state, stepped = model.start(encoded), []
-    for token in (2, *found.tokens[:-1]):
+    for token in (2, *result.tokens[:-1]):
         with torch.no_grad(), regard.record(at="*cross") as seen:
             state, _ = model.step(state, torch.tensor([[token]]), encoded)
         stepped.append({site: calls[0].weights[0] for site, calls in seen.items()})
-    assert set(found.attention) == set(stepped[0]) != set()
-    for site, weights in found.attention.items():
+    assert set(result.attention) == set(stepped[0]) != set()
+    for site, weights in result.attention.items():
         together = torch.cat([step[site] for step in stepped], -2)
         torch.testing.assert_close(weights, together.float(), rtol=0, atol=1e-5)
 
 
-def test_a_transformer_shows_all_layers_and_heads():
+def test_transformer_records_all_layers_and_heads():
     model = make("transformer rotary").float()
-    found = search(model, Batch.collate(SOURCES), Beam(size=2, best=2), look="*")
-    for source, some in zip(SOURCES, found, strict=True):
+    result = search(model, Batch.collate(SOURCES), Beam(size=2, best=2), look="*")
+    for source, some in zip(SOURCES, result, strict=True):
         for each in some:
             sizes = {site: tuple(weights.shape) for site, weights in each.attention.items()}
             rows, columns = len(each.tokens), len(source) + 1
@@ -80,7 +80,7 @@ def test_a_transformer_shows_all_layers_and_heads():
 
 @EVERY_WAY
 @pytest.mark.parametrize("name", ["seq2seq lstm", *MODELS])
-def test_company_does_not_matter(name: str, how):
+def test_results_do_not_depend_on_the_batch(name: str, how):
     model = models(name)
     together = search(model, Batch.collate(SOURCES), how)
     for number, source in enumerate(SOURCES):
@@ -91,7 +91,7 @@ def test_company_does_not_matter(name: str, how):
             assert a.ranking == pytest.approx(b.ranking, abs=1e-5)
 
 
-def test_observing_in_pieces_is_observing(monkeypatch):
+def test_observing_a_split_batch_gives_the_same_result(monkeypatch):
     model = Looking()
     targets = [[4, 5], [], [6, 7, 8, 9, 4], [5]]
     batch = Batch.collate(SOURCES, targets)
@@ -112,20 +112,20 @@ def test_observing_in_pieces_is_observing(monkeypatch):
     assert row == 4
 
 
-def test_what_nobody_asks_for_is_not_seen():
+def test_nothing_is_recorded_without_look():
     assert search(Looking(), Batch.collate([[4]]), Greedy(), look=None)[0][0].attention == {}
     assert observe(Looking(), Batch.collate([[4]], [[5]]), look=None).attention == {}
     assert search(make("seq2seq gru").float(), Batch.collate([[4]]), Greedy())[0][0].attention == {}
 
 
-def test_a_cut_hypothesis_shows_as_many_rows_as_tokens():
-    found = search(Looking(), Batch.collate([[4, 5]]), Greedy(Rules(minimum=3, maximum=3)))[0][0]
-    assert len(found.tokens) == 3 == len(found.attention["decoder.cross"])
+def test_unfinished_hypothesis_has_one_attention_row_per_token():
+    result = search(Looking(), Batch.collate([[4, 5]]), Greedy(Rules(minimum=3, maximum=3)))[0][0]
+    assert len(result.tokens) == 3 == len(result.attention["decoder.cross"])
 
 
 @pytest.mark.parametrize("name", ["looking", *MODELS])
-def test_norms_are_those_of_the_values_that_are_read(name: str):
-    """A word that is forced to look at one key alone reads the value of that key."""
+def test_value_norms_equal_the_norms_of_the_attended_values(name: str):
+    """With all weight on one key, the output is the value of that key, so its norm is known."""
     model, targets = models(name), [[4, 5], [6], [5, 5, 4], []]
     together = observe(model, Batch.collate(SOURCES, targets), look="*")
     for row, (source, target) in enumerate(zip(SOURCES, targets, strict=True)):

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: token by token against the plainest loop there is."""
+"""Greedy search and sampling against a naive loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = [[4, 5, 6], [], [7, 8, 8, 8, 4, 5], [5], [6, 6]]
 
 
 def plainly(model, source: list[int], longest: int) -> list[int]:
-    """The most probable token again and again, one sentence, one whole forward pass for each token."""
+    """Greedy search for one sentence, with a full forward pass for each token."""
     said: list[int] = []
     while len(said) < longest and EOS not in said:
         batch = Batch.collate([source], [said])
@@ -29,19 +29,19 @@ def plainly(model, source: list[int], longest: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", [Table, Looking])
-def test_greedy_is_the_plain_loop(kind, seed: int):
+def test_greedy_equals_a_naive_loop(kind, seed: int):
     model = kind(size=10, seed=seed)
-    found = search(model, Batch.collate(SOURCES), Greedy(Rules(maximum=9)))
-    for source, (only,) in zip(SOURCES, found, strict=True):
+    result = search(model, Batch.collate(SOURCES), Greedy(Rules(maximum=9)))
+    for source, (only,) in zip(SOURCES, result, strict=True):
         assert list(only.tokens) == plainly(model, source, 9)
         assert only.ranking == pytest.approx(only.score, abs=1e-5)
 
 
-def test_nobody_is_there():
+def test_empty_batch():
     assert search(Looking(), Batch.collate([]), Greedy()) == []
 
 
-def test_a_model_in_training_stays_so():
+def test_training_mode_is_restored():
     model = Looking().train()
     model.words.eval()
     first = search(model, Batch.collate(SOURCES), Greedy())
@@ -49,7 +49,7 @@ def test_a_model_in_training_stays_so():
     assert [each[0].token_scores for each in first] == [each[0].token_scores for each in again]
     assert model.training and model.dropout.training and not model.words.training
     assert not first[0][0].attention["decoder.cross"].requires_grad
-    # What was seen may be part of something that learns.
+    # The recorded weights can be used in a computation with gradients.
     scale = torch.ones((), requires_grad=True)
     (first[0][0].attention["decoder.cross"] * scale).sum().backward()
     assert scale.grad is not None
@@ -76,13 +76,13 @@ def frequencies(how: Sample, logits: list[float], draws: int) -> np.ndarray:
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_often_as_they_are_probable(how: Sample, weights: list[float]):
+def test_sampling_frequencies_match_the_probabilities(how: Sample, weights: list[float]):
     draws, expected = 20_000, np.array(weights) / sum(weights)
-    found = frequencies(how, np.log([1.0, 2.0, 4.0, 8.0]).tolist(), draws)
-    assert (found[expected == 0] == 0).all()
+    result = frequencies(how, np.log([1.0, 2.0, 4.0, 8.0]).tolist(), draws)
+    assert (result[expected == 0] == 0).all()
     there = expected > 0
-    # Three degrees of freedom at most: 30 is passed by chance once in a million seeds.
-    assert (draws * (found - expected)[there] ** 2 / expected[there]).sum() < 30
+    # Chi-squared with at most 3 degrees of freedom exceeds 30 for one seed in a million.
+    assert (draws * (result - expected)[there] ** 2 / expected[there]).sum() < 30
 
 
 @given(
@@ -91,26 +91,26 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(how: Sample, weights: li
     top_k=st.integers(0, 4),
     top_p=st.floats(0.01, 1),
 )
-def test_what_the_rules_took_is_never_drawn(chance: float, scores: list[float], top_k: int, top_p: float):
+def test_forbidden_tokens_are_never_sampled(chance: float, scores: list[float], top_k: int, top_p: float):
     left = torch.tensor([scores]).log_softmax(-1)
     left[:, ::2] = -torch.inf
     token = int(Sample(top_k=top_k, top_p=top_p).draw(left, torch.tensor([chance])))
     assert token % 2 == 1
 
 
-def test_many_sentences_draw_apart():
-    """Streams of neighbouring sentences have nothing to do with each other: the first tokens are as drawn."""
+def test_random_streams_of_sentences_are_independent():
+    """The first tokens of many sentences follow the model's distribution (chi-squared test)."""
 
     model, batch = Table(size=8, seed=1, spread=1.0), Batch.collate([[4]] * 4000)
-    found = search(model, batch, Sample(seed=5), look=None)
+    result = search(model, batch, Sample(seed=5), look=None)
     first = observe(model, Batch.collate([[4]] * 5, [[4], [5], [6], [7], []]))
     share = first.token_scores[:, 0].exp().numpy()
     expected = share / share.sum()
-    drawn = np.array([sum(each[0].tokens[0] == token for each in found) for token in (4, 5, 6, 7, EOS)])
+    drawn = np.array([sum(each[0].tokens[0] == token for each in result) for token in (4, 5, 6, 7, EOS)])
     assert ((drawn - 4000 * expected) ** 2 / (4000 * expected)).sum() < 35
 
 
-def test_a_sentence_draws_the_same_in_any_company():
+def test_samples_do_not_depend_on_the_batch():
     model, how = Looking(), Sample(count=3, seed=11, temperature=1.5)
     together = search(model, Batch.collate(SOURCES), how)
     for number, source in enumerate(SOURCES):
@@ -122,7 +122,7 @@ def test_a_sentence_draws_the_same_in_any_company():
     assert [each[0].tokens for each in other] != [each[0].tokens for each in together]
 
 
-def test_settings_say_what_they_take():
+def test_invalid_settings_raise():
     for wrong, words in [
         (lambda: Sample(temperature=0), "temperature is 0"),
         (lambda: Sample(top_k=-1), "top_k is -1"),

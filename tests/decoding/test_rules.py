@@ -1,4 +1,4 @@
-"""Rules, one sentence at a time and by trying everything."""
+"""Rules against a naive implementation, and in every search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAID = st.lists(st.integers(4, SIZE - 1), max_size=7)
 
 
 def may_follow(rules: Rules, said: list[int], must: int, token: int) -> bool:
-    """The rules, said slowly; whether nothing at all may follow is not asked."""
+    """The rules, naively; the case that every token is forbidden is not handled."""
     if must != PAD:
         return token == must
     longer = [*said, token]
@@ -33,7 +33,7 @@ def may_follow(rules: Rules, said: list[int], must: int, token: int) -> bool:
     repeat=st.integers(0, 4),
     forbidden=st.lists(st.sampled_from([1, 5, 6, 7, 8, 99]), max_size=3),
 )
-def test_what_is_left_is_what_the_rules_say(rows, minimum: int, repeat: int, forbidden: list[int]):
+def test_permitted_tokens_match_a_naive_implementation(rows, minimum: int, repeat: int, forbidden: list[int]):
     length = min(len(said) for said, _ in rows)
     rules = Rules(minimum=minimum, repeat=repeat, forbidden=tuple(forbidden))
     said = [said[:length] for said, _ in rows]
@@ -49,7 +49,7 @@ def test_what_is_left_is_what_the_rules_say(rows, minimum: int, repeat: int, for
         assert torch.equal(left[row][expected], scores[row][expected])
 
 
-def test_scores_given_are_not_changed():
+def test_permitted_does_not_change_its_input():
     scores = torch.zeros(1, SIZE)
     Rules(minimum=5, repeat=1).permitted(scores, torch.tensor([[4, 5]]), torch.tensor([6]))
     assert torch.equal(scores, torch.zeros(1, SIZE))
@@ -66,24 +66,24 @@ SOURCES = [[4, 5, 6], [], [7]]
 
 @EVERY_WAY
 @given(minimum=st.integers(1, 6), more=st.integers(0, 4), repeat=st.integers(0, 3), seed=st.integers(0, 9))
-def test_every_search_keeps_the_rules(way, minimum: int, more: int, repeat: int, seed: int):
+def test_every_search_obeys_the_rules(way, minimum: int, more: int, repeat: int, seed: int):
     rules = Rules(minimum=minimum, maximum=minimum + more, repeat=repeat)
-    for found in search(Table(SIZE, seed), Batch.collate(SOURCES), way(rules)):
-        for each in found:
+    for result in search(Table(SIZE, seed), Batch.collate(SOURCES), way(rules)):
+        for each in result:
             assert len(each.tokens) == len(each.token_scores)
             assert len(each.tokens) <= minimum + more
-            assert len(each.tokens) >= minimum or (each.finished and repeat == 1)  # all words have been said
+            assert len(each.tokens) >= minimum or (each.finished and repeat == 1)  # every word was used
             assert not {PAD, BOS, UNK} & set(each.tokens) and EOS not in each.said
             grams = [each.said[i : i + repeat] for i in range(len(each.said) - repeat + 1)]
             assert not repeat or len(set(grams)) == len(grams)
 
 
 @EVERY_WAY
-def test_a_prefix_is_said_and_scored(way):
+def test_prefixes_are_forced_and_scored(way):
     model, batch, prefixes = Table(SIZE, 5), Batch.collate(SOURCES), [[8, 8, 8, UNK], [], [4]]
-    found = search(model, batch, way(Rules(repeat=2, minimum=3)), prefixes=prefixes)
+    result = search(model, batch, way(Rules(repeat=2, minimum=3)), prefixes=prefixes)
     free = search(model, batch, way(Rules(repeat=2, minimum=3)))
-    for prefix, some, other in zip(prefixes, found, free, strict=True):
+    for prefix, some, other in zip(prefixes, result, free, strict=True):
         for each in some:
             assert list(each.tokens[: len(prefix)]) == prefix
             assert all(score < 0 for score in each.token_scores[: len(prefix)])
@@ -91,7 +91,7 @@ def test_a_prefix_is_said_and_scored(way):
             assert [each.tokens for each in some] == [each.tokens for each in other]
 
 
-def test_prefixes_that_cannot_be_said():
+def test_invalid_prefixes_raise():
     model, batch = Table(SIZE, 5), Batch.collate(SOURCES)
     for prefixes, words in [
         ([[4]], "1 prefixes for 3 sentences"),
@@ -103,12 +103,12 @@ def test_prefixes_that_cannot_be_said():
             search(model, batch, Greedy(Rules(maximum=5)), prefixes=prefixes)
 
 
-def test_rules_that_cannot_be():
+def test_invalid_rules_raise():
     for wrong, words in [
         (lambda: Rules(minimum=0), "minimum is 0"),
-        (lambda: Rules(minimum=4, maximum=3), "more than the maximum"),
+        (lambda: Rules(minimum=4, maximum=3), "minimum = 4 .* maximum = 3"),
         (lambda: Rules(repeat=True), "repeat is True"),
-        (lambda: Rules(forbidden=(EOS,)), "nothing could end"),
+        (lambda: Rules(forbidden=(EOS,)), "EOS"),
         (lambda: Rules(forbidden=("the",)), "forbidden token is 'the'"),
         (lambda: Rules(forbidden=5), "forbidden is 5"),
     ]:

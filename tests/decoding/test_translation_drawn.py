@@ -1,4 +1,4 @@
-"""A translation drawn: its words beside its alignment, in a terminal, in a notebook and on a page."""
+"""A translation is drawn with its words and its alignment in a terminal, a notebook and a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_print_gives_the_text_and_repr_is_short(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("width", [40, 200])
-def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
+def test_terminal_output_has_words_alignment_score_and_notes(width: int):
     text = drawn(example(), width)
     assert all(line in text for line in ("검은 고양이", "black cat", "log-probability -1.50", "a <note>"))
     rows = [line for line in text.splitlines() if "▒" in line or "▓" in line]
@@ -59,29 +59,29 @@ def test_a_terminal_shows_words_alignment_score_and_notes(width: int):
     assert ("</s> is not drawn" in " ".join(text.split())) == ("</s>" in example().source_pieces)
 
 
-def test_a_notebook_gets_escaped_html():
+def test_notebook_html_is_escaped():
     html = example(text="<b>black</b> <cat>")._repr_html_()
     assert "<b>" not in html and "&lt;cat&gt;" in html and "a &lt;note&gt;" in html
     assert "<script" not in html and ".60" in html and ".80" in html
 
 
-def test_an_entry_carries_the_reference_and_the_alignment():
+def test_entry_has_the_reference_and_the_alignment():
     entry = example().entry("the black cat")
     assert (entry.source, entry.target) == (("검은", "고양이"), ("black", "cat"))
     assert entry.reference == "the black cat" and entry.score == -1.5 and entry.notes == ("a <note>",)
     torch.testing.assert_close(torch.tensor(entry.weights).float(), example().alignment.matrix)
 
 
-def test_words_are_counted_as_the_tokens_count_them():
-    # A tokenizer blanks NUL, so there are two words where split() sees one.
+def test_words_follow_the_word_indices_of_the_tokens():
+    # The tokenizer replaces NUL by a space, so it has two words where str.split() has one.
     assert example(source="검은\0고양이").entry().source == ("검은", "고양이")
-    # What was cut off is shown, and has no weights.
+    # The truncated words are drawn without weights.
     cut = example(source="검은 고양이가 집에 갔다").entry()
     assert cut.source == ("검은", "고양이가", "집에", "갔다") and cut.weights.shape == (2, 2)
     assert "the first 2 of 4 source words" in str(cut)
     unknown = Scored("a b c", "x", (passage(("<unk>", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
     assert unknown.entry().source == ("a", "b", "c")
-    # Where letters are words, they are what the tokens spell.
+    # If letters are words, the words are the text of the tokens.
     letters = Scored("ab", "x", (passage(("a", "b", "</s>"), (0, 1, -1), ("x",), (0,), SEEN[:1]),))
     assert letters.entry().source == ("a", "b")
     spelled = passage(("▁", "<0xEC>", "<0xA7>"), (0, 0, 0), ("<0xEC>", "<0xA7>", "<0x91>"), (0, 0, 0))
@@ -89,58 +89,58 @@ def test_words_are_counted_as_the_tokens_count_them():
     assert byted.source == ("집에", "갔다") and byted.target == ("집",)
 
 
-def test_a_model_without_attention_draws_and_says_so(tmp_path: Path):
+def test_translation_without_attention_is_drawn_with_a_note(tmp_path: Path):
     made = Translator(make("seq2seq gru").float(), Spaced(11), Spaced(11))
-    (found,) = made.translate(["ab cd"])
-    assert found.entry().weights is None
-    assert "no cross-attention" in drawn(found) and "no cross-attention" in found._repr_html_()
-    found.save(tmp_path / "page.html")
+    (result,) = made.translate(["ab cd"])
+    assert result.entry().weights is None
+    assert "no cross-attention" in drawn(result) and "no cross-attention" in result._repr_html_()
+    result.save(tmp_path / "page.html")
     assert "<table" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_blank_line_draws_blank():
+def test_blank_line_is_drawn_blank():
     (blank,) = Translator(Looking(11), Spaced(11), Spaced(11)).translate(["  "])
     assert str(blank) == "" and "█" not in drawn(blank)
     assert "<table" not in blank._repr_html_() and "nothing" in blank._repr_html_()
 
 
-def test_a_line_translated_in_parts_is_drawn_as_one():
+def test_split_line_is_drawn_as_one():
     target = Spaced(40, lines=["a man went home and ate what there was in it"])
     made = Translator(
         Looking(40), Spaced(40, lines=[TEXT]), target, search=Greedy(Rules(maximum=9)), longest=8
     )
-    (found,) = made.translate([TEXT])
-    entry = found.entry()
-    assert len(found.passages) == 3 and entry.notes == found.notes
-    assert " ".join(entry.source) == TEXT and " ".join(entry.target) == found.text
-    torch.testing.assert_close(torch.tensor(entry.weights).float(), found.alignment.matrix)
-    assert "split into 3" in drawn(found, 60) and "split into 3" in found._repr_html_()
+    (result,) = made.translate([TEXT])
+    entry = result.entry()
+    assert len(result.passages) == 3 and entry.notes == result.notes
+    assert " ".join(entry.source) == TEXT and " ".join(entry.target) == result.text
+    torch.testing.assert_close(torch.tensor(entry.weights).float(), result.alignment.matrix)
+    assert "split into 3" in drawn(result, 60) and "split into 3" in result._repr_html_()
 
 
-def test_of_thousands_of_words_the_first_are_drawn():
+def test_only_the_first_of_thousands_of_words_are_drawn():
     line = "한 사람이 길을 걸었다. " * 2500
     made = Translator(Looking(40), Spaced(40), Spaced(40), search=Greedy(Rules(maximum=5)), longest=40)
-    (found,) = made.translate([line])
-    entry = found.entry()
+    (result,) = made.translate([line])
+    entry = result.entry()
     assert len(entry.source) == 10_000 and entry.weights.shape == (min(len(entry.target), DRAWN), DRAWN)
-    assert len(found._repr_html_()) < 1_000_000 and drawn(found).count("\n") < 80
+    assert len(result._repr_html_()) < 1_000_000 and drawn(result).count("\n") < 80
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "character"])
-def test_every_word_of_the_tokenizers_has_its_weights(kind: str):
+def test_every_word_has_weights_with_every_tokenizer(kind: str):
     tokenizer = train_tokenizer(kind, [TEXT] * 9, 300 if kind == "bpe" else None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=8, embedding=8)
     made = Translator(model, tokenizer, tokenizer, search=Beam(3, rules=Rules(maximum=9)), longest=12)
     for line in (TEXT, "a\0b\tc", "👩‍👩‍👧‍👦 \u202e길을", "<script>alert(1)</script> 한", "한" * 40):
-        (found,) = made.translate([line])
-        entry = found.entry()
+        (result,) = made.translate([line])
+        entry = result.entry()
         assert entry.weights.shape == (len(entry.target), len(entry.source))
-        assert "<script" not in found._repr_html_() and "\u202e" not in drawn(found)
+        assert "<script" not in result._repr_html_() and "\u202e" not in drawn(result)
 
 
-def test_saving_says_what_it_cannot_do(tmp_path: Path):
+def test_save_writes_html_and_refuses_other_formats(tmp_path: Path):
     example().save(tmp_path / "page.html", title="<one>")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
@@ -153,7 +153,7 @@ def test_saving_says_what_it_cannot_do(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_translation_is_pictured_by_words_and_explored():
+def test_picture_and_explore_accept_a_translation():
     drawn = regard.picture(example(), "matrix")
     assert str(drawn) == str(example().seen().words().picture())
     assert regard.explore(example()) == regard.explore(example().seen())
@@ -163,7 +163,7 @@ def test_a_translation_is_pictured_by_words_and_explored():
         regard.explore("a cat")
 
 
-def test_a_record_of_one_sequence_is_pictured_by_positions():
+def test_picture_accepts_a_record_of_one_sequence():
     layer, x = regard.MultiHead(8, 2), torch.randn(1, 4, 8)
     with regard.record() as seen:
         layer(x)

@@ -1,4 +1,4 @@
-"""Alignment by hand: subwords joined, EOS dropped, Pharaoh format."""
+"""Word alignments against hand computations: subwords joined, EOS dropped, Pharaoh format."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ def test_subwords_are_joined_and_eos_is_dropped():
             [0.0, 0.0, 0.0, 1.0],
         ]
     )
-    found = align(weights, [0, 1, 1, -1], [0, 0, 1, -1])
-    torch.testing.assert_close(found.matrix, torch.tensor([[0.05, 0.7], [0.4, 0.6]]))
-    assert found.links == ((1, 0), (1, 1)) and str(found) == "1-0 1-1"
+    result = align(weights, [0, 1, 1, -1], [0, 0, 1, -1])
+    torch.testing.assert_close(result.matrix, torch.tensor([[0.05, 0.7], [0.4, 0.6]]))
+    assert result.links == ((1, 0), (1, 1)) and str(result) == "1-0 1-1"
 
 
-def test_the_first_of_equals_and_no_link_without_weight():
-    found = align(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), [0, 1, -1], [0, 1])
-    assert found.links == ((0, 0),)
+def test_ties_link_the_first_word_and_zero_weight_gives_no_link():
+    result = align(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), [0, 1, -1], [0, 1])
+    assert result.links == ((0, 0),)
 
 
 @pytest.mark.parametrize(("source", "target"), [([], []), ([0], []), ([], [0, 1]), ([-1], [-1])])
-def test_nothing_on_a_side(source: list[int], target: list[int]):
-    found = align(torch.ones(len(target), len(source)), source, target)
-    assert str(found) == "" and found.links == ()
-    assert found.matrix.numel() == 0
+def test_align_with_an_empty_side(source: list[int], target: list[int]):
+    result = align(torch.ones(len(target), len(source)), source, target)
+    assert str(result) == "" and result.links == ()
+    assert result.matrix.numel() == 0
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.data())
-def test_words_receive_what_their_tokens_did(rows: int, columns: int, data: st.DataObject):
+def test_word_weights_are_sums_and_means_of_token_weights(rows: int, columns: int, data: st.DataObject):
     def words(tokens: int) -> list[int]:
         steps = data.draw(st.lists(st.integers(0, 1), min_size=tokens - 1, max_size=tokens - 1))
         return [sum(steps[:place]) for place in range(tokens)]
@@ -48,22 +48,22 @@ def test_words_receive_what_their_tokens_did(rows: int, columns: int, data: st.D
     matrix = align(weights, source, target).matrix
     for word, row in enumerate(matrix.tolist()):
         mine = [place for place in range(rows) if target[place] == word]
-        for other, found in enumerate(row):
+        for other, result in enumerate(row):
             theirs = [place for place in range(columns) if source[place] == other]
             mean = sum(float(weights[a, b]) for a in mine for b in theirs) / len(mine)
-            assert found == pytest.approx(mean, abs=1e-5)
+            assert result == pytest.approx(mean, abs=1e-5)
 
 
-def test_parts_of_a_line_are_numbered_through():
+def test_joined_alignments_keep_the_word_indices_of_the_line():
     first = align(torch.tensor([[0.9, 0.1]]), [0, 1], [0])
     second = align(torch.tensor([[0.3, 0.7], [0.6, 0.4]]), [2, 3], [1, 2])
-    found = Alignment.joined([first, second])
-    assert str(found) == "0-0 3-1 2-2"
+    result = Alignment.joined([first, second])
+    assert str(result) == "0-0 3-1 2-2"
     expected = torch.tensor([[0.9, 0.1, 0, 0], [0, 0, 0.3, 0.7], [0, 0, 0.6, 0.4]])
-    torch.testing.assert_close(found.matrix, expected)
+    torch.testing.assert_close(result.matrix, expected)
 
 
-def test_sites_and_heads_are_averaged_or_chosen():
+def test_averaged_over_sites_and_heads_or_one_of_them():
     attention = {
         "decoder.0.cross": torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]),
         "decoder.1.cross": torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]]]),
@@ -79,29 +79,29 @@ def test_sites_and_heads_are_averaged_or_chosen():
         averaged(attention, head=2)
 
 
-def test_links_above_a_threshold_are_many_or_none():
-    found = align(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]), [0, 1, -1], [0, 1])
-    assert found.written(threshold=0.3) == "0-0 1-0 1-1" and found.written(threshold=0.4) == "0-0"
-    assert found.written(threshold=0.9) == "" and found.written() == "0-0 1-1"
+def test_threshold_gives_several_links_or_none_per_word():
+    result = align(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]), [0, 1, -1], [0, 1])
+    assert result.written(threshold=0.3) == "0-0 1-0 1-1" and result.written(threshold=0.4) == "0-0"
+    assert result.written(threshold=0.9) == "" and result.written() == "0-0 1-1"
     second = align(torch.tensor([[0.1, 0.9]]), [2, 3], [2])
-    assert Alignment.joined([found, second]).written(threshold=0.45) == "0-0 3-2"
+    assert Alignment.joined([result, second]).written(threshold=0.45) == "0-0 3-2"
 
 
 @pytest.mark.parametrize("threshold", [0.0, -0.5, 1.5, float("nan")])
-def test_a_threshold_is_a_weight(threshold: float):
+def test_invalid_thresholds_raise(threshold: float):
     with pytest.raises(ArgumentError, match="threshold is"):
         align(torch.ones(1, 1), [0], [0]).weighted(threshold)
 
 
 def test_links_are_written_with_their_weights():
-    found = align(torch.tensor([[0.125, 0.75, 0.125], [1.0, 0.0, 0.0]]), [0, 1, -1], [0, 1])
-    assert found.written(probabilities=True) == "1-0:0.750 0-1:1.000"
-    assert found.written(0.1, probabilities=True) == "0-0:0.125 1-0:0.750 0-1:1.000"
-    assert found.weighted() == [(1, 0, 0.75), (0, 1, 1.0)]
+    result = align(torch.tensor([[0.125, 0.75, 0.125], [1.0, 0.0, 0.0]]), [0, 1, -1], [0, 1])
+    assert result.written(probabilities=True) == "1-0:0.750 0-1:1.000"
+    assert result.written(0.1, probabilities=True) == "0-0:0.125 1-0:0.750 0-1:1.000"
+    assert result.weighted() == [(1, 0, 0.75), (0, 1, 1.0)]
 
 
 def scored(rows: list[list[float]], words: list[int], ended: bool = True) -> Scored:
-    """A pair of two source words, whose second head always looks at EOS."""
+    """A pair with two source words; the second head always attends to EOS."""
     heads = torch.tensor([rows, [[0.0, 0.0, 1.0]] * len(rows)])
     end = ["</s>"] if ended else []
     pieces = tuple([f"piece {place}" for place in range(len(rows) - len(end))] + end)
@@ -110,26 +110,26 @@ def scored(rows: list[list[float]], words: list[int], ended: bool = True) -> Sco
     return Scored("a b", "any", (passage,))
 
 
-def test_reading_one_step_later_takes_the_row_of_the_step_that_reads_the_word():
-    """Words 0 and 1 are said at steps 0 and 1, and read at steps 1 and 2; step 2 says EOS."""
+def test_shifted_takes_the_row_of_the_step_after_the_word():
+    """Words 0 and 1 are outputs of steps 0 and 1, and inputs of steps 1 and 2; step 2 outputs EOS."""
     each = scored([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]], [0, 1, -1])
     assert str(each.align("decoder.0.cross", 0)) == "0-0 1-1"
     assert str(each.align("decoder.0.cross", 0, shifted=True)) == "1-0 0-1"
 
 
-def test_of_subwords_each_is_read_at_its_own_step():
-    """Word 0 has two pieces, read at steps 1 and 2: the mean of [0, 0.5] and [0.2, 0.1] is [0.1, 0.3]."""
+def test_shifted_averages_the_steps_after_each_subword():
+    """Word 0 has two tokens, inputs of steps 1 and 2: the mean of [0, 0.5] and [0.2, 0.1] is [0.1, 0.3]."""
     rows = [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.2, 0.1, 0.7], [0.9, 0.1, 0.0]]
-    found = scored(rows, [0, 0, 1, -1]).align("decoder.0.cross", 0, shifted=True)
-    torch.testing.assert_close(found.matrix, torch.tensor([[0.1, 0.3], [0.9, 0.1]]))
+    result = scored(rows, [0, 0, 1, -1]).align("decoder.0.cross", 0, shifted=True)
+    torch.testing.assert_close(result.matrix, torch.tensor([[0.1, 0.3], [0.9, 0.1]]))
 
 
-def test_a_last_word_that_no_step_read_has_no_link_one_step_later():
+def test_shifted_gives_no_link_to_the_last_word_of_an_unfinished_target():
     each = scored([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0]], [0, 1], ended=False)
     assert str(each.align("decoder.0.cross", 0, shifted=True)) == "1-0"
 
 
-def test_what_is_not_given_is_as_in_aligned_at_unless_another_site_is():
+def test_instead_replaces_fields_and_a_new_site_resets_them():
     chosen = Choice("decoder.1.cross", 3, shifted=True)
     assert chosen.instead() == chosen
     assert chosen.instead(head=0) == Choice("decoder.1.cross", 0, shifted=True)
@@ -139,11 +139,11 @@ def test_what_is_not_given_is_as_in_aligned_at_unless_another_site_is():
     assert Choice.of("decoder.0.cross") == Choice("decoder.0.cross") and Choice.of(chosen) is chosen
 
 
-def test_all_that_can_be_chosen_is_every_cross_site_and_head_and_all_of_them_at_both_steps():
+def test_choices_are_all_cross_sites_and_heads_with_and_without_shift():
     seen = scored([[1.0, 0.0, 0.0]], [-1]).passages[0].attention
-    found = choices(seen)
-    assert len(found) == len(set(found)) == (1 + 2 * 3) * 2
-    assert {choice.site for choice in found} == {"*cross", "decoder.0.cross", "decoder.1.cross"}
+    result = choices(seen)
+    assert len(result) == len(set(result)) == (1 + 2 * 3) * 2
+    assert {choice.site for choice in result} == {"*cross", "decoder.0.cross", "decoder.1.cross"}
     assert choices({"decoder.cross": torch.ones(2, 3)}) == [
         Choice("decoder.cross"),
         Choice("decoder.cross", shifted=True),

@@ -1,4 +1,4 @@
-"""Small models and a tokenizer to decode with, and search by trying everything."""
+"""Small models and a tokenizer for the tests of decoding, and exhaustive search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = 10_007
 
 
 class Table(Model):
-    """Logits that are a line of a table, found by a number made of the source and of all tokens before."""
+    """A model whose logits are rows of a random table; a hash of the source and all tokens gives the row."""
 
     def __init__(self, size: int, seed: int, spread: float = 2.0):
         super().__init__()
@@ -50,7 +50,7 @@ class Table(Model):
 
 
 class Looking(Model):
-    """A recurrence of one tanh that looks at its source's embeddings before each token."""
+    """A tanh RNN decoder with attention to the source embeddings."""
 
     def __init__(self, size: int = 11, width: int = 6, seed: int = 0):
         super().__init__()
@@ -81,7 +81,7 @@ class Looking(Model):
 
 
 class Spaced:
-    """A tokenizer of words between spaces, each cut into pieces of `cut` letters; numbered as they come.
+    """A tokenizer that splits words into pieces of `cut` letters; token ids are assigned as pieces occur.
 
     A piece that does not begin its word is marked by a +. Everything past `size` is unknown.
     """
@@ -120,7 +120,7 @@ class Spaced:
 
 
 def everything(model: Model, source: Sequence[int], how: Beam) -> list[tuple[float, tuple[int, ...]]]:
-    """Every sentence of at most `maximum` tokens, EOS counted, with its ranking; the best first."""
+    """Return every sentence of at most `maximum` tokens, EOS included, with its ranking; best first."""
     assert how.rules.maximum is not None
     words = [token for token in range(1, model.target_size) if token not in (2, EOS, *how.rules.forbidden)]
     lengths = range(how.rules.minimum - 1, how.rules.maximum)

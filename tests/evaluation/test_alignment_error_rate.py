@@ -1,4 +1,4 @@
-"""Links are read and written as they stand in files, and scored as by hand."""
+"""Links are parsed and written in Pharaoh format, and scored like hand computations."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from regard.evaluation.alignment_error_rate import AlignmentScore, Links, parse_
 LINKS = st.frozensets(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 
 
-def test_a_line_is_read_with_sure_and_possible_links():
+def test_parse_sure_and_possible_links():
     links = parse_links(" 0-0\t1-2  1p3 4?5 ")
     assert links.sure == {(0, 0), (1, 2)}
     assert links.possible == {(0, 0), (1, 2), (1, 3), (4, 5)}
     assert parse_links("") == Links(frozenset())
 
 
-def test_words_may_be_counted_from_one():
+def test_base_one_counts_words_from_one():
     assert parse_links("1-1 2p3", base=1) == parse_links("0-0 1p2")
     assert parse_links("0-0 1p2").written(base=1) == "1-1 2p3"
 
 
-def test_a_link_that_is_both_is_sure():
+def test_link_that_is_sure_and_possible_is_sure():
     assert str(parse_links("1p1 1-1")) == "1-1"
 
 
-def test_how_sure_a_model_was_is_passed_over():
+def test_probabilities_of_links_are_ignored():
     assert parse_links("0-0:0.83 1-2:1 3p4:0.05") == parse_links("0-0 1-2 3p4")
 
 
 @given(LINKS, LINKS, st.sampled_from([0, 1]))
-def test_what_is_written_is_read(sure, possible, base):
+def test_written_links_parse_to_the_same_links(sure, possible, base):
     links = Links(sure, possible)
     assert parse_links(links.written(base), base) == links
     assert links.turned().turned() == links
@@ -61,22 +61,22 @@ def test_what_is_written_is_read(sure, possible, base):
         "0-\x1b[2J",
     ],
 )
-def test_what_is_no_link_is_told_with_its_line(tmp_path, wrong):
+def test_invalid_links_raise_with_their_line(tmp_path, wrong):
     (tmp_path / "links").write_text(f"0-0\n0-0 {wrong}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"links, line 2: '.*' is no link") as caught:
+    with pytest.raises(DataError, match=r"links, line 2: '.*' is not a link") as caught:
         read_links(tmp_path / "links")
     assert "\x1b" not in str(caught.value)
 
 
-def test_word_zero_is_no_word_when_counted_from_one(tmp_path):
+def test_word_zero_raises_with_base_one(tmp_path):
     (tmp_path / "links").write_text("1-1\n2-0\n")
-    with pytest.raises(DataError, match=r"(?s)line 2: '2-0' links word 0.*base=0"):
+    with pytest.raises(DataError, match=r"(?s)line 2: '2-0'.*base=0"):
         read_links(tmp_path / "links", base=1)
     with pytest.raises(ArgumentError, match="base is 2"):
         parse_links("1-1", base=2)
 
 
-def test_files_are_plain_or_gzip_and_empty_lines_count(tmp_path):
+def test_read_links_reads_plain_and_gzip_files_with_empty_lines(tmp_path):
     (tmp_path / "links.gz").write_bytes(gzip.compress(b"0-0\r\n\n1-1"))
     assert [str(links) for links in read_links(tmp_path / "links.gz")] == ["0-0", "", "1-1"]
     (tmp_path / "odd").write_bytes(b"0-0\n\xff\n")
@@ -84,7 +84,7 @@ def test_files_are_plain_or_gzip_and_empty_lines_count(tmp_path):
         read_links(tmp_path / "odd")
 
 
-def test_the_score_is_that_of_a_computation_by_hand():
+def test_score_equals_a_hand_computation():
     """First sentence: A = 3, S = 2, A & S = 1, A & P = 2. Second: A = 2, S = 2, A & S = 2, A & P = 2."""
     drawn = [parse_links("0-0 1-1 2p2"), parse_links("0-1 1-0 5p5")]
     proposed = [parse_links("0-0 2-2 3-3"), [(0, 1), (1, 0)]]
@@ -102,11 +102,11 @@ def test_without_possible_links_the_error_rate_is_one_minus_f1():
     assert score.error_rate == pytest.approx(1 - f1)
 
 
-def test_only_sure_links_of_a_proposal_count():
+def test_possible_links_of_a_hypothesis_are_ignored():
     assert score_links([parse_links("0-0 1p1")], [parse_links("0-0")]).error_rate == 0.0
 
 
-def test_sums_come_before_the_division():
+def test_counts_are_summed_over_sentences_before_the_division():
     drawn = [parse_links("0-0"), parse_links("0-0 1-1 2-2")]
     score = score_links([[], [(0, 0), (1, 1), (2, 2)]], drawn)
     assert score.recall == pytest.approx(3 / 4) and score.error_rate == pytest.approx(1 - 6 / 7)
@@ -115,31 +115,31 @@ def test_sums_come_before_the_division():
 @pytest.mark.parametrize(
     "ours, theirs, expected", [("", "", (1, 1, 0)), ("", "0-0", (1, 0, 1)), ("0-0", "", (0, 1, 1))]
 )
-def test_nothing_to_divide_by_is_nothing_wrong(ours, theirs, expected):
+def test_scores_with_a_zero_denominator(ours, theirs, expected):
     score = score_links([parse_links(ours)], [parse_links(theirs)])
     assert (score.precision, score.recall, score.error_rate) == expected
 
 
 @given(LINKS, LINKS, LINKS)
-def test_scores_stay_within_their_bounds(ours, sure, possible):
+def test_scores_are_between_0_and_1(ours, sure, possible):
     score = score_links([ours], [Links(sure, possible)])
     assert 0 <= score.error_rate <= 1 and 0 <= score.precision <= 1 and 0 <= score.recall <= 1
     assert score_links([sure], [Links(sure, possible)]).error_rate == 0
 
 
-def test_sets_of_different_sizes_are_refused():
-    with pytest.raises(ArgumentError, match="1 against 2 sentences"):
+def test_different_numbers_of_sentences_raise():
+    with pytest.raises(ArgumentError, match="1 and 2 sentences"):
         score_links([[]], [parse_links(""), parse_links("")])
 
 
-def test_links_past_the_end_of_a_sentence_are_found():
+def test_links_past_the_end_of_a_sentence_raise():
     drawn = [parse_links("0-0"), parse_links("1-2")]
     assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
-    with pytest.raises(DataError, match=r"(?s)sentence 2: a link 1-2, with 2 and 2 words.*base="):
+    with pytest.raises(DataError, match=r"(?s)sentence 2: link 1-2 .*2 source and 2 target.*base="):
         score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
 
 
-def test_the_alignment_of_a_translation_is_scored_as_it_is():
+def test_score_links_accepts_an_alignment():
     weights = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]])
-    found = align(weights, [0, 1, -1], [0, 1, -1])
-    assert score_links([found], [parse_links("0-0 1-1")]).error_rate == 0
+    result = align(weights, [0, 1, -1], [0, 1, -1])
+    assert score_links([result], [parse_links("0-0 1-1")]).error_rate == 0

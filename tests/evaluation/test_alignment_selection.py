@@ -1,4 +1,4 @@
-"""Ways to read alignments are ranked by links that people drew, or by how two directions agree."""
+"""Ways to compute alignments are ranked by gold alignments, or by the agreement of two directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lines(*written: str) -> list[Links]:
     return [parse_links(line) for line in written]
 
 
-def test_the_lowest_error_rate_comes_first():
+def test_rank_by_links_sorts_by_error_rate():
     drawn = lines("0-0 1-1", "0-0 1p1")
     ways = {
         ("layer 0", 1): lines("0-0 1-0", "0-0"),
@@ -28,19 +28,19 @@ def test_the_lowest_error_rate_comes_first():
     assert [score for _, score in ranked] == [score_links(ways[way], drawn) for way, _ in ranked]
 
 
-def test_of_equals_the_first_given_stays_first():
+def test_ties_keep_the_order_of_the_input():
     ways = {name: lines("0-0") for name in "cab"}
     assert [way for way, _ in rank_by_links(ways, lines("0-0"))] == ["c", "a", "b"]
     assert [pair[:2] for pair in rank_by_agreement(ways, ways)][:3] == [("c", "c"), ("c", "a"), ("c", "b")]
 
 
-def test_agreement_by_hand():
-    """Sentences together: |A| = 4, |B| = 3, |A & B| = 2."""
+def test_agreement_equals_a_hand_computation():
+    """Summed over sentences: |A| = 4, |B| = 3, |A & B| = 2."""
     forward, backward = {"a": lines("0-0 1-1 2-2", "0-0")}, {"b": lines("0-0 1-2", "0-0")}
     assert rank_by_agreement(forward, backward) == [("a", "b", pytest.approx(4 / 7))]
 
 
-def test_agreement_finds_the_ways_that_see_the_same():
+def test_agreement_ranks_the_matching_pair_first():
     forward = {"wrong": lines("0-1 1-2 2-0"), "right": lines("0-0 1-1 2-2")}
     backward = {"also wrong": lines("0-2 1-0 2-1"), "also right": lines("0-0 1-1 2-2 3-2")}
     first = rank_by_agreement(forward, backward)[0]
@@ -48,16 +48,16 @@ def test_agreement_finds_the_ways_that_see_the_same():
 
 
 @given(st.lists(st.tuples(LINKS, LINKS), max_size=4))
-def test_agreement_is_one_minus_the_error_rate_of_one_against_the_other(pairs):
+def test_agreement_is_one_minus_the_alignment_error_rate(pairs):
     ours, theirs = [list(side) for side in zip(*pairs, strict=True)] if pairs else ([], [])
-    ((_, _, found),) = rank_by_agreement({"a": ours}, {"b": theirs})
+    ((_, _, result),) = rank_by_agreement({"a": ours}, {"b": theirs})
     proposed = sum(map(len, ours + theirs))
     rate = score_links(ours, [Links(each) for each in theirs]).error_rate
-    assert found == pytest.approx(1 - rate if proposed else 0)
+    assert result == pytest.approx(1 - rate if proposed else 0)
 
 
-def test_sets_of_different_sizes_are_refused():
+def test_different_numbers_of_sentences_raise():
     with pytest.raises(ArgumentError, match="1 and 2 sentences"):
         rank_by_agreement({"a": lines("0-0")}, {"b": lines("0-0", "")})
-    with pytest.raises(ArgumentError, match="against"):
+    with pytest.raises(ArgumentError, match="1 and 0 sentences"):
         rank_by_links({"a": lines("0-0")}, [])

@@ -1,4 +1,4 @@
-"""The scores are those of the definitions, computed by hand where that can be done."""
+"""BLEU, chrF and TER against hand computations."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from regard.errors import ArgumentError, DataError, UnknownName
 from regard.evaluation.bleu import bleu, chrf, ter
 
 
-def test_bleu_is_that_of_a_computation_by_hand():
-    """6 words, all lengths alike: 5/6 words, 3/5 twos, 2/4 threes, 1/3 fours; no brevity penalty."""
+def test_bleu_equals_a_hand_computation():
+    """6 words on each side: 5/6 unigrams, 3/5 bigrams, 2/4 trigrams, 1/3 4-grams; no brevity penalty."""
     score = bleu(["the cat sat on the mat"], ["the cat sat on a mat"])
     assert score.value == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     assert score.name == "BLEU" and "tok:13a" in score.signature and "nrefs:1" in score.signature
 
 
-def test_short_translations_pay_the_brevity_penalty():
+def test_short_translations_get_the_brevity_penalty():
     score = bleu(["the cat sat on"], ["the cat sat on the mat"])
     assert score.value == pytest.approx(100 * math.exp(1 - 6 / 4))
 
 
-def test_a_corpus_is_summed_and_not_averaged():
-    """Two sentences of five words, one right and one wrong throughout but for its first word."""
+def test_corpus_bleu_sums_counts_over_sentences():
+    """Two sentences of five words: one is right, and in the other only the first word is right."""
     score = bleu(["a b c d e", "v x x x x"], ["a b c d e", "v w y z u"])
     assert score.value == pytest.approx(100 * (6 / 10 * 4 / 8 * 3 / 6 * 2 / 4) ** 0.25)
 
 
-def test_several_references_are_taken_together():
+def test_several_references():
     references = [["the cat sits on the mat"], ["a cat sat on the mat"]]
     assert (
         bleu(["the cat sat on the mat"], references).value
@@ -44,14 +44,14 @@ def test_case_and_tokenizer_are_in_the_signature():
     assert 0 < score.value < 100 and "tok:char" in score.signature
 
 
-def test_chrf_is_100_for_the_same_and_0_for_nothing_alike():
+def test_chrf_is_100_for_equal_and_0_for_disjoint_text():
     assert chrf(["가나다"], ["가나다"]).value == 100 and chrf(["가나다"], ["xyz"]).value == 0
     assert chrf(["a b"], ["a b"], words=2).name == "chrF2++"
     assert "nw:2" in chrf(["a b"], ["a b"], words=2).signature
 
 
-def test_chrf_is_that_of_a_computation_by_hand():
-    """Half of the characters are right and none of the twos: the mean of both, longer ones there are none."""
+def test_chrf_equals_a_hand_computation():
+    """1/2 of the unigrams and none of the bigrams match; longer n-grams do not exist: the mean of both."""
     assert chrf(["ab"], ["ac"]).value == pytest.approx(100 * (1 / 2 + 0) / 2)
 
 
@@ -62,47 +62,47 @@ def test_ter_counts_edits_and_shifts():
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
-def test_what_can_be_gone_through_once_can_be_scored(metric):
-    found, right = ["the cat sat on it"], ["the cat sat on a mat"]
+def test_iterators_can_be_scored(metric):
+    result, right = ["the cat sat on it"], ["the cat sat on a mat"]
     for references in (iter(right), (iter(each) for each in [right])):
-        assert metric(iter(found), references) == metric(found, right)
+        assert metric(iter(result), references) == metric(result, right)
 
 
-def test_text_that_is_tokenized_already_is_scored_in_silence(caplog, capfd):
+def test_tokenized_text_is_scored_without_a_warning(caplog, capfd):
     from sacrebleu.metrics import BLEU
 
-    found = ["the cat sat on the mat ."] * 100
+    result = ["the cat sat on the mat ."] * 100
     plain = BLEU()
-    expected = plain.corpus_score(found, [found]).score
+    expected = plain.corpus_score(result, [result]).score
     assert "tokenized period" in caplog.text
     caplog.clear()
     capfd.readouterr()
-    score = bleu(found, found)
+    score = bleu(result, result)
     assert caplog.text == "" and capfd.readouterr() == ("", "")
     assert (score.value, score.signature) == (expected, str(plain.get_signature()))
 
 
 @pytest.mark.parametrize("metric", [bleu, chrf, ter])
-def test_what_cannot_be_scored_is_told(metric):
-    with pytest.raises(DataError, match="2 translations against 1 references"):
+def test_invalid_input_raises(metric):
+    with pytest.raises(DataError, match=r"2 translations.* 1 references"):
         metric(["a", "b"], ["a"])
-    with pytest.raises(DataError, match="1 translations against 2 references"):
+    with pytest.raises(DataError, match=r"1 translations.* 2 references"):
         metric(["a"], [["a"], ["a", "b"]])
     with pytest.raises(DataError, match="nothing to score"):
         metric([], [])
-    with pytest.raises(ArgumentError, match="a text alone"):
+    with pytest.raises(ArgumentError, match="str"):
         metric("a", ["a"])
-    with pytest.raises(ArgumentError, match="translation 2 is no text but list"):
+    with pytest.raises(ArgumentError, match=r"translation 2.* list"):
         metric(["a", ["b"]], ["a", "b"])
 
 
-def test_tokenizers_are_known_and_fetch_nothing():
+def test_unknown_tokenizers_and_those_that_download_raise():
     for name in ("flores200", "13b"):
         with pytest.raises(UnknownName, match=f"tokenizer of BLEU '{name}'"):
             bleu(["a"], ["a"], tokenize=name)
 
 
-def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch):
+def test_missing_tokenizer_raises_with_its_package(monkeypatch):
     import sacrebleu.metrics
 
     def refuse(**_: object) -> None:
@@ -113,6 +113,6 @@ def test_a_tokenizer_that_is_not_installed_is_named(monkeypatch):
         bleu(["a"], ["a"], tokenize="ko-mecab")
 
 
-def test_fewer_than_no_words_are_refused():
+def test_negative_words_raise():
     with pytest.raises(ArgumentError, match="words is -1"):
         chrf(["a"], ["a"], words=-1)

@@ -1,4 +1,4 @@
-"""The report holds the scores that each function gives."""
+"""evaluate_corpus() returns the same scores as the single functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS = ["The cat sat on the mat .", "A dog barks."]
 THEIRS = ["the cat sat on a mat.", "A dog barked."]
 
 
-def test_it_is_each_score():
+def test_report_has_every_score():
     each = [bleu(OURS, THEIRS), chrf(OURS, THEIRS), ter(OURS, THEIRS), exact_match(OURS, THEIRS)]
     assert evaluate_corpus(OURS, THEIRS) == each
     with_moses = evaluate_corpus(OURS, THEIRS, moses="en")
@@ -19,20 +19,20 @@ def test_it_is_each_score():
     assert with_moses[-1] == moses_bleu(OURS, THEIRS)
 
 
-def test_capital_letters_count_unless_told_otherwise():
-    told = evaluate_corpus(OURS, THEIRS, lowercase=True)
+def test_lowercase_ignores_case():
+    lower = evaluate_corpus(OURS, THEIRS, lowercase=True)
     plain = evaluate_corpus(OURS, THEIRS)
-    assert told[0] == bleu(OURS, THEIRS, lowercase=True) and told[0].value > plain[0].value
-    assert told[1] == chrf(OURS, THEIRS, lowercase=True) and told[1].value > plain[1].value
-    assert all("case:lc" in score.signature for score in told) and "case:mixed" in plain[1].signature
+    assert lower[0] == bleu(OURS, THEIRS, lowercase=True) and lower[0].value > plain[0].value
+    assert lower[1] == chrf(OURS, THEIRS, lowercase=True) and lower[1].value > plain[1].value
+    assert all("case:lc" in score.signature for score in lower) and "case:mixed" in plain[1].signature
 
 
-def test_what_can_be_read_only_once_is_read_once():
+def test_iterators_are_read_once():
     again = evaluate_corpus(iter(OURS), iter([iter(THEIRS), iter(OURS)]), tokenize="char")
     assert again == evaluate_corpus(OURS, [THEIRS, OURS], tokenize="char")
     assert "tok:char" in again[0].signature and "nrefs:2" in again[2].signature
 
 
-def test_what_cannot_be_scored_is_told():
-    with pytest.raises(DataError, match=r"evaluate_corpus\(\): 2 translations against 1 references"):
+def test_invalid_input_raises():
+    with pytest.raises(DataError, match=r"evaluate_corpus\(\): 2 translations.* 1 references"):
         evaluate_corpus(OURS, THEIRS[:1])

@@ -1,4 +1,4 @@
-"""Faithfulness: two models of which the truth is known, and every model against one trial at a time."""
+"""Faithfulness of two models with known results, and of every model against single trials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARP, LOUD = 12.0, 9.0
 
 
 class Pointer(Model):
-    """Says token t of its source at step t, read by attention alone."""
+    """Copies source token t at step t, with attention as its only input."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -58,7 +58,7 @@ class Pointer(Model):
 
 
 class Liar(Pointer):
-    """Looks where Pointer looks, and says what it has from elsewhere."""
+    """Has the attention of Pointer, but its output does not depend on it."""
 
     def said(self, read: Tensor, encoded: Encoded) -> Tensor:
         return 0 * read + encoded.first[0][:, None]
@@ -74,15 +74,15 @@ def sides() -> tuple[list[str], list[str]]:
     return [source for source, _ in PAIRS], [target for _, target in PAIRS]
 
 
-def test_a_model_that_reads_what_it_looks_at():
-    found = faithfulness(translator(Pointer), *sides(), samples=2)
+def test_model_that_uses_its_attention():
+    measured = faithfulness(translator(Pointer), *sides(), samples=2)
     size = translator(Pointer).model.target_size
-    assert [each.text for each in found.words if each.sentence == 1] == ["d", "c", "b"]
+    assert [each.text for each in measured.words if each.sentence == 1] == ["d", "c", "b"]
     even = []
-    for each in found.words:
+    for each in measured.words:
         keys = len(PAIRS[each.sentence][0].split()) + 1
         assert each.looked == (each.word,)
-        # Before: nearly all weight, so a logit of 9 against 0. Hidden: the other keys share, 9 / (keys - 1).
+        # Before: nearly all weight on one key, so its logit is 9. Hidden: the other keys get 9 / (keys - 1).
         before = LOUD - math.log(math.exp(LOUD) + size - 1)
         others = keys - 1
         after = -math.log(others * math.exp(LOUD / others) + size - others)
@@ -91,43 +91,40 @@ def test_a_model_that_reads_what_it_looks_at():
         assert abs(each.sufficiency) < 0.01 and each.spearman > 0.5
         share = LOUD / keys
         even.append(before - share + math.log(keys * math.exp(share) + size - keys))
-    assert found.better == 1 and found.uniform == pytest.approx(numpy.mean(even), rel=0.01)
-    assert (
-        found.summary()
-        == f"removing what it looked at costs {found.mean('hidden'):.1f} nats, random words 0.0"
-    )
+    assert measured.better == 1 and measured.uniform == pytest.approx(numpy.mean(even), rel=0.01)
+    assert f"{measured.mean('hidden'):.1f} nats" in measured.summary() and measured.summary().endswith(" 0.0")
 
 
-def test_small_costs_are_told_with_two_digits():
-    def told(*costs: float) -> str:
+def test_small_costs_have_two_digits():
+    def summary(*costs: float) -> str:
         word = WordTruth(0, 0, "cat", (1,), *costs, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return Faithfulness((word,), 0.0, 1, 1).summary()
 
-    assert told(1.26, 0.06).endswith("costs 1.3 nats, random words 0.06")
-    assert told(0.96, -0.001).endswith("costs 1.0 nats, random words 0.0")
+    assert " 1.3 nats" in summary(1.26, 0.06) and summary(1.26, 0.06).endswith(" 0.06")
+    assert " 1.0 nats" in summary(0.96, -0.001) and summary(0.96, -0.001).endswith(" 0.0")
     assert str(Faithfulness((), 0.0, 1, 1)) == Faithfulness((), 0.0, 1, 1).summary()
 
 
-def test_a_model_that_looks_and_does_not_use_it():
-    found = faithfulness(translator(Liar), *sides())
-    for each in found.words:
+def test_model_that_does_not_use_its_attention():
+    measured = faithfulness(translator(Liar), *sides())
+    for each in measured.words:
         assert (each.hidden, each.hidden_random, each.comprehensiveness, each.sufficiency) == (0, 0, 0, 0)
-        assert each.unknown > 1  # the word itself is needed, wherever the model has it from
-    assert found.uniform == 0 and found.better == 0
-    assert found.summary() == "removing what it looked at costs 0.0 nats, random words 0.0"
+        assert each.unknown > 1  # the word is needed, but not through attention
+    assert measured.uniform == 0 and measured.better == 0
+    assert " 0.0 nats" in measured.summary() and measured.summary().endswith(" 0.0")
 
 
-def test_words_of_several_tokens_are_erased_whole():
+def test_all_tokens_of_a_word_are_erased():
     source, target = train_tokenizers([("abc de f", "fed cba b")], "character")
     torch.manual_seed(1)
     model = build_model("transformer", source.size, target.size, width=8, heads=2, inner=8, layers=1)
     made = Translator(model, source, target, unit="word")
-    found = faithfulness(made, "abc de f", "fed cba b")
-    assert [(each.word, each.text) for each in found.words] == [(0, "fed"), (1, "cba"), (2, "b")]
+    measured = faithfulness(made, "abc de f", "fed cba b")
+    assert [(each.word, each.text) for each in measured.words] == [(0, "fed"), (1, "cba"), (2, "b")]
     scored = made.score("abc de f", "fed cba b")
     weights, passage = scored.align().matrix, scored.passages[0]
     pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
-    for each in found.words:
+    for each in measured.words:
         assert each.looked == (int(weights[each.word].argmax()),)
         rows = tuple(place for place, word in enumerate(passage.words) if word == each.word)
         gone = tuple(place for place, word in enumerate(passage.source_words) if word == each.looked[0])
@@ -136,7 +133,7 @@ def test_words_of_several_tokens_are_erased_whole():
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_trials_together_are_trials_alone_and_what_intervening_gives(name: str):
+def test_batched_trials_equal_single_trials_and_interventions(name: str):
     model = make(name)
     sources, targets = [[4, 5, 6, 7], [8, 9, 10]], [[5, 6, 7], [4, 9, 8, 5, 6]]
     pairs = [Pair(ended(a), ended(b)) for a, b in zip(sources, targets, strict=True)]
@@ -158,12 +155,12 @@ def test_trials_together_are_trials_alone_and_what_intervening_gives(name: str):
         assert score == pytest.approx(seen.token_scores[0, list(trial.rows)].sum().item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings are louder on the way out too
-def test_gradient_times_input_is_the_slope_of_a_word_made_louder(name: str):
+@pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings change the output too
+def test_gradient_times_input_equals_finite_differences(name: str):
     model = make(name).train()
     pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
-    (found,) = saliencies(model, [pair], [trial])
-    assert found.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
+    (measured,) = saliencies(model, [pair], [trial])
+    assert measured.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
     model.eval()
     step = 1e-4
     for place, token in enumerate(pair.source):
@@ -173,18 +170,18 @@ def test_gradient_times_input_is_the_slope_of_a_word_made_louder(name: str):
             row.copy_(factor * before)
             sides.append(_precise(model, pair, trial))
         row.copy_(before)
-        assert abs(sides[0] - sides[1]) / (2 * step) == pytest.approx(found[place], rel=1e-3, abs=1e-5)
+        assert abs(sides[0] - sides[1]) / (2 * step) == pytest.approx(measured[place], rel=1e-3, abs=1e-5)
 
 
 def _precise(model: Model, pair: Pair, trial: Trial) -> float:
-    """The log-probability of a trial's word in float64, for differences."""
+    """Return the log-probability of a trial's word in float64, for finite differences."""
     batch = Batch.collate([pair.source[:-1]], [pair.target[:-1]])
     with torch.no_grad():
         scores = model(batch).log_softmax(-1).gather(-1, batch.labels[..., None])[0, :, 0]
     return float(scores[list(trial.rows)].sum())
 
 
-def test_draws_depend_on_the_seed_and_on_nothing_else():
+def test_random_words_depend_only_on_the_seed():
     source, target = train_tokenizers(PAIRS, "word")
     torch.manual_seed(0)
     made = Translator(build_model("bahdanau", source.size, target.size, width=6), source, target)
@@ -196,54 +193,54 @@ def test_draws_depend_on_the_seed_and_on_nothing_else():
     assert faithfulness(made, *sides(), seed=1).mean("hidden_random") != whole.mean("hidden_random")
 
 
-def test_without_targets_it_judges_what_is_said():
+def test_without_targets_the_translations_are_evaluated():
     made = translator(Pointer)
     sources, targets = sides()
-    found = faithfulness(made, sources)
+    measured = faithfulness(made, sources)
     said = [each.text for each in made.translate(sources)]
     assert all(text.startswith(target) for text, target in zip(said, targets, strict=True))
-    assert len(found.words) == sum(len(text.split()) for text in said)
+    assert len(measured.words) == sum(len(text.split()) for text in said)
 
 
-def test_a_result_is_judged_by_itself_and_told_under_its_picture():
+def test_result_is_accepted_and_its_summary_is_under_the_picture():
     pointer = translator(Pointer)
     said, given = pointer.translate("d c b"), pointer.score("d c b", "d c a")
     for result in (said, given):
-        found = faithfulness(pointer, result)
-        assert found == faithfulness(pointer, result.source, result.text)
-        assert str(found) in str(result.seen().noted(found).picture()).replace("\n", " ")
+        measured = faithfulness(pointer, result)
+        assert measured == faithfulness(pointer, result.source, result.text)
+        assert str(measured) in str(result.seen().noted(measured).picture()).replace("\n", " ")
     assert faithfulness(pointer, said, "d c a") == faithfulness(pointer, given)
 
 
-def test_what_cannot_be_compared_is_counted_and_what_cannot_look_is_told():
+def test_short_sources_are_skipped_and_models_without_attention_raise():
     made = translator(Pointer)
-    found = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
-    assert found.skipped == 2 and {each.sentence for each in found.words} == {2}
+    measured = faithfulness(made, ["a", "", "a b c"], ["a", "b", "a b c"], k=2)
+    assert measured.skipped == 2 and {each.sentence for each in measured.words} == {2}
     none = faithfulness(made, ["a"], ["a"])
     assert "too few" in none.summary() and json.loads(json.dumps(none.written()))["hidden"] is None
     assert none.written()["skipped"] == 1
-    written = json.loads(json.dumps(found.written(), allow_nan=False))
-    assert written["k"] == 2 and written["hidden"] == found.mean("hidden")
+    written = json.loads(json.dumps(measured.written(), allow_nan=False))
+    assert written["k"] == 2 and written["hidden"] == measured.mean("hidden")
     blind = Translator(
         build_model("seq2seq", made.model.source_size, made.model.source_size, width=4),
         made.source_tokenizer,
         made.target_tokenizer,
     )
-    with pytest.raises(regard.ArgumentError, match="does not look at its source"):
+    with pytest.raises(regard.ArgumentError, match="no attention"):
         faithfulness(blind, *sides())
     with pytest.raises(regard.ArgumentError, match="k is 0"):
         faithfulness(made, *sides(), k=0)
 
 
-def test_one_layer_can_be_asked_about():
+def test_one_layer_or_head_can_be_evaluated():
     source, target = train_tokenizers(PAIRS, "word")
     kind, options = VARIANTS["transformer rotary"]
     model = build_model(kind, source.size, target.size, **options)
     made = Translator(model, source, target, look=None)
-    found = {
+    measured = {
         at: faithfulness(made, *sides(), at=at) for at in ("decoder.0.cross", "decoder.1.cross", "*cross")
     }
-    assert made.look is None and len({each.uniform for each in found.values()}) == 3
+    assert made.look is None and len({each.uniform for each in measured.values()}) == 3
     one = faithfulness(made, *sides(), at="decoder.1.cross", head=1)
     assert one.written()["head"] == 1 and numpy.isfinite(one.mean("kendall"))
     with pytest.raises(regard.UnknownName, match=r"decoder\.0\.cross"):
@@ -259,15 +256,15 @@ def test_agreement_of_a_model_with_itself_and_with_another():
         torch.manual_seed(seed)
         random.append(Translator(build_model("bahdanau", source.size, target.size, width=6), source, target))
         nn.init.normal_(random[-1].model.score.vector, std=3)
-    found = agreement(*random, *sides())
-    assert 0 < found.distance < 1 and found.same < 1 and "words; distance" in str(found)
+    measured = agreement(*random, *sides())
+    assert 0 < measured.distance < 1 and measured.same < 1 and "distance" in str(measured)
     blank = ["", ""]
     with pytest.raises(regard.ArgumentError, match="no word"):
         agreement(made, made, blank, blank)
 
 
 class Paused(Pointer):
-    """A Pointer with dropout, whose forward pass runs a function of the thread first."""
+    """A Pointer with dropout whose forward pass first calls a function, set for each thread."""
 
     def __init__(self, size: int):
         super().__init__(size)
@@ -278,14 +275,14 @@ class Paused(Pointer):
         return nn.functional.dropout(super().forward(batch), 0.5, self.training)
 
 
-def test_threads_that_erase_with_one_model_keep_it_in_eval_mode():
+def test_threads_that_share_a_model_keep_it_in_eval_mode():
     model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,), hidden=(1,))
     expected = word_scores(model, [pair], [trial])
-    started, done, found = threading.Event(), threading.Event(), {}
+    started, done, measured = threading.Event(), threading.Event(), {}
 
     def run(name: str, first: Any) -> None:
         model.first[threading.get_ident()] = first
-        found[name] = word_scores(model, [pair], [trial])
+        measured[name] = word_scores(model, [pair], [trial])
 
     def wait_for_second() -> None:
         second.start()
@@ -301,11 +298,11 @@ def test_threads_that_erase_with_one_model_keep_it_in_eval_mode():
     first.join(60)
     done.set()
     second.join(60)
-    assert found["first"] == expected and found["second"] == expected
+    assert measured["first"] == expected and measured["second"] == expected
     assert all(module.training for module in model.modules())
 
 
-def test_gradients_of_one_thread_leave_the_embeddings_of_others_alone():
+def test_saliencies_do_not_change_the_embeddings_of_other_threads():
     model, pair, trial = Paused(9), Pair((5, 6, 7, 3), (5, 6, 7, 3)), Trial(0, (1,))
     (expected,) = saliencies(model, [pair], [trial])
     other: list[Tensor] = []
@@ -316,6 +313,6 @@ def test_gradients_of_one_thread_leave_the_embeddings_of_others_alone():
         thread.join(60)
 
     model.first[threading.get_ident()] = embed_in_another_thread
-    (found,) = saliencies(model, [pair], [trial])
-    assert numpy.array_equal(found, expected) and expected.any()
+    (measured,) = saliencies(model, [pair], [trial])
+    assert numpy.array_equal(measured, expected) and expected.any()
     assert other[0].grad_fn is not None  # still a function of the table

@@ -1,4 +1,4 @@
-"""The Moses flavour: words as the scripts split them, and BLEU as it is defined, nothing added to a zero."""
+"""Moses BLEU: the tokenization of the Moses scripts, and BLEU without smoothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.evaluation.moses_bleu import moses_words
 
 
 def by_definition(translations: list[str], references: list[list[str]]) -> float:
-    """BLEU-4 of words between spaces, summed over the corpus (Papineni et al. 2002, section 2)."""
+    """Corpus BLEU-4 of white-space tokens (Papineni et al. 2002, section 2)."""
     right, all_of_them, ours, theirs = [0] * 4, [0] * 4, 0, 0
     for number, translation in enumerate(translations):
         said, others = translation.split(), [each[number].split() for each in references]
@@ -38,27 +38,27 @@ def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
 
 
-def test_it_is_that_of_a_computation_by_hand():
-    """Nine words on either side, and one is wrong: 8/9 ones, 6/8 twos, 4/7 threes, 2/6 fours."""
+def test_moses_bleu_equals_a_hand_computation():
+    """Nine words on each side, one of them wrong: 8/9 unigrams, 6/8 bigrams, 4/7 trigrams, 2/6 4-grams."""
     ours, theirs = "A man's dog runs fast, today.", "A MAN'S dog runs far, today."
     assert moses_words()(ours) == "a man 's dog runs fast , today ."
     expected = 100 * (8 / 9 * 6 / 8 * 4 / 7 * 2 / 6) ** 0.25
     assert moses_bleu([ours], [theirs]).value == pytest.approx(expected)
 
 
-def test_nothing_is_smoothed():
-    """Three words in a row are right and no four, so that the product of the precisions is 0."""
+def test_zero_precision_gives_zero():
+    """A trigram matches but no 4-gram, so the product of the precisions is 0."""
     ours, theirs = ["A man's dog runs."], ["A man's cat runs!"]
     assert moses_bleu(ours, theirs).value == 0 < bleu(ours, theirs).value
 
 
-def test_short_translations_pay_for_it():
+def test_short_translations_get_the_brevity_penalty():
     score = moses_bleu(["the cat sat on the"], ["The cat sat on the mat."])
     assert score.value == pytest.approx(100 * math.exp(1 - 7 / 5))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_it_agrees_with_the_definition_whatever_the_sentences(count):
+def test_moses_bleu_equals_the_definition_on_random_sentences(count):
     dice = random.Random(count)
 
     def sentences() -> list[str]:
@@ -71,8 +71,8 @@ def test_it_agrees_with_the_definition_whatever_the_sentences(count):
         assert score.signature.startswith(f"nrefs:{count}|")
 
 
-def test_it_is_near_that_of_another_tokenizer():
-    """On plain sentences Moses and sacrebleu's international tokenizer find the same words."""
+def test_moses_and_intl_tokenizers_agree_except_for_hyphens():
+    """On simple sentences, Moses and sacrebleu's international tokenizer give the same words."""
     ours = ["A man in a red shirt rides a bicycle.", "Two dogs play in the snow, and a boy looks on."]
     theirs = ["A man in a red coat rides a bicycle.", "Two dogs run in the snow, and a boy looks on."]
     assert moses_bleu(ours, theirs).value == pytest.approx(
@@ -88,31 +88,31 @@ def test_it_is_near_that_of_another_tokenizer():
         ("en", "The 5,300 T-shirts, e.g. “red” ones...", 'the 5,300 t-shirts , e.g. " red " ones ...'),
         ("de", "Ein Mann  spielt z.B. „Fußball“.", 'ein mann spielt z.b. " fußball " .'),
         ("de", "ÜBER DEN DÄCHERN", "über den dächern"),
-        ("fr", "L'homme d’à côté", "l' homme d \" à côté"),  # as the script has it
+        ("fr", "L'homme d’à côté", "l' homme d \" à côté"),  # the output of the Perl script
         ("ko", "나는 '고양이'로소이다.", "나는 ' 고양이 ' 로소이다 ."),
         ("en", "a < b & c | [d]", "a < b & c | [ d ]"),
         ("en", "", ""),
         ("en", "\u3000 \x00\t", ""),
     ],
 )
-def test_words_are_those_of_the_scripts(language, sentence, words):
+def test_words_equal_those_of_the_moses_scripts(language, sentence, words):
     assert moses_words(language)(sentence) == words
 
 
-def test_what_was_done_is_in_the_signature():
+def test_signature_has_every_setting():
     score = moses_bleu(["ein haus"], ["ein haus"], "de")
     assert score.name == "Moses BLEU" and score.value == 0, "no four words"
     for part in ("case:lc", "tok:moses-de", "norm:moses-de", "smooth:none", "sacremoses:", "version:"):
         assert f"|{part}" in score.signature
 
 
-def test_a_line_with_nothing_in_it_is_a_translation_too():
+def test_empty_translations_are_scored():
     assert 0 < moses_bleu(["", "a b c d e"], ["x", "a b c d e"]).value < 100
     assert moses_bleu([""], ["a"]).value == 0
 
 
-def test_what_cannot_be_scored_is_told():
-    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 translations against 1 references"):
+def test_invalid_input_raises():
+    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 translations.* 1 references"):
         moses_bleu(["a", "b"], ["a"])
     with pytest.raises(DataError, match="nothing to score"):
         moses_bleu([], [])
@@ -120,7 +120,7 @@ def test_what_cannot_be_scored_is_told():
         moses_bleu(["a"], ["a"], "dee")
 
 
-def test_a_missing_package_is_named_with_its_line(monkeypatch):
+def test_missing_package_raises_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(ArgumentError, match=r"(?s)sacremoses is not.*\.\[moses\]"):
         moses_bleu(["a"], ["a"])

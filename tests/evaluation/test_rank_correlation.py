@@ -1,4 +1,4 @@
-"""Rank correlations and distances against numbers worked out by hand."""
+"""Rank correlations and distances against hand computations."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from regard.evaluation.rank_correlation import jensen_shannon, kendall, spearman
 
 
-def test_kendall_counts_pairs():
-    # Of the six pairs, (1, 2) and (3, 4) are turned around: (4 - 2) / 6.
+def test_kendall_equals_hand_computations():
+    # Of the six pairs, (1, 2) and (3, 4) are discordant: (4 - 2) / 6.
     assert kendall([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(2 / 6)
     assert kendall([1, 2, 3], [3, 2, 1]) == -1 and kendall([0.1, 0.2, 5], [1, 2, 3]) == 1
-    # One tie in each: concordant 3, discordant 1, and 6 pairs less 1 on both sides.
+    # One tie in each: concordant 1, discordant 3, and 6 - 1 untied pairs in each.
     assert kendall([1, 1, 2, 3], [1, 2, 2, 0]) == pytest.approx((1 - 3) / 5)
     assert math.isnan(kendall([1, 1, 1], [1, 2, 3])) and math.isnan(kendall([1], [1]))
 
 
-def test_spearman_shares_ranks():
+def test_spearman_averages_the_ranks_of_ties():
     assert spearman([10, 20, 30], [1, 5, 2]) == pytest.approx(0.5)  # 1 - 6 * 2 / (3 * 8)
-    # Ranks 1.5, 1.5, 3 and 1, 2, 3: the correlation of those.
+    # The correlation of the ranks 1.5, 1.5, 3 and 1, 2, 3.
     assert spearman([4, 4, 9], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))
     assert math.isnan(spearman([2, 2], [1, 3]))
 

@@ -1,14 +1,14 @@
-"""Decoding: search, scoring and looking, written once against the model protocol.
+"""Decoding: search, forced decoding and translation of text, for every model of the model protocol.
 
     translator = Translator(model, source_tokenizer, target_tokenizer, search=Beam(size=5, length=GNMT(0.6)))
-    for translation in translator.translate(lines):              # as many as there are lines, in their order
+    for translation in translator.translate(lines):              # one translation per line, in order
         print(translation.text, translation.score, *translation.notes)
-        print(translation.alignment)                             # Pharaoh: 0-0 1-2 2-1
-        translation.attention["decoder.5.cross"]                 # (heads, target pieces, source pieces)
-    translator.score(sources, targets)[0].token_scores           # what the model thinks of a given pair
+        print(translation.alignment)                             # Pharaoh format: 0-0 1-2 2-1
+        translation.attention["decoder.5.cross"]                 # (heads, target tokens, source tokens)
+    translator.score(sources, targets)[0].token_scores           # log-probabilities of a given target
 
-A way of searching is Greedy(), Beam() or Sample(), each with Rules of what may be said. search() and
-observe() are the same on tokens, without text.
+The search methods are Greedy(), Beam() and Sample(); each takes Rules that constrain the output. search()
+and observe() do the same on token ids, without tokenizers.
 """
 
 from regard.decoding.beam import Beam

@@ -1,4 +1,4 @@
-"""Units: what alignments link and pictures show, the words of a text or its characters."""
+"""Alignment units: alignments link, and pictures show, either words or characters."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from regard.viewing.word_groups import SHOWN_SPACE
 __all__ = ["UNITS", "Units", "text_units", "units_of"]
 
 UNITS = ("auto", "word", "character")
-"""What Translator(unit=...) takes. "auto": characters for a character tokenizer, words for all others."""
+"""Values of Translator(unit=...). "auto": characters for a character tokenizer, words for any other."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """The units of one side. name: "word" or "character". numbers: from tokens to the unit of each."""
+    """The units of one side. name: "word" or "character". numbers: maps tokens to the unit index of each."""
 
     name: str
     numbers: Callable[[Sequence[int]], list[int]]
 
 
 def units_of(tokenizer: Any, requested: str = "auto") -> Units:
-    """The requested units of a tokenizer; "auto" is the tokenizer's own unit.
+    """Return the units for a tokenizer. requested: "word", "character", or "auto" for the tokenizer's unit.
 
-    A tokenizer whose tokens are characters is for dates, numbers, spelling or pronunciation, where a whole
-    side is often one word, and an alignment of words would say nothing.
+    Character tokenizers serve tasks such as dates, numbers, spelling or pronunciation, where a whole side is
+    often a single word, so an alignment of words would not be informative.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> [units_of(train_tokenizer(kind, ["3 May"])).name for kind in ("character", "word")]
@@ -39,14 +39,14 @@ def units_of(tokenizer: Any, requested: str = "auto") -> Units:
     own = getattr(tokenizer, "unit", "word")
     if requested == "word" or own == "word":
         if requested == "character":
-            problem = "the run has no character tokenizer, so characters cannot be aligned"
+            problem = "characters can be aligned only with a character tokenizer"
             raise ArgumentError(message("unit", problem, hint="unit='auto' uses the unit of the tokenizer"))
         return Units("word", tokenizer.words)
     return Units(own, tokenizer.units)
 
 
 def text_units(text: str, unit: str) -> list[str]:
-    """The words of a text, or its characters with a visible sign for a space.
+    """Return the words of a text, or its characters with ␣ for a space.
 
     >>> text_units("3  May", "word"), text_units("3  May", "character")
     (['3', 'May'], ['3', '␣', 'M', 'a', 'y'])

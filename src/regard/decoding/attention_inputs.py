@@ -1,4 +1,4 @@
-"""What went into an attention of a run: queries, keys, scores and values at a site, for one pair."""
+"""Draw the inputs of one attention site for a sentence pair: queries, keys, scores and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["calls_at", "drawn_steps"]
 
 
 def calls_at(translator: Any, source: str, target: str, site: str) -> list[Call]:
-    """The calls made at a site while a given pair is read, in their order."""
+    """Run forced decoding on a pair and return the attention calls at a site, in order."""
     from regard.sites import scope
 
     calls: list[Call] = []
@@ -33,9 +33,11 @@ def drawn_steps(
     word: str | None,
     words: Seen,
 ) -> Picture:
-    """One attention of a pair, step by step: of the last site of this name, and of its first head.
+    """Draw one attention computation step by step, from scores to output, for a sentence pair.
 
-    word: of the words that the rows of the site spell, in `words`, or of its pieces; all rows unless given.
+    seen: the recorded attention of the pair, by token; words: the same by word.
+    site: a site pattern; the last matching site is drawn. head: default 0.
+    word: draw only the rows of this word or token. Default: all rows.
     """
     place, head = matching(seen, site)[-1], head or 0
     if not 0 <= head < place.heads:
@@ -44,9 +46,9 @@ def drawn_steps(
     rows = list(range(len(place.rows)))
     if word is not None:
         rows = rows_of(word, place, words.site(place.name).rows, "--word")
-    query, key, value, scores, formula = _numbers(calls_at(translator, source, target, place.name), place)
-    named = f"{place.name}, head {head}" if place.heads > 1 else place.name
-    drawn = steps(
+    query, key, value, scores, formula = _inputs(calls_at(translator, source, target, place.name), place)
+    label = f"{place.name}, head {head}" if place.heads > 1 else place.name
+    picture = steps(
         query[head, rows],
         key[head],
         value[head],
@@ -55,36 +57,36 @@ def drawn_steps(
         rows=[place.rows[row] for row in rows],
         columns=place.columns,
         title=seen.title,
-        about=f"{named}; query and keys as the score projects them",
+        about=f"{label}; query and keys after the projections of the score",
     )
-    return noted(drawn, *seen.notes)
+    return noted(picture, *seen.notes)
 
 
-def _numbers(made: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
-    """Query (H, T, D), key (H, S, D), value (H, S, E), scores (H, T, S) of a site, and how they were made."""
+def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
+    """Return query (H, T, D), key (H, S, D), value (H, S, E), scores (H, T, S) and the score's formula."""
     import torch
 
     from regard.backends.reference import compare
     from regard.select import Soft
 
-    rows = sum(call.sizes[2] for call in made)
-    if not made or rows != len(site.rows) or made[0].sizes[3] != len(site.columns):
-        problem = "the sentence was read in several parts"
-        raise ArgumentError(message("--view steps", problem, hint="a shorter sentence can be shown"))
-    if not all(isinstance(call.select, Soft) for call in made):
-        problem = f"{site.name} does not select by softmax, which is what is drawn"
+    rows = sum(call.sizes[2] for call in calls)
+    if not calls or rows != len(site.rows) or calls[0].sizes[3] != len(site.columns):
+        problem = "the sentence is too long: it was translated in several parts"
+        raise ArgumentError(message("--view steps", problem, hint="use a shorter sentence"))
+    if not all(isinstance(call.select, Soft) for call in calls):
+        problem = f"{site.name} does not use softmax; this view draws softmax attention only"
         raise ArgumentError(message("--view steps", problem))
     parts = []
-    for call in made:
+    for call in calls:
         scores, visible = compare(call)
         parts.append((scores / call.temperature).masked_fill(~visible, -torch.inf)[0])
-    first = made[0]
-    query = torch.cat([call.query[0] for call in made], dim=1)
-    key, value = (first.spread(each)[0] for each in (first.key, first.value))
+    first = calls[0]
+    query = torch.cat([call.query[0] for call in calls], dim=1)
+    key, value = (first.spread(tensor)[0] for tensor in (first.key, first.value))
     if first.combine == "inner":
         scale = first.scale / first.temperature
         formula = "query · key" if scale == 1 else f"query · key × {scale:.3g}"
     else:
         formula = "v · tanh(query + key)"
-    biased = formula if first.bias is None else f"{formula} + bias"
-    return query.detach(), key.detach(), value.detach(), torch.cat(parts, dim=1).detach(), biased
+    formula = formula if first.bias is None else f"{formula} + bias"
+    return query.detach(), key.detach(), value.detach(), torch.cat(parts, dim=1).detach(), formula

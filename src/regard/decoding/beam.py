@@ -1,9 +1,10 @@
-"""Beam search: keep the K most probable beginnings of every sentence, all sentences and beams at once.
+"""Beam search over a batch: keep the K most probable partial hypotheses (beams) of every sentence.
 
-Every step takes the best 2K of the K V continuations, which hold K at least that go on. Those of the best K
-that end here compete, by their ranking with penalties, for a pool of the `best` ended so far; the first K
-that go on are the next beams, by log-probability alone. A sentence is done when nothing that its beams could
-still become would enter the pool. That is exact: going on to the limit would give the same.
+Each step takes the best 2K of the K * V continuations by log-probability; at most K of them end with EOS, so
+at least K do not. Those among the best K that end with EOS are finished: they enter the pool, which keeps the
+`best` finished hypotheses by ranking, with penalties. The first K that do not end are the next beams. A
+sentence stops when no continuation of its beams could still enter the pool. This early stopping is exact: it
+returns the same as a search that continues to the maximum length.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch
-from regard.decoding.active_rows import Live, begin, rows_of
-from regard.decoding.hypothesis import ROOM, Found
+from regard.decoding.active_rows import ActiveRows, start_decoding, state_rows
+from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.penalties import GNMT, Length, coverage
-from regard.decoding.rules import Rules, whole
+from regard.decoding.rules import Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
@@ -29,18 +30,19 @@ from regard.sites import Record, scope
 __all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
 
 MOST_BEAMS = 5000
-"""The largest beam size, and the largest number of sentences to return (n-best)."""
+"""The largest beam size, and the largest number of hypotheses to return (n-best)."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """Keep the `size` most probable beginnings; give the `best` sentences by their ranking.
+    """Beam search with `size` beams; return the `best` hypotheses with the highest ranking (n-best).
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage * sum_s log min(sum_t a_ts, 1)
     (Wu et al. 2016, equation 14)
 
-    length: GNMT(alpha), Average(alpha), or either with alpha 0 for none. coverage: beta, 0 or more; above 0
-    the model's attention to the source is looked at at every step, averaged over layers and heads.
+    length: the length penalty, GNMT(alpha) or Average(alpha); alpha=0 disables it.
+    coverage: the weight of the coverage penalty, beta in the paper; 0 disables it. It records the attention
+        to the source at every step, averaged over layers and heads.
 
     >>> from regard.decoding import Average, Beam
     >>> Beam(size=12, best=3, length=Average(alpha=0.8), coverage=0.2).best
@@ -54,7 +56,7 @@ class Beam:
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
-        whole("Beam()", size=(self.size, 1, MOST_BEAMS), best=(self.best, 1, MOST_BEAMS))
+        check_integers("Beam()", size=(self.size, 1, MOST_BEAMS), best=(self.best, 1, MOST_BEAMS))
         if not isinstance(self.length, Length):
             expected = "GNMT(alpha) or Average(alpha)"
             raise ArgumentError(message("Beam()", f"length is {self.length!r}", expected=expected))
@@ -65,30 +67,30 @@ class Beam:
 
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The beginnings of b sentences, K each, and the pool of those that ended.
+    """The K beams of b sentences, and the pool of their finished hypotheses.
 
-    tokens, token_scores: (b, K, t). sums: (b, K), -inf where there is no beam. covered: (b, K, S), what each
-    source token received, S = 0 where nobody asks.
+    tokens, token_scores: (b, K, t). sums: (b, K), the log-probabilities, -inf for unused beams. covered:
+    (b, K, S), the sum of the attention weights on each source token; S = 0 without a coverage penalty.
     """
 
     tokens: Tensor
     token_scores: Tensor
     sums: Tensor
     covered: Tensor
-    pool: Found
+    pool: SearchResult
 
     @classmethod
-    def at_start(cls, live: Live, how: Beam) -> Beams:
-        """One empty beam for each sentence; the other K - 1 are not there yet."""
-        sentences, device = len(live), live.number.device
+    def at_start(cls, active: ActiveRows, how: Beam) -> Beams:
+        """Return one empty beam for each sentence; the other K - 1 are unused."""
+        sentences, device = len(active), active.index.device
         sums_BK = torch.full((sentences, how.size), -torch.inf, device=device)
         sums_BK[:, 0] = 0.0
-        nothing = torch.zeros(sentences, how.size, 0, device=device)
-        pool = Found.empty(sentences, how.best, 0, device)
-        return cls(nothing.long(), nothing, sums_BK, nothing, pool)
+        empty_BK0 = torch.zeros(sentences, how.size, 0, device=device)
+        pool = SearchResult.empty(sentences, how.best, 0, device)
+        return cls(empty_BK0.long(), empty_BK0, sums_BK, empty_BK0, pool)
 
-    def keep(self, index: Tensor) -> Beams:
-        """Only these of the sentences, (b',)."""
+    def select(self, index: Tensor) -> Beams:
+        """Select sentences by index; index has shape (b',)."""
         return Beams(
             self.tokens.index_select(0, index),
             self.token_scores.index_select(0, index),
@@ -97,27 +99,27 @@ class Beams:
             self.pool.map(lambda tensor: tensor.index_select(0, index)),
         )
 
-    def result(self, divisor: Tensor) -> Found:
-        """The pool; for sentences of which nothing ended, the beams as they were cut."""
+    def result(self, divisor: Tensor) -> SearchResult:
+        """Return the pool; for sentences without a finished hypothesis, the unfinished beams."""
         best = self.pool.ranking.shape[1]
         order_BK = best_of(self.sums, min(best, self.sums.shape[1]))[1]
-        cut = Found(
+        unfinished = SearchResult(
             _take(self.tokens, order_BK),
             _take(self.token_scores, order_BK),
             _take(self.sums, order_BK) / divisor,
         )
-        # The pool may have room for more than there are beams.
-        short = best - order_BK.shape[1]
-        cut = Found(
-            pad(cut.tokens, (0, 0, 0, short)),
-            pad(cut.token_scores, (0, 0, 0, short)),
-            pad(cut.ranking, (0, short), value=-torch.inf),
+        # The pool may be larger than the number of beams.
+        missing = best - order_BK.shape[1]
+        unfinished = SearchResult(
+            pad(unfinished.tokens, (0, 0, 0, missing)),
+            pad(unfinished.token_scores, (0, 0, 0, missing)),
+            pad(unfinished.ranking, (0, missing), value=-torch.inf),
         )
         none_B = self.pool.ranking[:, 0] == -torch.inf
-        return Found(
-            torch.where(none_B[:, None, None], cut.tokens, self.pool.tokens),
-            torch.where(none_B[:, None, None], cut.token_scores, self.pool.token_scores),
-            torch.where(none_B[:, None], cut.ranking, self.pool.ranking),
+        return SearchResult(
+            torch.where(none_B[:, None, None], unfinished.tokens, self.pool.tokens),
+            torch.where(none_B[:, None, None], unfinished.token_scores, self.pool.token_scores),
+            torch.where(none_B[:, None], unfinished.ranking, self.pool.ranking),
         )
 
 
@@ -128,45 +130,51 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     *,
     stop_early: bool = True,
-) -> Found:
-    """The best sentences that beams find; without stop_early every sentence goes on to its limit."""
-    live, state, last_R1 = begin(model, batch, how.rules, prefixes, how.size)
-    longest = int(live.limits.max()) if len(live) else 0
-    found = Found.empty(len(live), how.best, min(longest, ROOM), last_R1.device)
-    divisors = how.length.table(longest + 1, last_R1.device)
-    beams = Beams.at_start(live, how)
-    for step in range(longest):
-        look = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
-        with look as seen:
-            state, logits_R1V = model.step(state, last_R1, live.encoded)
-        if how.coverage:
-            beams = replace(beams, covered=_covered(beams.covered, seen))
-        scores_RV = logits_R1V[:, -1].float().log_softmax(-1)
-        beams, source_RK = advance(beams, scores_RV, live, how, divisors)
+) -> SearchResult:
+    """Run beam search on a batch.
 
-        done_B = step + 1 >= live.limits
+    stop_early: stop a sentence when its n-best list is final. False continues to the maximum length, which
+    gives the same result.
+    """
+    active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size)
+    longest = int(active.limits.max()) if len(active) else 0
+    result = SearchResult.empty(len(active), how.best, min(longest, ROOM), last_R1.device)
+    divisors = how.length.table(longest + 1, last_R1.device)
+    beams = Beams.at_start(active, how)
+    for step in range(longest):
+        recording = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
+        with recording as record:
+            state, logits_R1V = model.step(state, last_R1, active.encoded)
+        if how.coverage:
+            beams = replace(beams, covered=_add_coverage(beams.covered, record))
+        scores_RV = logits_R1V[:, -1].float().log_softmax(-1)
+        beams, source_RK = advance(beams, scores_RV, active, how, divisors)
+
+        done_B = step + 1 >= active.limits
         if stop_early:
-            done_B = done_B | (beams.pool.ranking[:, -1] >= bound(beams, live, divisors))
+            done_B = done_B | (beams.pool.ranking[:, -1] >= bound(beams, active, divisors))
         rows_R = source_RK.flatten()
         if done_B.any():
-            ended_b, kept_b = done_B.nonzero()[:, 0], (~done_B).nonzero()[:, 0]
-            found = found.roomy(step + 1, longest)
-            found.put(live.number[ended_b], beams.keep(ended_b).result(divisors[step + 1]))
-            if not len(kept_b):
+            done_b, remaining_b = done_B.nonzero()[:, 0], (~done_B).nonzero()[:, 0]
+            result = result.with_room_for(step + 1, longest)
+            result.write(active.index[done_b], beams.select(done_b).result(divisors[step + 1]))
+            if not len(remaining_b):
                 break
-            live, beams = live.keep(kept_b), beams.keep(kept_b)
-            rows_R = rows_R[rows_of(kept_b, how.size)]
+            active, beams = active.select(remaining_b), beams.select(remaining_b)
+            rows_R = rows_R[state_rows(remaining_b, how.size)]
         state, last_R1 = state.reorder(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
-    return found
+    return result
 
 
-def advance(beams: Beams, scores_RV: Tensor, live: Live, how: Beam, divisors: Tensor) -> tuple[Beams, Tensor]:
-    """The beams one token later, and the row of the state that each came from, (b, K)."""
+def advance(
+    beams: Beams, scores_RV: Tensor, active: ActiveRows, how: Beam, divisors: Tensor
+) -> tuple[Beams, Tensor]:
+    """Extend the beams by one token; return them and the state row that each continues, (b, K)."""
     sentences, size, step = beams.tokens.shape
     vocabulary = scores_RV.shape[-1]
-    said_RT = beams.tokens.flatten(0, 1)
-    left_RV = how.rules.permitted(scores_RV, said_RT, live.must_say(step, size))
-    sums_BN = (beams.sums[:, :, None] + left_RV.view(sentences, size, vocabulary)).flatten(1)
+    tokens_RT = beams.tokens.flatten(0, 1)
+    permitted_RV = how.rules.permitted(scores_RV, tokens_RT, active.forced_tokens(step, size))
+    sums_BN = (beams.sums[:, :, None] + permitted_RV.view(sentences, size, vocabulary)).flatten(1)
     sums_BC, place_BC = best_of(sums_BN, 2 * size)
     beam_BC, token_BC = place_BC // vocabulary, place_BC % vocabulary
     score_BC = scores_RV.view(sentences, -1).gather(1, place_BC)
@@ -176,81 +184,86 @@ def advance(beams: Beams, scores_RV: Tensor, live: Live, how: Beam, divisors: Te
     ends_BC = token_BC == EOS
     ranking_BK = sums_BC[:, :size] / divisors[step + 1]
     if how.coverage:
-        missing_BK = coverage(beams.covered, live.encoded.lengths[:, None])
-        ranking_BK = ranking_BK + how.coverage * missing_BK.gather(1, beam_BC[:, :size])
+        penalty_BK = coverage(beams.covered, active.encoded.lengths[:, None])
+        ranking_BK = ranking_BK + how.coverage * penalty_BK.gather(1, beam_BC[:, :size])
     ranking_BK = torch.where(ends_BC[:, :size], ranking_BK, -torch.inf)
-    pool = _merged(beams.pool, Found(tokens_BCT[:, :size], token_scores_BCT[:, :size], ranking_BK))
+    finished = SearchResult(tokens_BCT[:, :size], token_scores_BCT[:, :size], ranking_BK)
+    pool = _merge_pools(beams.pool, finished)
 
-    on_BK = ends_BC.int().argsort(dim=-1, stable=True)[:, :size]
-    beam_BK = beam_BC.gather(1, on_BK)
+    next_BK = ends_BC.int().argsort(dim=-1, stable=True)[:, :size]
+    beam_BK = beam_BC.gather(1, next_BK)
     row_BK = beam_BK + size * torch.arange(sentences, device=beam_BK.device)[:, None]
-    after = Beams(
-        _take(tokens_BCT, on_BK),
-        _take(token_scores_BCT, on_BK),
-        sums_BC.gather(1, on_BK),
+    extended = Beams(
+        _take(tokens_BCT, next_BK),
+        _take(token_scores_BCT, next_BK),
+        sums_BC.gather(1, next_BK),
         _take(beams.covered, beam_BK),
         pool,
     )
-    return after, row_BK
+    return extended, row_BK
 
 
-def bound(beams: Beams, live: Live, divisors: Tensor) -> Tensor:
-    """What no sentence that the beams may still become can be ranked above, (b,).
+def bound(beams: Beams, active: ActiveRows, divisors: Tensor) -> Tensor:
+    """Return an upper bound on the ranking of any continuation of the beams, (b,).
 
-    A sum only falls, coverage takes away, and a sum below 0 ranks highest under the largest divisor, which
-    stands at one end of the lengths to come: divisors rise or fall all the way.
+    Log-probabilities can only decrease, and the coverage penalty is at most 0. A negative sum ranks highest
+    under the largest divisor. Divisors are monotonic in the length, so the largest one is at the shortest or
+    at the longest length that is still possible.
     """
     now = beams.tokens.shape[-1]
-    largest_B = torch.maximum(divisors[now + 1], divisors[live.limits])
+    largest_B = torch.maximum(divisors[now + 1], divisors[active.limits])
     return beams.sums.amax(-1) / largest_B
 
 
 def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of each row, (rows, N), and their places; of equals, the first.
+    """Return the `count` largest values of each row of (rows, N), sorted, and their indices.
 
-    topk() leaves open which it takes of those equal to the least that it takes. So the greater ones are from
-    it, and the equal ones by their place. There is room for both; what is too much goes to place N, the last.
+    Unlike topk(), ties are broken by index: of equal values, the first comes first. topk() does not specify
+    which of the values equal to the smallest result it returns. So the values above it are taken from topk(),
+    those equal to it by index; both lists have `count` entries, and unused entries get the index N.
     """
     size = scores.shape[-1]
     large_RC, place_RC = scores.topk(count)
     least_R1 = large_RC[:, -1:]
-    backwards_N = torch.arange(size, 0, -1, device=scores.device, dtype=torch.int32)
-    equal_RC = torch.where(scores == least_R1, backwards_N, 0).topk(count).values.long()
+    descending_N = torch.arange(size, 0, -1, device=scores.device, dtype=torch.int32)
+    equal_RC = torch.where(scores == least_R1, descending_N, 0).topk(count).values.long()
     places = (
         torch.cat((torch.where(large_RC > least_R1, place_RC, size), size - equal_RC), -1).sort(-1).values
     )
-    there = places.clamp(max=size - 1)
-    values = torch.where(places < size, scores.gather(-1, there), -torch.inf)
+    clamped = places.clamp(max=size - 1)
+    values = torch.where(places < size, scores.gather(-1, clamped), -torch.inf)
     values, order = values.sort(dim=-1, descending=True, stable=True)
-    return values[:, :count], there.gather(-1, order[:, :count])
+    return values[:, :count], clamped.gather(-1, order[:, :count])
 
 
-def _merged(pool: Found, ended: Found) -> Found:
-    """The best of both; of equals, those that ended before."""
-    ranking = torch.cat((pool.ranking, ended.ranking), 1)
+def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
+    """Return the best hypotheses of both; of equal rankings, those that finished earlier come first."""
+    ranking = torch.cat((pool.ranking, finished.ranking), 1)
     ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
-    tokens = torch.cat((pad(pool.tokens, (0, 1)), ended.tokens), 1)
-    token_scores = torch.cat((pad(pool.token_scores, (0, 1)), ended.token_scores), 1)
-    return Found(_take(tokens, place_BN), _take(token_scores, place_BN), ranking_BN)
+    tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
+    token_scores = torch.cat((pad(pool.token_scores, (0, 1)), finished.token_scores), 1)
+    return SearchResult(_take(tokens, place_BN), _take(token_scores, place_BN), ranking_BN)
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    """Hypotheses of each sentence by number: tensor (b, K, ...), index (b, C) -> (b, C, ...)."""
+    """Select hypotheses of each sentence by index: tensor (b, K, ...), index (b, C) -> (b, C, ...)."""
     return tensor[torch.arange(len(index), device=index.device)[:, None], index]
 
 
-def _covered(before: Tensor, seen: Record) -> Tensor:
-    """What each source token has received after this step, (b, K, S), averaged over layers and heads."""
-    each = [weights for calls in seen.values() for call in calls if (weights := call.weights) is not None]
-    if not each:
+def _add_coverage(before: Tensor, record: Record) -> Tensor:
+    """Add this step's attention to each source token, averaged over layers and heads; return (b, K, S)."""
+    recorded = [
+        weights for calls in record.values() for call in calls if (weights := call.weights) is not None
+    ]
+    if not recorded:
         raise ArgumentError(
             message(
                 "search()",
-                "Beam(coverage=...) needs the attention to the source, and this model shows none",
-                expected="sites whose names end in 'cross', with weights",
-                hint="Beam(coverage=0) ranks without it",
+                "the coverage penalty needs cross-attention weights, but this model records none",
+                expected="attention sites whose names end in 'cross'",
+                hint="Beam(coverage=0) disables the coverage penalty",
             )
         )
-    means = [weights.float().mean(1) if weights.dim() == 4 else weights.float() for weights in each]
+    means = [weights.float().mean(1) if weights.dim() == 4 else weights.float() for weights in recorded]
     now_BKS = torch.stack(means).mean(0)
     return now_BKS if before.shape[-1] == 0 else before + now_BKS

@@ -1,7 +1,8 @@
-"""Observing: what a model thinks of a given target, and what it looked at to think so.
+"""Forced decoding: the token scores and the attention of a model for given targets.
 
-Searching runs without looking, on the fastest kernels. What it found is then read once more, all tokens at
-once, under record(): forward equals stepping, so these are the weights that the search read by.
+A search runs without recording, on the fastest kernels. Its hypotheses are then decoded once more, all tokens
+at once, with recording. The forward pass computes the same as single steps, so these are the weights that
+the search used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn.functional import pad
 from regard.attended import Attended
 from regard.call import Call
 from regard.data.batch import UNK, Batch
-from regard.decoding.active_rows import device_of, quietly
+from regard.decoding.active_rows import device_of, eval_without_grad
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
@@ -26,18 +27,19 @@ from regard.sites import Record, scope
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
 CROSS = "*cross"
-"""The sites at which a decoder looks at its source."""
+"""The cross-attention sites: the decoder attends to the source."""
 
 LOGITS = 2**26
-"""How many logits may be in memory at once when many pairs are observed."""
+"""Maximum number of logits in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What a model thinks of given targets: token_scores (B, T), 0 past the end, and attention by site.
+    """The result of forced decoding on a batch.
 
-    attention: weights (B, T, S), or (B, H, T, S) with heads, padded as the batch is. values: (B, H, S), the
-    norms of what was read there; H is 1 without heads.
+    token_scores: (B, T), the log-probability of each target token, 0 after the end.
+    attention: by site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
+    values: by site, the norms of the attended values, (B, H, S); H is 1 without heads.
     """
 
     token_scores: Tensor
@@ -48,31 +50,31 @@ class Observed:
 
     @property
     def log_probability(self) -> Tensor:
-        """Of each target, (B,)."""
+        """The log-probability of each target, (B,)."""
         return self.token_scores.sum(-1)
 
     def attention_of(self, row: int) -> dict[str, Tensor]:
-        """The attention of one pair without its padding, on the CPU.
+        """Return the attention weights of one pair, without padding, on the CPU.
 
-        A site of the encoder has source tokens on both sides, a cross site the target's as rows, and any
-        other site of the decoder the target's on both sides.
+        Rows and columns are source tokens at encoder sites, target and source tokens at cross-attention
+        sites, and target tokens at other decoder sites.
         """
-        cut = {}
+        unpadded = {}
         for site, weights in self.attention.items():
             rows, columns = self._sizes(site, row)
-            cut[site] = weights[row, ..., :rows, :columns].clone()
-        return cut
+            unpadded[site] = weights[row, ..., :rows, :columns].clone()
+        return unpadded
 
     def values_of(self, row: int) -> dict[str, Tensor]:
-        """The norms (H, S) of the values that one pair read, without its padding, on the CPU."""
-        cut = {}
+        """Return the norms (H, S) of the attended values of one pair, without padding, on the CPU."""
+        unpadded = {}
         for site, norms in self.values.items():
             _, columns = self._sizes(site, row)
-            cut[site] = norms[row, :, :columns].clone()
-        return cut
+            unpadded[site] = norms[row, :, :columns].clone()
+        return unpadded
 
     def _sizes(self, site: str, row: int) -> tuple[int, int]:
-        """How many rows and columns of a site are of this pair."""
+        """Return the number of rows and columns of a site for this pair, without padding."""
         source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
         in_encoder = site.startswith("encoder")
         columns = source if in_encoder or site.endswith("cross") else target
@@ -80,81 +82,85 @@ class Observed:
 
 
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
-    """Read given targets, all tokens at once: the log-probability of each token, and the attention.
+    """Run forced decoding on a batch: return the log-probability of each target token, and the attention.
 
-    look: the sites whose weights are kept, with * as wildcard; None keeps none.
+    look: the sites whose weights are recorded, with * as wildcard; None records nothing.
 
     >>> import torch
     >>> from regard.data.batch import Batch
     >>> from regard.models import Model
-    >>> class Indifferent(Model):
+    >>> class Uniform(Model):
     ...     def forward(self, batch):
     ...         return torch.zeros(*batch.labels.shape, 8)
-    >>> observe(Indifferent(), Batch.collate([[4]], [[5, 6]])).token_scores.exp()
+    >>> observe(Uniform(), Batch.collate([[4]], [[5, 6]])).token_scores.exp()
     tensor([[0.1250, 0.1250, 0.1250]])
     """
     batch = batch.to(device_of(model))
-    values = _Norms()
-    watched = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look, watch=values.keep)
-    with quietly(model), watched as seen:
+    values = _ValueNorms()
+    recording = (
+        nullcontext(Record())
+        if look is None
+        else scope(Look(weights=True), at=look, watch=values.update_from)
+    )
+    with eval_without_grad(model), recording as record:
         logits_BTV = model.forward(batch).float()
-        said_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0]
-        scores_BT = said_BT - logits_BTV.logsumexp(-1)
+        label_logits_BT = logits_BTV.gather(-1, batch.labels[..., None])[..., 0]
+        scores_BT = label_logits_BT - logits_BTV.logsumexp(-1)
     position = torch.arange(scores_BT.shape[1], device=scores_BT.device)
     real_BT = position < batch.target_lengths[:, None]
     return Observed(
         torch.where(real_BT, scores_BT, 0.0).cpu(),
-        {site: _joined(calls).cpu() for site, calls in seen.items() if calls[0].weights is not None},
+        {site: _concatenated(calls).cpu() for site, calls in record.items() if calls[0].weights is not None},
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),
         {site: norms.float().cpu() for site, norms in values.items()},
     )
 
 
-class _Norms(dict[str, Tensor]):
-    """The norms of the values that were read at each site, (B, H, S), by the call that saw most keys."""
+class _ValueNorms(dict[str, Tensor]):
+    """The norms of the attended values at each site, (B, H, S), from the call with the most keys."""
 
-    def keep(self, site: str, call: Call) -> None:
-        """Take those of a call; a recurrence reads the same values at every token."""
+    def update_from(self, site: str, call: Call) -> None:
+        """Store the norms of a call. A recurrent decoder attends to the same values at every step."""
         if site not in self or call.sizes[3] > self[site].shape[-1]:
             self[site] = call.spread(call.value).norm(dim=-1)
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
-    """The names of a model's sites that match, in the order it comes to them; it reads one token for that."""
+    """Return the names of the matching sites of a model, in forward order; runs it on a one-token batch."""
     batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
-    with quietly(model), scope(Look(), at=look) as seen:
+    with eval_without_grad(model), scope(Look(), at=look) as record:
         model.forward(batch)
-    return list(seen)
+    return list(record)
 
 
 def check_look(model: Model, look: str) -> None:
-    """Raise where a model has sites and none of them matches."""
-    known = sites_of(model, "*")
-    if known and not sites_of(model, look):
-        problem = f"look is {look!r}, and {type(model).__name__} has no such site"
-        hint = f"it attends at {', '.join(known)}; * is a wildcard"
+    """Raise ArgumentError if a model has attention sites and none of them matches."""
+    sites = sites_of(model, "*")
+    if sites and not sites_of(model, look):
+        problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
+        hint = f"its sites are {', '.join(sites)}; * is a wildcard"
         raise ArgumentError(message("Translator()", problem, hint=hint))
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
-    """The batch in pieces whose logits fit in memory, each padded no further than it must be."""
+    """Split a batch into parts whose logits fit in memory, with the padding of each part reduced."""
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):
-        piece = slice(first, first + rows)
-        longest = int(batch.target_lengths[piece].max())
+        part = slice(first, first + rows)
+        longest = int(batch.target_lengths[part].max())
         yield Batch(
-            batch.source[piece],
-            batch.source_lengths[piece],
-            batch.target[piece, : longest + 1],
-            batch.target_lengths[piece],
-            batch.index[piece],
+            batch.source[part],
+            batch.source_lengths[part],
+            batch.target[part, : longest + 1],
+            batch.target_lengths[part],
+            batch.index[part],
         )
 
 
-def _joined(calls: list[Attended]) -> Tensor:
-    """The weights of one site, all tokens of the target together: a recurrence calls once a token."""
+def _concatenated(calls: list[Attended]) -> Tensor:
+    """Concatenate the weights of one site over target tokens: recurrent decoders make one call per token."""
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(each.shape[-1] for each in weights)
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float()

@@ -1,4 +1,4 @@
-"""Greedy: say the most probable token, again and again; and the loop that sampling shares with it."""
+"""Greedy search, and the token-by-token loop that it shares with sampling."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS, PAD, Batch
-from regard.decoding.active_rows import begin, rows_of
-from regard.decoding.hypothesis import ROOM, Found
+from regard.decoding.active_rows import start_decoding, state_rows
+from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.rules import Rules
 from regard.models.base import Model
 
-__all__ = ["Greedy", "greedy_search", "walk"]
+__all__ = ["Greedy", "generate", "greedy_search"]
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""From log-probabilities (rows, V), the places of the live sentences in the batch (b,) and the step, to
-tokens (rows,)."""
+"""Choose the next tokens (rows,) from permitted log-probabilities (rows, V), the batch index of each active
+sentence (b,), and the step."""
 
 DROP = 4
-"""Sentences that have ended are dropped when one in so many has: each dropping copies the state."""
+"""Remove finished sentences when 1 / DROP of the batch has finished: each removal copies the state."""
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """Say the most probable token that the rules permit, until EOS.
+    """Take the most probable token that the rules permit at every step, until EOS.
 
     >>> from regard.decoding import Greedy, Rules
     >>> Greedy(rules=Rules(maximum=20)).rules.maximum
@@ -38,45 +38,50 @@ class Greedy:
 
 def greedy_search(
     model: Model, batch: Batch, how: Greedy, prefixes: Sequence[Sequence[int]] | None = None
-) -> Found:
-    """The tokens that are the most probable each in its turn; of equals, the first."""
-    return walk(model, batch, how.rules, prefixes, 1, lambda left_RV, number_b, step: left_RV.argmax(-1))
+) -> SearchResult:
+    """Take the most probable token at every step; of tokens with equal scores, the one with the lower id."""
+    return generate(
+        model, batch, how.rules, prefixes, 1, lambda permitted_RV, index_b, step: permitted_RV.argmax(-1)
+    )
 
 
-def walk(
+def generate(
     model: Model,
     batch: Batch,
     rules: Rules,
     prefixes: Sequence[Sequence[int]] | None,
-    each: int,
+    per_sentence: int,
     choose: Choose,
-) -> Found:
-    """Say one token after another, each chosen from the log-probabilities that the rules left."""
-    live, state, last_R1 = begin(model, batch, rules, prefixes, each)
-    longest = int(live.limits.max()) if len(live) else 0
-    found = Found.empty(len(live), each, min(longest, ROOM), last_R1.device)
-    said_RT = last_R1[:, :0]
-    ended_R = torch.zeros(len(said_RT), dtype=torch.bool, device=last_R1.device)
+) -> SearchResult:
+    """Generate token by token; choose() picks each token from the log-probabilities that the rules permit.
+
+    per_sentence: number of hypotheses for each source, K.
+    """
+    active, state, last_R1 = start_decoding(model, batch, rules, prefixes, per_sentence)
+    longest = int(active.limits.max()) if len(active) else 0
+    result = SearchResult.empty(len(active), per_sentence, min(longest, ROOM), last_R1.device)
+    tokens_RT = last_R1[:, :0]
+    ended_R = torch.zeros(len(tokens_RT), dtype=torch.bool, device=last_R1.device)
     for step in range(longest):
-        state, logits_R1V = model.step(state, last_R1, live.encoded)
+        state, logits_R1V = model.step(state, last_R1, active.encoded)
         scores_RV = logits_R1V[:, -1].float().log_softmax(-1)
-        left_RV = rules.permitted(scores_RV, said_RT, live.must_say(step, each))
-        token_R = torch.where(ended_R, PAD, choose(left_RV, live.number, step))
+        permitted_RV = rules.permitted(scores_RV, tokens_RT, active.forced_tokens(step, per_sentence))
+        token_R = torch.where(ended_R, PAD, choose(permitted_RV, active.index, step))
         score_R = torch.where(ended_R, 0.0, scores_RV.gather(1, token_R[:, None])[:, 0])
-        found = found.roomy(step + 1, longest)
-        found.tokens[live.number, :, step] = token_R.view(-1, each)
-        found.token_scores[live.number, :, step] = score_R.view(-1, each)
+        result = result.with_room_for(step + 1, longest)
+        result.tokens[active.index, :, step] = token_R.view(-1, per_sentence)
+        result.token_scores[active.index, :, step] = score_R.view(-1, per_sentence)
 
         last_R1 = token_R[:, None]
-        said_RT = torch.cat((said_RT, last_R1), 1)
-        ended_R |= (token_R == EOS) | (step + 1 >= live.limits).repeat_interleave(each)
-        done_b = ended_R.view(-1, each).all(-1)
+        tokens_RT = torch.cat((tokens_RT, last_R1), 1)
+        ended_R |= (token_R == EOS) | (step + 1 >= active.limits).repeat_interleave(per_sentence)
+        done_b = ended_R.view(-1, per_sentence).all(-1)
         done = int(done_b.sum())
-        if done == len(live):
+        if done == len(active):
             break
-        if done * DROP >= len(live):
-            kept_b = (~done_b).nonzero()[:, 0]
-            rows_R = rows_of(kept_b, each)
-            live, state = live.keep(kept_b), state.reorder(rows_R)
-            last_R1, said_RT, ended_R = last_R1[rows_R], said_RT[rows_R], ended_R[rows_R]
-    return replace(found, ranking=found.token_scores.sum(-1))
+        if done * DROP >= len(active):
+            remaining_b = (~done_b).nonzero()[:, 0]
+            rows_R = state_rows(remaining_b, per_sentence)
+            active, state = active.select(remaining_b), state.reorder(rows_R)
+            last_R1, tokens_RT, ended_R = last_R1[rows_R], tokens_RT[rows_R], ended_R[rows_R]
+    return replace(result, ranking=result.token_scores.sum(-1))

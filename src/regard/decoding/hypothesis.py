@@ -1,4 +1,4 @@
-"""Hypothesis: one sentence that a search found, with its scores and its attention."""
+"""Hypothesis: one output sentence of a search, with its scores and its attention."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 
-__all__ = ["Found", "Hypothesis", "ROOM"]
+__all__ = ["Hypothesis", "ROOM", "SearchResult"]
 
 ROOM = 4096
-"""Tokens of a sentence that there is room for from the start; for longer ones the tensors grow."""
+"""Maximum sentence length that is allocated before the search; for longer sentences the tensors grow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
-    """One sentence that was found: its tokens, what each scored, and what was looked at to say it.
+    """One output sentence of a search: its tokens, their scores, and the attention while it was generated.
 
-    tokens: EOS last where it ended. token_scores: the log-probability that the model gave each of them.
-    ranking: what it was ranked by, with penalties. attention: by site; at a cross site weights (T, S), or
-    (H, T, S) with heads, a row for each token and a column for each source token, EOS counted on both sides.
-    values: by site, the norms (H, S) of what was read.
+    tokens: the token ids, EOS last if the sentence ended.
+    token_scores: the log-probability of each token under the model.
+    ranking: the score that hypotheses are sorted by, with length and coverage penalties.
+    attention: by site; at a cross-attention site the weights (T, S), or (H, T, S) with heads: one row for
+        each token and one column for each source token, EOS included on both sides.
+    values: by site, the norms (H, S) of the attended values.
 
     >>> from regard.decoding import Hypothesis
-    >>> found = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
-    >>> found.score, found.finished, found.said
+    >>> hypothesis = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
+    >>> hypothesis.score, hypothesis.finished, hypothesis.said
     (-1.0, True, (7, 9))
     """
 
@@ -40,26 +42,26 @@ class Hypothesis:
 
     @property
     def score(self) -> float:
-        """Its log-probability: the sum of its token scores."""
+        """The log-probability of the sentence: the sum of its token scores."""
         return sum(self.token_scores)
 
     @property
     def finished(self) -> bool:
-        """Whether it said that it ends, or was cut because it was long."""
+        """True if the sentence ends with EOS; False if it was cut at the maximum length."""
         return self.tokens[-1:] == (EOS,)
 
     @property
     def said(self) -> tuple[int, ...]:
-        """Its tokens without EOS."""
+        """The tokens without EOS."""
         return self.tokens[:-1] if self.finished else self.tokens
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What a search found, still as tensors: K hypotheses for each of B sentences, the best first.
+class SearchResult:
+    """The result of a search as tensors: K hypotheses for each of B sentences, best first.
 
     tokens: (B, K, L), PAD after the end. token_scores: (B, K, L), 0 after the end. ranking: (B, K), -inf
-    where there is no hypothesis.
+    where a sentence has fewer than K hypotheses.
     """
 
     tokens: Tensor
@@ -67,33 +69,33 @@ class Found:
     ranking: Tensor
 
     @classmethod
-    def empty(cls, sentences: int, each: int, longest: int, device: torch.device) -> Found:
-        """Room for so many."""
+    def empty(cls, sentences: int, per_sentence: int, longest: int, device: torch.device) -> SearchResult:
+        """Allocate a result for this many sentences, hypotheses per sentence, and tokens per hypothesis."""
         return cls(
-            torch.full((sentences, each, longest), PAD, device=device),
-            torch.zeros(sentences, each, longest, device=device),
-            torch.full((sentences, each), -torch.inf, device=device),
+            torch.full((sentences, per_sentence, longest), PAD, device=device),
+            torch.zeros(sentences, per_sentence, longest, device=device),
+            torch.full((sentences, per_sentence), -torch.inf, device=device),
         )
 
     @property
     def lengths(self) -> Tensor:
-        """How many tokens each has, (B, K), EOS counted."""
+        """The number of tokens of each hypothesis, (B, K), EOS included."""
         return (self.tokens != PAD).sum(-1)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Found:
-        """The same with every tensor changed."""
-        return Found(change(self.tokens), change(self.token_scores), change(self.ranking))
+    def map(self, change: Callable[[Tensor], Tensor]) -> SearchResult:
+        """Apply a function to every tensor."""
+        return SearchResult(change(self.tokens), change(self.token_scores), change(self.ranking))
 
-    def roomy(self, length: int, longest: int) -> Found:
-        """The same with room for at least `length` tokens of each; doubled, up to the longest."""
+    def with_room_for(self, length: int, longest: int) -> SearchResult:
+        """Return a result that can hold `length` tokens: if it is too small, double it, up to `longest`."""
         room = self.tokens.shape[-1]
         if length <= room:
             return self
         more = (0, min(max(length, 2 * room), longest) - room)
-        return Found(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
+        return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
-    def put(self, rows: Tensor, other: Found) -> None:
-        """Write what was found for some sentences, rows (b,), into its place here."""
+    def write(self, rows: Tensor, other: SearchResult) -> None:
+        """Copy the result of some sentences into this one, in place; rows: their indices here, (b,)."""
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
         self.token_scores[rows, :, :length] = other.token_scores

@@ -1,9 +1,9 @@
-"""Penalties: what beams that have ended are ranked by, beside their log-probability.
+"""Length and coverage penalties, which rank finished hypotheses in beam search.
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage(X, Y)        (Wu et al. 2016, equation 14)
 
-A sum of log-probabilities favours short sentences, so it is divided by a measure of length; and what says
-only half of its source is marked down by what its attention left out.
+A sum of log-probabilities favours short sentences, so it is divided by a length penalty. The coverage
+penalty lowers the ranking of a hypothesis whose attention leaves part of the source uncovered.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from regard.errors import ArgumentError, message
 __all__ = ["GNMT", "LENGTHS", "Average", "Length", "coverage"]
 
 MOST_ALPHA = 20
-"""The largest exponent."""
+"""The largest absolute value of alpha."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """A measure of length by which log-probabilities are divided; a subclass gives its base."""
+    """A length penalty: the log-probability is divided by base(length) ** alpha. Subclasses define base()."""
 
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.alpha, int | float) or not abs(self.alpha) <= MOST_ALPHA:
-            hint = "0 disables the penalty; larger favours longer sentences"
+            hint = "0 disables the penalty; a larger alpha favours longer sentences"
             expected, call = f"a number, -{MOST_ALPHA} to {MOST_ALPHA}", f"{type(self).__name__}()"
             raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected=expected, hint=hint))
 
     def base(self, length: int) -> float:
-        """What is raised to the power of alpha, for so many tokens, EOS counted."""
-        raise TypeError(f"{type(self).__name__} does not say what it measures")
+        """Return the base of the power for a sentence of this many tokens, EOS included."""
+        raise TypeError(f"{type(self).__name__} must define base()")
 
     def table(self, longest: int, device: torch.device) -> Tensor:
-        """The divisor for each length from 0 to the longest, (longest + 1,). That of 0 is never used: 1."""
+        """Return the divisors for lengths 0 to `longest`, (longest + 1,); that of length 0 is unused."""
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
-        largest = torch.finfo(torch.float32).max  # longer sentences all have this divisor
+        largest = torch.finfo(torch.float32).max  # avoid inf for long sentences
         return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)
 
 
@@ -62,7 +62,7 @@ class GNMT(Length):
 
 @dataclass(frozen=True)
 class Average(Length):
-    """Divide by |Y| ** alpha: at alpha 1, the average log-probability of a token.
+    """Divide by |Y| ** alpha; with alpha = 1, the average log-probability per token.
 
     >>> from regard.decoding import Average
     >>> Average().base(7)
@@ -77,16 +77,17 @@ class Average(Length):
 LENGTHS: dict[str, type[Length]] = {"average": Average, "gnmt": GNMT}
 """The length penalties by name."""
 
-NOTHING = 1e-6
-"""What a source token counts for at least: a selection may give it exactly 0, which has no logarithm."""
+MIN_COVERED = 1e-6
+"""Lower bound of the attention on a source token: sparse attention can give 0, whose log is -inf."""
 
 
 def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
-    """What the source is left uncovered by, 0 or less: the sum over s of log min(attended_s, 1).
+    """Compute the coverage penalty: sum over s of log min(attended_s, 1), at most 0 (Wu et al. 2016, eq. 14).
 
-    (Wu et al. 2016, equation 14.) attended: (..., S), the weights that each source token received in all;
-    lengths: (...), how many source tokens there are. Differs from the paper: a token that received less than
-    a millionth counts as a millionth, so that one of them does not decide everything.
+    attended: (..., S), the sum over target tokens of the attention weight on each source token. lengths:
+    (...), the number of source tokens. Return (...).
+
+    Differs from the paper: attended_s is at least 1e-6, so that a single uncovered token does not dominate.
 
     >>> import torch
     >>> from regard.decoding import coverage
@@ -94,5 +95,5 @@ def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
     tensor([0.5000])
     """
     position = torch.arange(attended.shape[-1], device=attended.device)
-    logs = attended.clamp(NOTHING, 1.0).log()
+    logs = attended.clamp(MIN_COVERED, 1.0).log()
     return torch.where(position < lengths[..., None], logs, 0.0).sum(-1)

@@ -1,7 +1,7 @@
-"""Rules: what may be said, whatever the model thinks of it; and how long.
+"""Rules: constraints on the output, such as its length, repeated n-grams, and forbidden tokens.
 
-A rule acts on log-probabilities (rows, V) and takes tokens away by setting them to -inf. What is left keeps
-the log-probability that the model gave it: rules choose, they do not change scores.
+A rule sets the log-probabilities (rows, V) of the tokens that it forbids to -inf. The other tokens keep the
+log-probability that the model gives them; it is not renormalised.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["MOST_TOKENS", "Rules", "forced", "whole"]
+__all__ = ["MOST_TOKENS", "Rules", "check_integers", "pad_prefixes"]
 
 MOST_TOKENS = 100_000
-"""The largest number of tokens that a sentence may be allowed."""
+"""The largest accepted value of Rules(maximum=...)."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What may be said: how short and how long, no n-gram twice, some tokens never.
+    """Constraints on the output: its length, repeated n-grams, and forbidden tokens.
 
-    minimum, maximum: how many tokens, EOS counted; without a maximum, twice as many as the source has and 10
-    more. repeat: the size of the n-grams that may be said once only; 0 lets everything be said again.
-    forbidden: tokens that are never said; PAD and BOS are not, in any case. A forced prefix is said whatever
-    the rules are. A row that the rules leave nothing to say may end.
+    minimum, maximum: the number of tokens, EOS included. Default maximum: 2 * source length + 10.
+    repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face); 0 disables it.
+    forbidden: token ids that are never generated. PAD and BOS are always forbidden.
+
+    A forced prefix is exempt from the rules. If the rules forbid every token, EOS is permitted.
 
     >>> import torch
     >>> from regard.decoding import Rules
-    >>> said, scores = torch.tensor([[5, 4, 5]]), torch.zeros(1, 7)
-    >>> Rules(minimum=9, repeat=2).permitted(scores, said)
+    >>> previous, scores = torch.tensor([[5, 4, 5]]), torch.zeros(1, 7)
+    >>> Rules(minimum=9, repeat=2).permitted(scores, previous)
     tensor([[-inf, -inf, -inf, -inf, -inf, 0., 0.]])
     """
 
@@ -45,24 +46,31 @@ class Rules:
     forbidden: tuple[int, ...] = (UNK,)
 
     def __post_init__(self) -> None:
-        whole("Rules()", minimum=(self.minimum, 1, MOST_TOKENS), repeat=(self.repeat, 0, MOST_TOKENS))
+        check_integers(
+            "Rules()", minimum=(self.minimum, 1, MOST_TOKENS), repeat=(self.repeat, 0, MOST_TOKENS)
+        )
         if self.maximum is not None:
-            whole("Rules()", maximum=(self.maximum, 1, MOST_TOKENS))
+            check_integers("Rules()", maximum=(self.maximum, 1, MOST_TOKENS))
             if self.maximum < self.minimum:
-                problem = f"the minimum, {self.minimum}, is more than the maximum, {self.maximum}"
+                problem = f"minimum = {self.minimum} is larger than maximum = {self.maximum}"
                 raise ArgumentError(message("Rules()", problem))
         if not isinstance(self.forbidden, Iterable):
             problem = f"forbidden is {self.forbidden!r}"
-            raise ArgumentError(message("Rules()", problem, expected="a tuple of tokens, such as (1,)"))
+            raise ArgumentError(message("Rules()", problem, expected="a tuple of token ids, such as (1,)"))
         object.__setattr__(self, "forbidden", tuple(self.forbidden))
         for token in self.forbidden:
-            whole("Rules()", **{"a forbidden token": (token, 0)})
+            check_integers("Rules()", **{"a forbidden token": (token, 0)})
         if EOS in self.forbidden:
-            hint = "minimum=... keeps it from ending early"
-            raise ArgumentError(message("Rules()", "EOS is forbidden: nothing could end", hint=hint))
+            hint = "minimum=... forbids EOS before a given length"
+            raise ArgumentError(
+                message("Rules()", "forbidden contains EOS, so no sentence could end", hint=hint)
+            )
 
     def limits(self, model: Model, source_lengths: Tensor, prefix_lengths: Tensor) -> Tensor:
-        """How many tokens each sentence may have, (B,), EOS counted; raises where its prefix leaves none."""
+        """Return the maximum number of tokens of each sentence, (B,), EOS included.
+
+        Raise ArgumentError if a prefix already has that many tokens.
+        """
         if self.maximum is None:
             limits = (2 * source_lengths + 10 + prefix_lengths).clamp(min=self.minimum)
         else:
@@ -75,46 +83,52 @@ class Rules:
                 message(
                     "search()",
                     f"the prefix of sentence {worst} has {int(prefix_lengths[worst])} tokens",
-                    expected=f"fewer than the {int(limits[worst])} tokens it may have in all",
-                    hint="give a shorter prefix or Rules(maximum=...) that leaves it room",
+                    expected=f"fewer than {int(limits[worst])}, the maximum length of its translation",
+                    hint="use a shorter prefix, or a larger Rules(maximum=...)",
                 )
             )
         return limits
 
     def permitted(self, scores: Tensor, said: Tensor, must: Tensor | None = None) -> Tensor:
-        """Log-probabilities (rows, V) with -inf for what may not follow the tokens said, (rows, t).
+        """Return log-probabilities (rows, V) with -inf for the tokens that the rules forbid.
 
-        must: (rows,), the token that a prefix forces on each row, PAD where it is free.
+        scores: log-probabilities of the model, (rows, V). said: the tokens generated so far, (rows, t).
+        must: (rows,), the next token of a forced prefix, PAD for rows without one.
         """
-        never = _never(self.forbidden, scores.shape[-1], scores.device)
-        left_RV = scores.index_fill(-1, never, -torch.inf)
+        forbidden = _forbidden_ids(self.forbidden, scores.shape[-1], scores.device)
+        permitted_RV = scores.index_fill(-1, forbidden, -torch.inf)
         short = said.shape[1] + 1 < self.minimum
         if short:
-            left_RV[:, EOS] = -torch.inf
+            permitted_RV[:, EOS] = -torch.inf
         if self.repeat:
-            # A window that does not match forbids PAD, which is forbidden already: no row needs a branch.
-            left_RV.scatter_(1, _again(said, self.repeat), -torch.inf)
+            # Rows without a repeated n-gram get PAD, which is already forbidden, so no branch is needed.
+            permitted_RV.scatter_(1, _repeating_tokens(said, self.repeat), -torch.inf)
         if short or self.repeat:
-            stuck_R = left_RV.amax(-1) == -torch.inf
-            left_RV[:, EOS] = torch.where(stuck_R, scores[:, EOS], left_RV[:, EOS])
+            stuck_R = permitted_RV.amax(-1) == -torch.inf
+            permitted_RV[:, EOS] = torch.where(stuck_R, scores[:, EOS], permitted_RV[:, EOS])
         if must is not None:
             token = torch.arange(scores.shape[-1], device=scores.device)
             alone_RV = torch.where(token == must[:, None], scores, -torch.inf)
-            left_RV = torch.where(must[:, None] == PAD, left_RV, alone_RV)
-        return left_RV
+            permitted_RV = torch.where(must[:, None] == PAD, permitted_RV, alone_RV)
+        return permitted_RV
 
 
-def forced(prefixes: Sequence[Sequence[int]] | None, sentences: int, size: int) -> tuple[Tensor, Tensor]:
-    """Prefixes as tokens (B, P), PAD where a sentence is free, and their lengths (B,)."""
+def pad_prefixes(
+    prefixes: Sequence[Sequence[int]] | None, sentences: int, size: int
+) -> tuple[Tensor, Tensor]:
+    """Return the prefixes as one tensor (B, P), padded with PAD, and their lengths (B,).
+
+    size: the vocabulary size, to check the tokens.
+    """
     rows = [list(prefix) for prefix in prefixes] if prefixes is not None else [[]] * sentences
     if len(rows) != sentences:
         problem = f"{len(rows)} prefixes for {sentences} sentences"
-        raise ArgumentError(message("search()", problem, hint="an empty prefix, [], leaves a sentence free"))
+        raise ArgumentError(message("search()", problem, hint="use [] for a sentence without a prefix"))
     for number, row in enumerate(rows):
         for token in row:
             if token in (PAD, BOS, EOS) or not 0 <= token < size:
                 problem = f"the prefix of sentence {number} has token {token}"
-                expected = f"tokens that can be said: 1, or 4 to {size - 1}"
+                expected = f"token ids 1, or 4 to {size - 1}"
                 raise ArgumentError(message("search()", problem, expected=expected))
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     longest = max(map(len, rows), default=0)
@@ -122,30 +136,33 @@ def forced(prefixes: Sequence[Sequence[int]] | None, sentences: int, size: int) 
     return torch.tensor(padded, dtype=torch.long).reshape(sentences, longest), lengths
 
 
-def whole(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
-    """Raise unless each is a whole number within the bounds given beside it: the least, and the largest."""
+def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
+    """Raise ArgumentError unless each value is an int within its bounds: name=(value, minimum[, maximum])."""
     for name, (number, least, *most) in numbers.items():
         if (
             not isinstance(number, int)
             or isinstance(number, bool)
             or not least <= number <= max(most, default=number)
         ):
-            expected = f"a whole number, {least} {f'to {most[0]:,}' if most else 'or more'}"
+            expected = f"an integer, {least} {f'to {most[0]:,}' if most else 'or more'}"
             raise ArgumentError(message(call, f"{name} is {number!r}", expected=expected))
 
 
 @lru_cache(maxsize=8)
-def _never(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
-    """The tokens that are never said; kept, for to give a GPU a list is to wait for it, at every step."""
+def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    """Return the forbidden token ids. Cached: building the tensor on the GPU would synchronise every step."""
     return torch.tensor(sorted({PAD, BOS, *forbidden} & set(range(size))), device=device)
 
 
-def _again(said: Tensor, size: int) -> Tensor:
-    """The tokens that would say an n-gram again, (rows, windows); PAD for a window that does not."""
-    rows, length = said.shape
+def _repeating_tokens(tokens: Tensor, size: int) -> Tensor:
+    """Return the tokens that would complete an n-gram a second time, (rows, windows).
+
+    Each window is an earlier n-gram; it gives PAD if the last size - 1 tokens do not match its beginning.
+    """
+    rows, length = tokens.shape
     if length < size:
-        return said.new_full((rows, 1), PAD)
-    windows_RWN = said.unfold(1, size, 1)
-    last_R1N = said[:, length - size + 1 :].unsqueeze(1)
+        return tokens.new_full((rows, 1), PAD)
+    windows_RWN = tokens.unfold(1, size, 1)
+    last_R1N = tokens[:, length - size + 1 :].unsqueeze(1)
     same_RW = (windows_RWN[..., :-1] == last_R1N).all(-1)
     return torch.where(same_RW, windows_RWN[..., -1], PAD)

@@ -1,4 +1,4 @@
-"""Sample: draw each token by its probability, tempered and truncated as asked."""
+"""Sampling: draw each token at random, with temperature, top-k and top-p (nucleus) truncation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.decoding.beam import MOST_BEAMS
-from regard.decoding.greedy import walk
-from regard.decoding.hypothesis import Found
-from regard.decoding.rules import Rules, whole
+from regard.decoding.greedy import generate
+from regard.decoding.hypothesis import SearchResult
+from regard.decoding.rules import Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
@@ -24,21 +24,23 @@ BELOW_ONE = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 
 DRAWN = 64
-"""Steps whose random numbers are drawn at a time."""
+"""Number of steps whose random numbers are generated together."""
 
-MOST, MOST_SEED = 2**31 - 1, 2**63 - 1
+MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw each token by its probability among those that the rules permit.
+    """Sample each token from the model's distribution over the tokens that the rules permit.
 
-    temperature: log-probabilities are divided by it; below 1 the probable becomes more so. top_k: draw among
-    so many of the most probable; 0 is all. top_p: draw among the fewest that have this much probability
-    together (Holtzman et al. 2020, the nucleus). count: how many sentences to draw for each source. seed: a
-    sentence draws the same for the same seed and place in the data, whatever shares its batch.
+    temperature: divides the log-probabilities; below 1 the distribution becomes sharper.
+    top_k: sample from the k most probable tokens only; 0 disables it.
+    top_p: sample from the smallest set of most probable tokens whose probabilities sum to at least top_p
+        (nucleus sampling, Holtzman et al. 2020); 1 disables it.
+    count: number of sentences to sample for each source.
+    seed: random seed. A sentence depends on the seed and on its index in the data, not on its batch.
 
-    Scores are those of the model, neither tempered nor truncated.
+    Token scores are the model's log-probabilities, without temperature and truncation.
 
     >>> from regard.decoding import Sample
     >>> Sample(temperature=0.7, top_p=0.9, seed=4).count
@@ -53,36 +55,40 @@ class Sample:
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
-        whole(
+        check_integers(
             "Sample()",
-            top_k=(self.top_k, 0, MOST),
+            top_k=(self.top_k, 0, MAX_TOP_K),
             count=(self.count, 1, MOST_BEAMS),
-            seed=(self.seed, 0, MOST_SEED),
+            seed=(self.seed, 0, MAX_SEED),
         )
         problem, expected, hint = "", "", ""
         if not isinstance(self.temperature, int | float) or not 0 < self.temperature < math.inf:
             problem, expected = f"temperature is {self.temperature!r}", "a number above 0"
-            hint = "Greedy() is what ever lower temperatures come to"
+            hint = "use Greedy() for temperature 0"
         elif not isinstance(self.top_p, int | float) or not 0 < self.top_p <= 1:
             problem, expected = f"top_p is {self.top_p!r}", "a number above 0 and at most 1"
-            hint = "1 draws among all"
+            hint = "top_p=1 disables nucleus sampling"
         if problem:
             raise ArgumentError(message("Sample()", problem, expected=expected, hint=hint))
 
     def draw(self, left: Tensor, chance: Tensor) -> Tensor:
-        """Tokens (rows,) from what the rules left, (rows, V), and one number from 0 to 1 for each row."""
+        """Draw one token for each row.
+
+        left: permitted log-probabilities (rows, V). chance: uniform random numbers in [0, 1), (rows,). Return
+        tokens (rows,).
+        """
         sorted_RV, token_RV = (left / self.temperature).sort(dim=-1, descending=True, stable=True)
-        share_RV = sorted_RV.softmax(-1)
-        before_RV = share_RV.cumsum(-1) - share_RV
+        probability_RV = sorted_RV.softmax(-1)
+        before_RV = probability_RV.cumsum(-1) - probability_RV
         kept_RV = before_RV < self.top_p
         kept_RV[:, 0] = True
         if self.top_k:
             kept_RV[:, self.top_k :] = False
-        kept_RV &= share_RV > 0
-        heap_RV = torch.where(kept_RV, share_RV, 0.0).cumsum(-1)
-        height_R1 = chance[:, None] * heap_RV[:, -1:]
-        # Rounding may bring the height up to the top of the heap, past the last token that may be drawn.
-        drawn_R1 = torch.searchsorted(heap_RV, height_R1, right=True).clamp(
+        kept_RV &= probability_RV > 0
+        cumulative_RV = torch.where(kept_RV, probability_RV, 0.0).cumsum(-1)
+        threshold_R1 = chance[:, None] * cumulative_RV[:, -1:]
+        # Rounding can make the threshold equal to the total, which is past the last candidate: clamp.
+        drawn_R1 = torch.searchsorted(cumulative_RV, threshold_R1, right=True).clamp(
             max=kept_RV.sum(-1, keepdim=True) - 1
         )
         return token_RV.gather(1, drawn_R1)[:, 0]
@@ -90,29 +96,29 @@ class Sample:
 
 def sample_search(
     model: Model, batch: Batch, how: Sample, prefixes: Sequence[Sequence[int]] | None = None
-) -> Found:
-    """Sentences drawn token by token, in the order in which they were drawn."""
-    chances = _chances(how, batch.index.tolist(), batch.source.device)
-    chance_BLK = next(chances)
+) -> SearchResult:
+    """Sample sentences token by token; the K samples of a source are not sorted."""
+    blocks = _random_numbers(how, batch.index.tolist(), batch.source.device)
+    random_BLK = next(blocks)
 
-    def choose(left_RV: Tensor, number_b: Tensor, step: int) -> Tensor:
-        nonlocal chance_BLK
+    def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
+        nonlocal random_BLK
         if step and step % DRAWN == 0:
-            chance_BLK = next(chances)
-        return how.draw(left_RV, chance_BLK[number_b, step % DRAWN].flatten())
+            random_BLK = next(blocks)
+        return how.draw(permitted_RV, random_BLK[index_b, step % DRAWN].flatten())
 
-    return walk(model, batch, how.rules, prefixes, how.count, choose)
+    return generate(model, batch, how.rules, prefixes, how.count, choose)
 
 
-def _chances(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
-    """Numbers from 0 to 1, (B, DRAWN, K), for the next DRAWN steps each time.
+def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
+    """Yield uniform random numbers in [0, 1), (B, DRAWN, K), for DRAWN steps at a time.
 
-    They depend on the seed and the number of each sentence in its data. Each sentence has a stream of its
-    own, so that what it draws does not depend on what shares its batch; K comes last, so that it does not
-    depend on how long others may be.
+    Each sentence has its own random stream, seeded with the seed and the sentence's index in the data, so its
+    samples do not depend on the other sentences of the batch. K is the last dimension, so that they do not
+    depend on the length of the others either.
     """
     streams = [np.random.default_rng([how.seed, number]) for number in index]
     while True:
-        drawn = [stream.random((DRAWN, how.count)) for stream in streams]
-        flat = np.stack(drawn) if drawn else np.zeros((0, DRAWN, how.count))
-        yield torch.from_numpy(flat).to(torch.float32).clamp(max=BELOW_ONE).to(device)
+        blocks = [stream.random((DRAWN, how.count)) for stream in streams]
+        random_BLK = np.stack(blocks) if blocks else np.zeros((0, DRAWN, how.count))
+        yield torch.from_numpy(random_BLK).to(torch.float32).clamp(max=BELOW_ONE).to(device)

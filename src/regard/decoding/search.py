@@ -1,4 +1,4 @@
-"""search(): from a model and a batch to hypotheses, by whichever way of searching is asked for."""
+"""search(): decode a batch with greedy search, beam search or sampling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
-from regard.decoding.active_rows import device_of, quietly
+from regard.decoding.active_rows import device_of, eval_without_grad
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import CROSS, observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
-from regard.decoding.hypothesis import Found, Hypothesis
+from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
@@ -20,7 +20,7 @@ from regard.models.base import Model
 __all__ = ["Search", "search"]
 
 Search = Greedy | Beam | Sample
-"""A way of searching."""
+"""A search method with its settings."""
 
 
 def search(
@@ -31,12 +31,15 @@ def search(
     prefixes: Sequence[Sequence[int]] | None = None,
     look: str | None = CROSS,
 ) -> list[list[Hypothesis]]:
-    """What a model says to each source of a batch: a list of hypotheses for each, the best first.
+    """Decode each source of a batch; return a list of hypotheses for each, best first.
 
-    The targets of the batch, if it has any, are not read. prefixes: tokens that each sentence must begin
-    with, [] for none. look: the sites whose attention every hypothesis carries, with * as wildcard; None for
-    none. Every source gets a hypothesis; one that did not end within its limit is there, unfinished, only
-    where no other is.
+    batch: the sources; targets are ignored.
+    how: the search method with its settings.
+    prefixes: tokens that each output must begin with, [] for none.
+    look: the sites whose attention is recorded in the hypotheses, with * as wildcard; None records nothing.
+
+    Every source gets at least one hypothesis. An unfinished hypothesis (cut at the maximum length) is
+    returned only if no hypothesis of its source finished.
 
     >>> import torch
     >>> from regard.data.batch import Batch
@@ -60,24 +63,26 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
-    with quietly(model):
-        found = _found(model, batch, how, prefixes)
-    if found.token_scores.isnan().any():
+    with eval_without_grad(model):
+        result = _run_search(model, batch, how, prefixes)
+    if result.token_scores.isnan().any():
         raise RegardError(
             message(
                 "search()",
-                "the model gave scores that are not numbers",
-                hint="its training has diverged, or its numbers are too large for their dtype",
+                "the scores of the model are NaN",
+                hint="its training diverged, or its activations overflow in this dtype",
             )
         )
-    # Something is said to every source, even where every token was as good as impossible.
-    there_BK = found.ranking > -torch.inf
-    there_BK[:, 0] = True
-    looked = _looked(model, batch, found, there_BK, look)
-    return _hypotheses(found.map(Tensor.cpu), there_BK.cpu(), looked)
+    # Every source has a first hypothesis, even if its log-probability underflowed to -inf.
+    exists_BK = result.ranking > -torch.inf
+    exists_BK[:, 0] = True
+    recorded = _recorded_attention(model, batch, result, exists_BK, look)
+    return _as_hypotheses(result.map(Tensor.cpu), exists_BK.cpu(), recorded)
 
 
-def _found(model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None) -> Found:
+def _run_search(
+    model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None
+) -> SearchResult:
     if isinstance(how, Beam):
         return beam_search(model, batch, how, prefixes)
     if isinstance(how, Sample):
@@ -88,46 +93,46 @@ def _found(model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[
 BySite = dict[str, Tensor]
 
 
-def _looked(
-    model: Model, batch: Batch, found: Found, there_BK: Tensor, look: str | None
+def _recorded_attention(
+    model: Model, batch: Batch, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[tuple[BySite, BySite]]:
-    """The attention of every hypothesis that is there, and the norms of what was read, by sentence."""
-    sentence_N, place_N = there_BK.nonzero(as_tuple=True)
+    """Return the attention weights and the value norms, by site, of every hypothesis that exists."""
+    sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
         return [({}, {}) for _ in range(len(sentence_N))]
-    tokens_NL = found.tokens[sentence_N, place_N]
-    begun_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
+    tokens_NL = result.tokens[sentence_N, rank_N]
+    target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
     pairs = Batch(
         batch.source[sentence_N],
         batch.source_lengths[sentence_N],
-        begun_NL,
-        found.lengths[sentence_N, place_N],
+        target_NL,
+        result.lengths[sentence_N, rank_N],
         batch.index[sentence_N],
     )
-    looked = []
-    for piece in pieces_of(pairs, model.target_size):
-        observed = observe(model, piece, look)
-        looked += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(piece))]
-    return looked
+    recorded = []
+    for part in pieces_of(pairs, model.target_size):
+        observed = observe(model, part, look)
+        recorded += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(part))]
+    return recorded
 
 
-def _hypotheses(
-    found: Found, there_BK: Tensor, looked: list[tuple[BySite, BySite]]
+def _as_hypotheses(
+    result: SearchResult, exists_BK: Tensor, recorded: list[tuple[BySite, BySite]]
 ) -> list[list[Hypothesis]]:
-    """As objects, on the CPU."""
-    seen = iter(looked)
-    lengths, ranking = found.lengths.tolist(), found.ranking.tolist()
-    tokens, token_scores = found.tokens.tolist(), found.token_scores.tolist()
+    """Convert a result on the CPU to Hypothesis objects, with their attention weights and value norms."""
+    attention_and_values = iter(recorded)
+    lengths, ranking = result.lengths.tolist(), result.ranking.tolist()
+    tokens, token_scores = result.tokens.tolist(), result.token_scores.tolist()
     return [
         [
             Hypothesis(
-                tuple(tokens[row][place][: lengths[row][place]]),
-                tuple(token_scores[row][place][: lengths[row][place]]),
-                ranking[row][place],
-                *next(seen),
+                tuple(tokens[row][rank][: lengths[row][rank]]),
+                tuple(token_scores[row][rank][: lengths[row][rank]]),
+                ranking[row][rank],
+                *next(attention_and_values),
             )
-            for place, there in enumerate(places)
-            if there
+            for rank, exists in enumerate(ranks)
+            if exists
         ]
-        for row, places in enumerate(there_BK.tolist())
+        for row, ranks in enumerate(exists_BK.tolist())
     ]

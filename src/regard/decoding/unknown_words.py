@@ -22,36 +22,45 @@ LONGEST = 40
 class UnknownWords:
     """Collects unknown words over many lines; memory and output are bounded.
 
+    The keys of the dicts are (side and unit, whether the words are encoded as bytes).
+
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
     >>> print(*words.report())
     1 source word is not in the vocabulary of the model: 'aardvark' (line 3)
     """
 
-    named: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    count: dict[str, int] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
+    named: dict[tuple[str, bool], list[tuple[int, str]]] = field(default_factory=dict)
+    count: dict[tuple[str, bool], int] = field(default_factory=dict)
+    lines: dict[tuple[str, bool], int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
         """Add the unknown words of a line; lines are numbered from 1."""
-        sides = (("source", pair.units[0], pair.unknown), ("target", pair.units[1], pair.unknown_target))
-        for side, unit, unknown in sides:
-            if unknown:
-                name = f"{side} {unit}"
-                kept = self.named.setdefault(name, [])
-                kept += [(line, word) for word in unknown[: NAMED - len(kept)]]
-                self.count[name] = self.count.get(name, 0) + len(unknown)
-                self.lines[name] = self.lines.get(name, 0) + 1
+        unknown_words = (pair.unknown, pair.unknown_target)
+        for side, unit, words, bytewise in zip(
+            ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True
+        ):
+            if words:
+                key = (f"{side} {unit}", bytewise)
+                listed = self.named.setdefault(key, [])
+                listed += [(line, word) for word in words[: NAMED - len(listed)]]
+                self.count[key] = self.count.get(key, 0) + len(words)
+                self.lines[key] = self.lines.get(key, 0) + 1
 
     def report(self) -> Iterator[str]:
-        """One line of text for each side with unknown words."""
-        for name, kept in self.named.items():
-            count = self.count[name]
-            which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in kept)
-            more = count - len(kept)
-            rest = f", and {more:,} more; {self.lines[name]:,} lines in all" if more else ""
-            many = f"{count:,} {name}s are" if count > 1 else f"1 {name} is"
-            yield f"{many} not in the vocabulary of the model: {which}{rest}"
+        """Yield one line of text for each side with unknown words."""
+        for (name, bytewise), listed in self.named.items():
+            count = self.count[name, bytewise]
+            which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)
+            more = count - len(listed)
+            rest = f", and {more:,} more; {self.lines[name, bytewise]:,} lines in total" if more else ""
+            if bytewise:
+                has = f"{count:,} {name}s have" if count > 1 else f"1 {name} has"
+                problem = f"{has} characters that are not in the vocabulary of the model (encoded as bytes)"
+            else:
+                many = f"{count:,} {name}s are" if count > 1 else f"1 {name} is"
+                problem = f"{many} not in the vocabulary of the model"
+            yield f"{problem}: {which}{rest}"
 
     def say(self) -> None:
         """Write the report to standard error."""
@@ -60,5 +69,5 @@ class UnknownWords:
 
 
 def _shown(word: str) -> str:
-    cut = word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
-    return f"'{printable(cut)}'"
+    truncated = word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
+    return f"'{printable(truncated)}'"

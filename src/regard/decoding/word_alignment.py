@@ -1,4 +1,4 @@
-"""Alignment: from the attention of tokens to links between words, in Pharaoh format."""
+"""Word alignments from the attention weights of tokens, in Pharaoh format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices", "phar
 
 
 class Block(NamedTuple):
-    """The weights of some target words on some source words, and the numbers of the first of each."""
+    """Attention weights (target words, source words), and the index of the first word of each side."""
 
     weights: Tensor
     source: int = 0
@@ -25,10 +25,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Which source word each target word looked at most: str() is the line in Pharaoh format.
+    """A word alignment: each target word is linked to the source word with the highest attention weight.
 
-    blocks: one, or one for each part of a line that was translated in parts; words of different parts did
-    not see each other.
+    str(alignment) is a line in Pharaoh format. blocks: one, or one for each part of a line that was
+    translated in parts; there is no attention between parts.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -45,14 +45,14 @@ class Alignment:
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (source word, target word), counted from 0, for each target word that looked at any."""
+        """Pairs (source word, target word), counted from 0; target words with zero attention have no link."""
         return tuple((source, target) for source, target, _ in self.weighted())
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
-        """Links with their weights: (source word, target word, weight), in the order of the target.
+        """Return links with their weights, (source word, target word, weight), in target order.
 
-        threshold: every link of at least this weight, many to a target word or none; without it, the source
-        word that each target word looked at most.
+        threshold: return every link with at least this weight, so a target word may have several links or
+        none. Default: one link for each target word, to the source word with the highest weight.
 
         >>> import torch
         >>> from regard.decoding import align
@@ -60,55 +60,56 @@ class Alignment:
         [(0, 0, 0.5), (1, 0, 0.25)]
         """
         if threshold is not None and not 0 < threshold <= 1:
-            expected = "above 0, and at most 1: the least weight of a link"
+            expected = "0 < threshold <= 1, the minimum weight of a link"
             raise ArgumentError(message("weighted()", f"threshold is {threshold}", expected=expected))
-        found = []
+        links = []
         for weights, first_source, first_target in self.blocks:
             if not weights.shape[1]:
                 continue
-            most, best = weights.max(1)
+            highest, best = weights.max(1)
             if threshold is None:
-                rows = most.gt(0).nonzero()[:, 0]
+                rows = highest.gt(0).nonzero()[:, 0]
                 columns = best[rows]
             else:
                 rows, columns = (weights >= threshold).nonzero(as_tuple=True)
             values = weights[rows, columns].tolist()
             for target, source, weight in zip(rows.tolist(), columns.tolist(), values, strict=True):
-                found.append((first_source + source, first_target + target, weight))
-        return found
+                links.append((first_source + source, first_target + target, weight))
+        return links
 
     def written(self, threshold: float | None = None, probabilities: bool = False) -> str:
-        """The line in Pharaoh format, 0-0 2-1; with probabilities, 0-0:0.830 2-1:0.512.
+        """Return the line in Pharaoh format, "0-0 2-1"; with probabilities, "0-0:0.830 2-1:0.512".
 
-        They are the weights: of a target word, those of all links and what EOS received sum to 1.
+        The probabilities are attention weights: for a target word, they sum to 1 over all source words and
+        EOS.
         """
         return pharaoh(self.weighted(threshold), probabilities)
 
     @property
     def matrix(self) -> Tensor:
-        """The weights (target words, source words), 0 between words that did not see each other."""
+        """The weights (target words, source words), 0 between words of different parts."""
         rows = max((block.target + block.weights.shape[0] for block in self.blocks), default=0)
         columns = max((block.source + block.weights.shape[1] for block in self.blocks), default=0)
-        whole = torch.zeros(rows, columns)
+        matrix = torch.zeros(rows, columns)
         for weights, source, target in self.blocks:
-            whole[target : target + weights.shape[0], source : source + weights.shape[1]] = weights
-        return whole
+            matrix[target : target + weights.shape[0], source : source + weights.shape[1]] = weights
+        return matrix
 
     def __str__(self) -> str:
         return self.written()
 
     @classmethod
     def joined(cls, parts: Iterable[Alignment]) -> Alignment:
-        """The alignments of parts of one line, whose words are numbered through, as one."""
+        """Join the alignments of the parts of one line; word indices refer to the whole line."""
         return cls(tuple(block for part in parts for block in part.blocks))
 
 
 def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Alignment:
-    """Join the attention of tokens, (T, S), to that of words: a sum over source tokens, a mean over target's.
+    """Convert token attention (T, S) to a word alignment: sum over source tokens, mean over target tokens.
 
-    source_words, target_words: the number of the word that each token belongs to; -1 for a token that belongs
-    to none, such as EOS, whose row or column is dropped. The rows are not made to sum to 1 again: what EOS
-    received is not spread over words that did not receive it.
+    source_words, target_words: the index of the word that each token belongs to; -1 for a token of no word,
+    such as EOS, whose row or column is dropped. Rows are not renormalised: the weight on EOS is not
+    distributed over the words.
     """
     source_SW, first_source = _membership(source_words)
     target_TW, first_target = _membership(target_words)
@@ -117,7 +118,7 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
 
 
 def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = False) -> str:
-    """Links with their weights as a line in Pharaoh format.
+    """Write links with their weights as a line in Pharaoh format.
 
     >>> pharaoh([(0, 0, 0.83), (2, 1, 0.512)]), pharaoh([(0, 0, 0.83)], probabilities=True)
     ('0-0 2-1', '0-0:0.830')
@@ -129,9 +130,9 @@ def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = Fa
 
 
 def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | None = None) -> Tensor:
-    """One matrix (T, S) from the attention of a hypothesis: the mean over sites and heads.
+    """Average the attention of a hypothesis over sites and heads; return one matrix (T, S).
 
-    site: which sites, with * as wildcard. head: only this one of each site; None is all.
+    site: the sites to average, with * as wildcard. head: use only this head of each site. Default: all.
 
     >>> import torch
     >>> from regard.decoding import averaged
@@ -139,15 +140,15 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
     >>> averaged(seen), averaged(seen, "decoder.0.*", head=1)
     (tensor([[0.5000, 0.5000]]), tensor([[0., 1.]]))
     """
-    chosen = [weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)]
+    matching = [weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)]
     if not attention:
-        problem = "there is no attention to average"
-        hint = "seq2seq has none; other models show it where look is not None"
+        problem = "no attention was recorded"
+        hint = "seq2seq has no attention; for other models, set look='*cross'"
         raise ArgumentError(message("averaged()", problem, hint=hint))
-    if not chosen:
+    if not matching:
         raise UnknownName("site", site, attention)
     means = []
-    for weights_HTS in (weights if weights.dim() == 3 else weights[None] for weights in chosen):
+    for weights_HTS in (weights if weights.dim() == 3 else weights[None] for weights in matching):
         heads = len(weights_HTS)
         if head is not None and not -heads <= head < heads:
             raise UnknownName("head", head, map(str, range(heads)))
@@ -157,11 +158,12 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where alignments are read: at which sites, of which head, and at which step.
+    """Which attention weights an alignment is computed from: which sites, which head, and which step.
 
-    site: with * as wildcard; several are averaged. head: from 0 on; None is the mean of all. shifted: read
-    one step later. The step that says a word looks for what to say; the step after it takes that word as its
-    input, and in a Transformer often looks at the source of just that word (Chen et al. 2020).
+    site: a site name, with * as wildcard; several sites are averaged.
+    head: the index of a head. Default: the mean over all heads.
+    shifted: take the weights of a word from the step after it, where the word is the decoder's input. In a
+        Transformer, that step often attends to the source of that word (Chen et al. 2020).
 
     >>> import torch
     >>> from regard.decoding import Choice
@@ -179,24 +181,24 @@ class Choice:
     shifted: bool = False
 
     @classmethod
-    def of(cls, given: Choice | str) -> Choice:
-        """The choice itself, or that of the sites that a text names."""
-        return given if isinstance(given, Choice) else cls(given)
+    def of(cls, choice: Choice | str) -> Choice:
+        """Return the choice itself, or a Choice of the sites with this name or pattern."""
+        return choice if isinstance(choice, Choice) else cls(choice)
 
     def instead(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Choice:
-        """This choice with what is given in its place; at other sites nothing of it is kept."""
-        kept = self if site is None else Choice(site)
+        """Return this choice with some fields replaced. A new site resets the other fields to defaults."""
+        base = self if site is None else Choice(site)
         return Choice(
-            kept.site, kept.head if head is None else head, kept.shifted if shifted is None else shifted
+            base.site, base.head if head is None else head, base.shifted if shifted is None else shifted
         )
 
     def read(self, attention: Mapping[str, Tensor]) -> Tensor:
-        """One matrix (T, S) from the attention of a hypothesis, a row for each token that it said.
+        """Return one matrix (T, S) from the attention of a hypothesis, with a row for each target token.
 
-        Read one step later, the last token has a row of zeros: no step took it as input. It is EOS, unless
-        the hypothesis was cut.
+        If shifted, the row of the last token is 0, because no step has it as input. It is EOS, unless the
+        hypothesis was cut at the maximum length.
         """
         weights_TS = averaged(attention, self.site, self.head)
         if not self.shifted:
@@ -209,7 +211,7 @@ class Choice:
 
 
 def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choice]:
-    """All that can be chosen of what was seen, each at both steps: all sites together, each site, each head.
+    """Return every possible Choice: all sites averaged, each site, and each head, with and without shift.
 
     >>> import torch
     >>> from regard.decoding import choices
@@ -231,8 +233,8 @@ def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choic
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:
-    """A 1 where a token belongs to a word, (tokens, words), and the number of the first word."""
-    there = [word for word in words if word >= 0]
-    first, last = min(there, default=0), max(there, default=-1)
+    """Return which token belongs to which word, 0 or 1, (tokens, words), and the index of the first word."""
+    indices = [word for word in words if word >= 0]
+    first, last = min(indices, default=0), max(indices, default=-1)
     numbers = torch.tensor(list(words), dtype=torch.long).reshape(-1, 1)
     return (numbers == torch.arange(first, last + 1)).float(), first

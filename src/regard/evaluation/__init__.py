@@ -1,4 +1,4 @@
-"""Evaluation: how good translations and alignments are, and whether attention tells the truth."""
+"""Evaluation: translation quality, alignment error rate, and the faithfulness of attention."""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (

@@ -1,4 +1,4 @@
-"""Agreement: whether two models, the same but for their seeds say, look at the same words."""
+"""Agreement between the attention of two models, for example with different random seeds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ __all__ = ["Agreement", "agreement"]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How alike two models look at source words while they say the same target words.
+    """Agreement of the attention of two models on the same sentence pairs.
 
-    distance: the mean Jensen-Shannon distance of their weights, 0 for the same and 1 for nothing shared.
-    same: of how many target words, as a share, both look most at one source word.
+    distance: the mean Jensen-Shannon distance of their weights, from 0 (equal) to 1 (disjoint).
+    same: the fraction of target words for which both models attend most to the same source word.
+    words: the number of target words compared.
 
     >>> print(Agreement(distance=0.25, same=0.9, words=500))
-    both look most at the same word for 90.0 % of 500 words; distance 0.25
+    both models attend most to the same source word for 90.0 % of 500 target words; distance 0.25
     """
 
     distance: float
@@ -33,11 +34,11 @@ class Agreement:
     words: int
 
     def __str__(self) -> str:
-        share = f"{100 * self.same:.1f} % of {self.words:,} words"
-        return f"both look most at the same word for {share}; distance {self.distance:.2f}"
+        share = f"{100 * self.same:.1f} % of {self.words:,} target words"
+        return f"both models attend most to the same source word for {share}; distance {self.distance:.2f}"
 
     def written(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return a dict for JSON."""
         return asdict(self)
 
 
@@ -50,14 +51,15 @@ def agreement(
     at: str = CROSS,
     head: int | None = None,
 ) -> Agreement:
-    """Compare what two translators look at for the same pairs, word by word.
+    """Compare the attention of two translators on the same pairs, word by word.
 
-    at, head: whose attention counts, in both. Words are those between spaces, so that tokenizers may differ;
-    pairs of which either reads another number of words are left out.
+    at, head: the sites and the head to compare, for both translators. The tokenizers may differ, because
+    weights are compared by words. Pairs for which the numbers of words differ are skipped.
     """
     left, right = list(sources), list(targets)
     distances, same = [], []
-    for first, second in zip(*(_weights(each, left, right, at, head) for each in (one, other)), strict=True):
+    matrices = (_weights(translator, left, right, at, head) for translator in (one, other))
+    for first, second in zip(*matrices, strict=True):
         if first.shape != second.shape or not first.size:
             continue
         for ours, theirs in zip(first, second, strict=True):
@@ -66,15 +68,16 @@ def agreement(
                 distances.append(distance)
                 same.append(ours.argmax() == theirs.argmax())
     if not distances:
-        problem = "there is no word that both looked at something for"
-        raise ArgumentError(message("agreement()", problem, hint="bahdanau, luong and transformer look"))
+        problem = "no word for which both models recorded attention"
+        hint = "use models with attention: bahdanau, luong or transformer"
+        raise ArgumentError(message("agreement()", problem, hint=hint))
     return Agreement(float(numpy.mean(distances)), float(numpy.mean(same)), len(distances))
 
 
 def _weights(
     translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
 ) -> Any:
-    """The weights (target words, source words) of each pair."""
-    looking = copy.copy(translator)
-    looking.look = CROSS
-    return [each.align(at, head).matrix.double().numpy() for each in looking.score(sources, targets)]
+    """Return the weights (target words, source words) of each pair."""
+    recording = copy.copy(translator)
+    recording.look = CROSS
+    return [each.align(at, head).matrix.double().numpy() for each in recording.score(sources, targets)]

@@ -1,8 +1,8 @@
-"""Alignment: links between words in Pharaoh format, and how well they agree with those that people drew.
+"""Alignment error rate: word alignments in Pharaoh format, compared with gold alignments.
 
-A line holds the links of one pair: "0-0 1-2" links the first words of both sides, and the second with the
-third. "1p2" or "1?2" is a possible link: people did not agree on it, or it is part of a phrase. Of
-"1-2:0.83", by a model that says how sure it is, the last part is passed over.
+A line has the links of one pair: "0-0 1-2" links the first source word to the first target word, and the
+second source word to the third target word. "1p2" or "1?2" is a possible link: annotators disagree on it, or
+it is part of a phrase. In "1-2:0.83", the probability is ignored.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18
 
 @dataclass(frozen=True)
 class Links:
-    """The links of one pair of sentences, as (source word, target word) from 0 on.
+    """The links of one sentence pair, as (source word, target word), counted from 0.
 
-    sure, possible: as in Och and Ney (2003), all that is sure is possible too, given or not.
+    sure, possible: as in Och and Ney (2003). Sure links are always added to the possible ones.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)
@@ -55,7 +55,7 @@ class Links:
         return self.written()
 
     def written(self, base: int = 0) -> str:
-        """The line in Pharaoh format, sorted. base: the number of the first word, 0 or 1."""
+        """Return the line in Pharaoh format, sorted. base: the index of the first word, 0 or 1."""
         _check_base("written()", base)
         return " ".join(
             f"{source + base}{'-' if (source, target) in self.sure else 'p'}{target + base}"
@@ -63,19 +63,18 @@ class Links:
         )
 
     def turned(self) -> Links:
-        """The same with the sides swapped."""
+        """Return the links with source and target swapped."""
         return Links(frozenset((b, a) for a, b in self.sure), frozenset((b, a) for a, b in self.possible))
 
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """How well proposed links A agree with sure links S and possible links P, over a set (Och and Ney 2003).
+    """Scores of proposed links A against sure links S and possible links P (Och and Ney 2003).
 
     precision = |A & P| / |A|    recall = |A & S| / |S|    error_rate = 1 - (|A & S| + |A & P|) / (|A| + |S|)
 
-    Sums go over all sentences before the division. Where there is nothing to divide by, nothing is wrong:
-    precision or recall is 1, the error rate 0. proposed, sure: |A| and |S|. hits, sure_hits: |A & P| and
-    |A & S|.
+    Counts are summed over all sentences before the division. With a zero denominator, precision and recall
+    are 1 and the error rate is 0. proposed, sure: |A| and |S|. hits, sure_hits: |A & P| and |A & S|.
 
     >>> score = AlignmentScore(proposed=4, sure=3, hits=3, sure_hits=2)
     >>> print(score)
@@ -97,8 +96,8 @@ class AlignmentScore:
 
     @property
     def error_rate(self) -> float:
-        whole = self.proposed + self.sure
-        return 1.0 - (self.sure_hits + self.hits) / whole if whole else 0.0
+        total = self.proposed + self.sure
+        return 1.0 - (self.sure_hits + self.hits) / total if total else 0.0
 
     def __str__(self) -> str:
         aer, precision, recall = (f"{100 * x:.2f}" for x in (self.error_rate, self.precision, self.recall))
@@ -107,28 +106,30 @@ class AlignmentScore:
 
 
 def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links:
-    """Links from a line in Pharaoh format. base: the number that the line gives to a first word, 0 or 1.
+    """Parse a line in Pharaoh format. base: the index of the first word in the line, 0 or 1.
+
+    place: the file and line, for error messages.
 
     >>> sorted(parse_links("1-1 2-3", base=1).sure)
     [(0, 0), (1, 2)]
     """
     _check_base("parse_links()", base)
-    found: dict[bool, set[Link]] = {True: set(), False: set()}
+    links: dict[bool, set[Link]] = {True: set(), False: set()}
     for written in line.split():
         parts = LINK.fullmatch(written)
         if parts is None:
-            problem = f"'{printable(written[:40])}' is no link"
-            raise DataError(message(place, problem, expected="numbers of words, as in 0-0 1-2 1p3"))
+            problem = f"'{printable(written[:40])}' is not a link"
+            raise DataError(message(place, problem, expected="word indices, as in 0-0 1-2 1p3"))
         source, target = int(parts[1]) - base, int(parts[3]) - base
         if min(source, target) < 0:
-            hint = "these links are counted from 0: base=0"
-            raise DataError(message(place, f"'{written}' links word 0, with words counted from 1", hint=hint))
-        found[parts[2] == "-"].add((source, target))
-    return Links(frozenset(found[True]), frozenset(found[False]))
+            hint = "use base=0 if words are counted from 0"
+            raise DataError(message(place, f"'{written}' has word 0, but base is 1", hint=hint))
+        links[parts[2] == "-"].add((source, target))
+    return Links(frozenset(links[True]), frozenset(links[False]))
 
 
 def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
-    """The links of a file in Pharaoh format, a line a pair, plain or gzip; an empty line has no links.
+    """Read a file in Pharaoh format, plain or gzip, with one line per pair; an empty line has no links.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -142,7 +143,7 @@ def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
 
 
 def linked(proposed: Any) -> frozenset[Link]:
-    """The links that count of a proposal: of Links the sure ones; an Alignment of a translation has its own.
+    """Return proposed links as a set: the sure ones of Links, the links of an Alignment, or given pairs.
 
     >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
     ([(0, 0)], [(0, 0), (1, 1)])
@@ -152,9 +153,9 @@ def linked(proposed: Any) -> frozenset[Link]:
 
 
 def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[int, Link]]:
-    """Links that point past the words of their sentences, with the number of the sentence, from 0 on.
+    """Return the links that are out of range, as (sentence index, link).
 
-    lengths: how many words the sides of each sentence have.
+    lengths: the number of source and target words of each sentence.
 
     >>> past_the_end([parse_links("0-0 1-1"), parse_links("0-0 1p2")], [(2, 2), (2, 2)])
     [(1, (1, 2))]
@@ -170,36 +171,41 @@ def past_the_end(drawn: Sequence[Links], lengths: Sequence[Link]) -> list[tuple[
 def score_links(
     proposed: Sequence[Links | Iterable[Link]], drawn: Sequence[Links], lengths: Sequence[Link] | None = None
 ) -> AlignmentScore:
-    """Compare proposed links with those that people drew, sentence by sentence.
+    """Compare proposed links with gold alignments.
 
-    proposed: for each sentence Links, of which the sure ones count, or pairs of numbers from 0 on. drawn:
-    Links with sure and possible ones. lengths: how many words the sides of each sentence have, to find links
-    that point past them, as they do when words are counted from another number.
+    proposed: for each sentence Links, of which the sure ones count, or pairs of word indices from 0.
+    drawn: the gold alignments, with sure and possible links.
+    lengths: the number of source and target words of each sentence, to raise DataError for links that are
+        out of range, for example because words are counted from 1.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate
     0.25
     """
     if len(proposed) != len(drawn) or (lengths is not None and len(lengths) != len(drawn)):
-        given = [len(each) for each in (proposed, drawn, lengths) if each is not None]
-        problem = f"{' against '.join(map(str, given))} sentences"
-        raise ArgumentError(message("score_links()", problem, expected="as many of each"))
+        counts = [len(each) for each in (proposed, drawn, lengths) if each is not None]
+        problem = f"{' and '.join(map(str, counts))} sentences"
+        expected = "the same number in every argument"
+        raise ArgumentError(message("score_links()", problem, expected=expected))
     sums = [0, 0, 0, 0]
-    for index, (ours, theirs) in enumerate(zip(proposed, drawn, strict=True)):
-        links = linked(ours)
+    for index, (hypothesis, gold) in enumerate(zip(proposed, drawn, strict=True)):
+        links = linked(hypothesis)
         if lengths is not None:
-            _check_lengths(index, Links(links | theirs.possible), lengths[index])
-        found = (links, theirs.sure, links & theirs.possible, links & theirs.sure)
-        sums = [total + len(part) for total, part in zip(sums, found, strict=True)]
+            _check_lengths(index, Links(links | gold.possible), lengths[index])
+        sets = (links, gold.sure, links & gold.possible, links & gold.sure)
+        sums = [total + len(part) for total, part in zip(sums, sets, strict=True)]
     return AlignmentScore(*sums)
 
 
 def _check_base(call: str, base: int) -> None:
     if base not in (0, 1):
-        raise ArgumentError(message(call, f"base is {base!r}", expected="0 or 1, the number of a first word"))
+        raise ArgumentError(
+            message(call, f"base is {base!r}", expected="0 or 1, the index of the first word")
+        )
 
 
 def _check_lengths(index: int, links: Links, lengths: Link) -> None:
     for _, link in past_the_end([links], [lengths]):
-        problem = f"a link {link[0]}-{link[1]}, with {lengths[0]} and {lengths[1]} words"
-        hint = "are words counted from 1, or the sides swapped? See base= and turned()"
+        counts = f"{lengths[0]} source and {lengths[1]} target words"
+        problem = f"link {link[0]}-{link[1]} is out of range for {counts}"
+        hint = "if words are counted from 1, use base=1; if the sides are swapped, use turned()"
         raise DataError(message(f"score_links(), sentence {index + 1}", problem, hint=hint))

@@ -1,4 +1,4 @@
-"""Choosing: which of several ways to read an alignment is best, by links that people drew or without any."""
+"""Rank the ways to compute an alignment from attention, with gold alignments or without."""
 
 from __future__ import annotations
 
@@ -18,51 +18,53 @@ Proposed = Sequence[Links | Iterable[Link]]
 
 
 def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[tuple[Way, AlignmentScore]]:
-    """Ways to read the alignments of some sentences, the lowest error rate first.
+    """Sort ways to compute alignments by their alignment error rate, lowest first.
 
-    ways: by any name, the links of each sentence that this way gives. drawn: those that people drew. Of
-    equals, what was given first stays first.
+    ways: maps each way, for example a Choice, to the links that it gives for each sentence. drawn: the gold
+    alignments. Ties keep the order of the input.
 
     >>> from regard.evaluation import parse_links
     >>> ways = {"a": [[(0, 1)], [(0, 0)]], "b": [[(0, 0)], [(0, 0)]]}
     >>> [(way, score.error_rate) for way, score in rank_by_links(ways, [parse_links("0-0")] * 2)]
     [('b', 0.0), ('a', 0.5)]
     """
-    scores = [(way, score_links(found, drawn)) for way, found in ways.items()]
+    scores = [(way, score_links(proposed, drawn)) for way, proposed in ways.items()]
     return sorted(scores, key=lambda each: each[1].error_rate)
 
 
 def rank_by_agreement(
     forward: Mapping[Way, Proposed], backward: Mapping[Other, Proposed]
 ) -> list[tuple[Way, Other, float]]:
-    """Pairs of ways, one of each direction, those that agree most first, with no links that people drew.
+    """Sort pairs of ways, one for each direction, by the F1 of their links; needs no gold alignments.
 
-    A model of each direction looks at the same sentences; where both read the same links, those are likely
-    right (Chen et al. 2020 choose layers so, by the error rate of one against the other).
+    F1 = 2 |A & B| / (|A| + |B|), summed over sentences; 0 if neither proposes a link.
 
-    F1 = 2 |A & B| / (|A| + |B|)
+    Links that the models of both directions propose are probably right. Chen et al. (2020) choose layers in
+    this way, by the alignment error rate of one direction against the other.
 
-    forward, backward: by any name, the links of each sentence, all as (source word, target word): those of
-    the backward model turned round. Where neither proposes any link, they agree on nothing: 0.
+    forward, backward: map each way to its links for each sentence, all as (source word, target word): swap
+    the sides of the backward links.
 
     >>> forward = {"a": [[(0, 0), (1, 1)]], "b": [[(0, 1), (1, 1)]]}
     >>> backward = {"c": [[(0, 0), (1, 1)]], "d": [[(1, 0)]]}
     >>> rank_by_agreement(forward, backward)[:2]
     [('a', 'c', 1.0), ('b', 'c', 0.5)]
     """
-    counts = {len(found) for found in (*forward.values(), *backward.values())}
+    counts = {len(proposed) for proposed in (*forward.values(), *backward.values())}
     if len(counts) > 1:
         problem = f"{' and '.join(map(str, sorted(counts)))} sentences"
-        raise ArgumentError(message("rank_by_agreement()", problem, expected="as many of each way"))
+        expected = "the same number of sentences for every way"
+        raise ArgumentError(message("rank_by_agreement()", problem, expected=expected))
     shape = len(forward), len(backward)
-    both, ours, theirs = (numpy.zeros(size, dtype=numpy.int64) for size in (shape, shape[0], shape[1]))
+    both = numpy.zeros(shape, dtype=numpy.int64)
+    forward_sizes, backward_sizes = (numpy.zeros(size, dtype=numpy.int64) for size in shape)
     for sentence in range(max(counts, default=0)):
-        some = [linked(found[sentence]) for found in forward.values()]
-        others = [linked(found[sentence]) for found in backward.values()]
-        mine, its = _incidence(some, others)
-        both += mine @ its.T
-        ours, theirs = ours + mine.sum(1), theirs + its.sum(1)
-    f1 = 2 * both / numpy.maximum(ours[:, None] + theirs[None, :], 1)
+        forward_sets = [linked(proposed[sentence]) for proposed in forward.values()]
+        backward_sets = [linked(proposed[sentence]) for proposed in backward.values()]
+        forward_WL, backward_WL = _incidence(forward_sets, backward_sets)
+        both += forward_WL @ backward_WL.T
+        forward_sizes, backward_sizes = forward_sizes + forward_WL.sum(1), backward_sizes + backward_WL.sum(1)
+    f1 = 2 * both / numpy.maximum(forward_sizes[:, None] + backward_sizes[None, :], 1)
     pairs = [
         (way, other, float(f1[row, column]))
         for row, way in enumerate(forward)
@@ -71,13 +73,13 @@ def rank_by_agreement(
     return sorted(pairs, key=lambda each: -each[2])
 
 
-def _incidence(some: list[frozenset[Link]], others: list[frozenset[Link]]) -> tuple[Any, Any]:
-    """For each set a row, with a 1 for each link of any set that it holds: products count what they share."""
-    columns = {link: place for place, link in enumerate(frozenset().union(*some, *others))}
-    found = []
-    for sets in (some, others):
+def _incidence(first: list[frozenset[Link]], second: list[frozenset[Link]]) -> tuple[Any, Any]:
+    """Return two 0/1 matrices (sets, links); the product of two rows is the number of links they share."""
+    columns = {link: place for place, link in enumerate(frozenset().union(*first, *second))}
+    matrices = []
+    for sets in (first, second):
         rows = numpy.zeros((len(sets), len(columns)), dtype=numpy.int64)
         for row, links in zip(rows, sets, strict=True):
             row[[columns[link] for link in links]] = 1
-        found.append(rows)
-    return found[0], found[1]
+        matrices.append(rows)
+    return matrices[0], matrices[1]

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER of a corpus, by sacrebleu, each with the signature that says how it was computed."""
+"""Corpus BLEU, chrF and TER, computed by sacrebleu, with their signatures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from regard.errors import ArgumentError, DataError, UnknownName, message
 __all__ = ["TOKENIZERS", "References", "Score", "bleu", "checked_sentences", "chrf", "ter"]
 
 TOKENIZERS = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
-"""The ways to split words for BLEU; those of sacrebleu that fetch a model from the network are left out."""
+"""Tokenizers for BLEU: those of sacrebleu that do not download a model."""
 
 References = Iterable[str] | Iterable[Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number for a corpus, with its signature: only numbers with the same signature can be compared.
+    """The score of a corpus with its signature; only scores with the same signature are comparable.
 
     >>> print(Score("BLEU", 27.314, "nrefs:1|case:mixed"))
     BLEU 27.31  nrefs:1|case:mixed
@@ -35,11 +35,13 @@ class Score:
 def bleu(
     translations: Iterable[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
 ) -> Score:
-    """Corpus BLEU (Papineni et al. 2002): precision of 1 to 4 words in a row, 0 to 100, higher is better.
+    """Compute corpus BLEU (Papineni et al. 2002): n-gram precision up to 4-grams, 0 to 100, higher is better.
 
-    translations: plain text, as people write it. references: one for each, or several lists of them.
-    tokenize: one of TOKENIZERS; "13a" is what papers use for European languages, "ko-mecab" and "ja-mecab"
-    need sacrebleu's extras, and "char" is what can be had for Korean without them.
+    translations: plain, detokenized text.
+    references: one for each translation, or several lists of them.
+    tokenize: one of TOKENIZERS. "13a" is the standard for European languages; "ko-mecab" and "ja-mecab" need
+        sacrebleu's extras; "char" works for Korean without them.
+    lowercase: ignore case.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on a mat"]).value.__round__(2)
     53.73
@@ -49,11 +51,11 @@ def bleu(
     if tokenize not in TOKENIZERS:
         raise UnknownName("tokenizer of BLEU", tokenize, TOKENIZERS)
     try:
-        # Without force, sacrebleu warns of text that is tokenized already; it scores the same.
+        # force: without it, sacrebleu warns about tokenized text; the score is the same.
         metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except RuntimeError:
         extra = tokenize.partition("-")[0]
-        hint = f"pip install sacrebleu[{extra}], or take tokenize='char'"
+        hint = f"pip install sacrebleu[{extra}], or use tokenize='char'"
         raise ArgumentError(message("bleu()", f"'{tokenize}' is not installed", hint=hint)) from None
     return _scored("bleu()", metric, "BLEU", translations, references)
 
@@ -61,10 +63,10 @@ def bleu(
 def chrf(
     translations: Iterable[str], references: References, *, words: int = 0, lowercase: bool = False
 ) -> Score:
-    """Corpus chrF2 (Popović 2015): F-score of 1 to 6 characters in a row, 0 to 100, higher is better.
+    """Compute corpus chrF2 (Popović 2015): character n-gram F-score (n up to 6), 0 to 100, higher is better.
 
-    It needs no tokenizer, so it suits Korean well. words: 2 gives chrF++, with words in a row too.
-    lowercase: whether capital letters count as small ones.
+    It needs no tokenizer, so it suits Korean well. words: the maximum order of word n-grams; 2 gives chrF++.
+    lowercase: ignore case.
 
     >>> chrf(["고양이가 앉았다"], ["고양이가 앉았다"]).value
     100.0
@@ -78,7 +80,7 @@ def chrf(
 
 
 def ter(translations: Iterable[str], references: References) -> Score:
-    """Corpus TER (Snover et al. 2006): edits for each word of the reference, in percent, lower is better.
+    """Compute corpus TER (Snover et al. 2006): edits per reference word in percent, lower is better.
 
     >>> ter(["the cat sat"], ["the cat sits"]).value.__round__(2)
     33.33
@@ -91,24 +93,25 @@ def ter(translations: Iterable[str], references: References) -> Score:
 def checked_sentences(
     call: str, translations: Iterable[str], references: References
 ) -> tuple[list[str], list[list[str]]]:
-    """The translations, and lists of references with one for each; what is no such thing is refused."""
+    """Check and return the translations, and the references as lists with one reference per translation."""
     if isinstance(translations, str) or isinstance(references, str):
-        raise ArgumentError(message(call, "a text alone", expected="lists of sentences", hint="[text]"))
-    given, held = list(translations), list(references)
-    one_each = all(isinstance(each, str) for each in held)
-    several: list[list[Any]] = [held] if one_each else [list(each) for each in held]
-    if not given:
+        problem = "an argument is a str"
+        raise ArgumentError(message(call, problem, expected="lists of sentences", hint="[text]"))
+    hypotheses, listed = list(translations), list(references)
+    one_each = all(isinstance(each, str) for each in listed)
+    several: list[list[Any]] = [listed] if one_each else [list(each) for each in listed]
+    if not hypotheses:
         raise DataError(message(call, "there is nothing to score", expected="at least one translation"))
     for each in several:
-        if len(each) != len(given):
-            problem = f"{len(given)} translations against {len(each)} references"
+        if len(each) != len(hypotheses):
+            problem = f"{len(hypotheses)} translations but {len(each)} references"
             raise DataError(message(call, problem, expected="one for each, in the same order"))
-    for kind, sentences in (("translation", given), *(("reference", each) for each in several)):
+    for kind, sentences in (("translation", hypotheses), *(("reference", each) for each in several)):
         for number, sentence in enumerate(sentences, 1):
             if not isinstance(sentence, str):
-                problem = f"{kind} {number} is no text but {type(sentence).__name__}"
-                raise ArgumentError(message(call, problem, expected="sentences as text, not as tokens"))
-    return given, several
+                problem = f"{kind} {number} is of type {type(sentence).__name__}"
+                raise ArgumentError(message(call, problem, expected="sentences as str, not as tokens"))
+    return hypotheses, several
 
 
 def _scored(call: str, metric: Any, name: str, translations: Iterable[str], references: References) -> Score:

@@ -1,4 +1,4 @@
-"""The report on a corpus: every score of it at once."""
+"""Compute all scores of a corpus."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def evaluate_corpus(
     lowercase: bool = False,
     moses: str | None = None,
 ) -> list[Score]:
-    """BLEU, chrF, TER and exact match of a corpus and, on request, BLEU in the published Moses flavour.
+    """Compute BLEU, chrF, TER and exact match of a corpus and, if requested, Moses BLEU.
 
     tokenize: as in bleu(). lowercase: whether BLEU, chrF and exact match ignore case; TER always does, as its
-    signature says. moses: the language of the text, or None for no Moses flavour.
+    signature says. moses: the language of the text for moses_bleu(); None disables it.
 
     >>> for score in evaluate_corpus(["The cat sat on the mat"], ["the cat sat on a mat"]):
     ...     print(score.name, round(score.value, 1))
@@ -31,11 +31,11 @@ def evaluate_corpus(
     TER 16.7
     exact match 0.0
     """
-    given, several = checked_sentences("evaluate_corpus()", translations, references)
-    found = [
-        bleu(given, several, tokenize=tokenize, lowercase=lowercase),
-        chrf(given, several, lowercase=lowercase),
-        ter(given, several),
-        exact_match(given, several, lowercase=lowercase),
+    hypotheses, several = checked_sentences("evaluate_corpus()", translations, references)
+    scores = [
+        bleu(hypotheses, several, tokenize=tokenize, lowercase=lowercase),
+        chrf(hypotheses, several, lowercase=lowercase),
+        ter(hypotheses, several),
+        exact_match(hypotheses, several, lowercase=lowercase),
     ]
-    return found if moses is None else [*found, moses_bleu(given, several, moses)]
+    return scores if moses is None else [*scores, moses_bleu(hypotheses, several, moses)]

@@ -1,8 +1,8 @@
-"""Erasing: what a model thinks of a target word when some of the source is taken away, many trials at once.
+"""Erasure: the log-probability of target words when some source words are removed, in batches of trials.
 
-There are two ways to take a source word away. Hidden, its key is masked at the cross sites while the target
-word is said; what the encoder carried of it into its neighbours stays. Unknown, its token is UNK from the
-start, and nothing of it is left.
+There are two ways to remove a source word. Hidden: its keys are masked at the cross-attention sites for the
+rows of the target word; information that the encoder has passed to other positions remains. Unknown: its
+tokens are replaced by UNK before the encoder, so no information remains.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from regard.sites import scope
 __all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
 
 CROSS = "*cross"
-"""The sites at which a decoder looks at its source."""
+"""The cross-attention sites: the decoder attends to the source."""
 
 CELLS, LOGITS = 2**16, 2**22
-"""How many pairs of a row and a key, and how many logits, a batch of trials may have."""
+"""Maximum numbers of attention scores (target rows times source tokens) and of logits in a batch."""
 
 _cudnn_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A source and a target as tokens, EOS at the end of both."""
+    """The tokens of a source and a target, both with EOS."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -47,9 +47,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Trial:
-    """A target word, by the rows of its tokens, said without some tokens of the source.
+    """One evaluation of a target word with some source tokens removed.
 
-    pair: its number. hidden, unknown: places in the source.
+    pair: the index of the pair. rows: the positions of the word's tokens in the target. hidden, unknown: the
+    positions of the removed source tokens, by the way they are removed.
     """
 
     pair: int
@@ -59,74 +60,75 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """How many rows of the target must be read."""
+        """The number of target tokens that the trial needs."""
         return max(self.rows) + 1
 
 
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
-    """The log-probability of the target word of each trial, (trials,)."""
-    found = numpy.zeros(len(trials))
+    """Return the log-probability of the target word of each trial, (trials,)."""
+    log_probabilities = numpy.zeros(len(trials))
     with in_eval_mode(model), torch.no_grad():
-        for some in _batches(model, pairs, trials):
-            batch, hidden_BTS = _collated(model, pairs, [trials[each] for each in some])
-            with scope(edit=_Hiding(hidden_BTS), at=CROSS):
-                scores_BT = _scores(model, batch)
-            rows_BT = _rows([trials[each] for each in some], scores_BT)
-            found[some] = torch.where(rows_BT, scores_BT, 0.0).sum(-1).double().cpu().numpy()
-    return found
+        for indices in _batches(model, pairs, trials):
+            chosen = [trials[index] for index in indices]
+            batch, hidden_BTS = _collated(model, pairs, chosen)
+            with scope(edit=_HideKeys(hidden_BTS), at=CROSS):
+                scores_BT = _token_scores(model, batch)
+            word_scores_B = torch.where(_word_rows(chosen, scores_BT), scores_BT, 0.0).sum(-1)
+            log_probabilities[indices] = word_scores_B.double().cpu().numpy()
+    return log_probabilities
 
 
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
-    """How much each source token matters to the word of each trial: |gradient x input|, (S,) each.
+    """Return |gradient x input| of each source token for the target word of each trial, (S,) for each trial.
 
-    The gradient of the log-probability by the embedding of a token, times that embedding, summed over its
-    width: the change to first order if the embedding were 0.
+    The gradient of the log-probability with respect to the token's embedding, times the embedding, summed
+    over the width: to first order, the change if the embedding were 0.
     """
     table = getattr(model, "source", None)
     if not isinstance(table, nn.Embedding):
-        problem = f"{type(model).__name__} has no embeddings of its source to take gradients by"
+        problem = f"{type(model).__name__} has no source embedding"
         raise ArgumentError(message("saliencies()", problem, expected="an nn.Embedding as model.source"))
-    found: dict[int, NDArray[numpy.float64]] = {}
-    for some in _batches(model, pairs, trials):
-        chosen = [trials[each] for each in some]
+    by_trial: dict[int, NDArray[numpy.float64]] = {}
+    for indices in _batches(model, pairs, trials):
+        chosen = [trials[index] for index in indices]
         batch, _ = _collated(model, pairs, chosen)
         with (
             in_eval_mode(model),
             torch.enable_grad(),
-            _leaf(table) as embedded,
+            _embedding_leaf(table) as embedded,
             _without_cudnn(batch.source.device),
         ):
-            scores_BT = _scores(model, batch)
-            total = torch.where(_rows(chosen, scores_BT), scores_BT, 0.0).sum()
+            scores_BT = _token_scores(model, batch)
+            total = torch.where(_word_rows(chosen, scores_BT), scores_BT, 0.0).sum()
             (gradient_BSM,) = torch.autograd.grad(total, embedded[0])
         product_BS = (gradient_BSM * embedded[0].detach()).sum(-1).abs().double().cpu().numpy()
-        for row, each in enumerate(some):
-            found[each] = product_BS[row, : len(pairs[trials[each].pair].source)]
-    return [found[each] for each in range(len(trials))]
+        for row, index in enumerate(indices):
+            by_trial[index] = product_BS[row, : len(pairs[trials[index].pair].source)]
+    return [by_trial[index] for index in range(len(trials))]
 
 
-class _Hiding:
-    """The edit that hides, from each row of each sequence, what its trial hides."""
+class _HideKeys:
+    """An edit of attention calls that masks the hidden keys of each trial; hidden_BTS: True where hidden."""
 
     def __init__(self, hidden_BTS: Tensor):
-        self.seen_BTS = ~hidden_BTS
+        self.visible_BTS = ~hidden_BTS
         self.any = bool(hidden_BTS.any())
 
     def __call__(self, call: Call) -> Call:
         if not self.any:
             return call
-        rows_BTS = self.seen_BTS.index_select(1, call.positions)
+        rows_BTS = self.visible_BTS.index_select(1, call.positions)
         return replace(call, mask=call.mask & Mask(table=rows_BTS[:, None]))
 
 
-def _scores(model: Model, batch: Batch) -> Tensor:
-    """The log-probability of each token of the targets, (B, T)."""
+def _token_scores(model: Model, batch: Batch) -> Tensor:
+    """Return the log-probability of each target token, (B, T)."""
     logits_BTV = model.forward(batch).float()
     return logits_BTV.gather(-1, batch.labels[..., None])[..., 0] - logits_BTV.logsumexp(-1)
 
 
-def _rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
-    """Which rows belong to the word of each trial, (B, T)."""
+def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
+    """Return which rows belong to the word of each trial, bool (B, T)."""
     rows_BT = torch.zeros(like_BT.shape, dtype=torch.bool)
     for row, trial in enumerate(trials):
         rows_BT[row, list(trial.rows)] = True
@@ -134,12 +136,12 @@ def _rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
 
 
 def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
-    """The trials as a batch, targets no longer than they must be; and what is hidden, (B, T, S)."""
+    """Return the trials as a batch, with targets cut after the word, and the hidden keys, bool (B, T, S)."""
     sources, targets = [], []
     for trial in trials:
         pair = pairs[trial.pair]
-        gone = set(trial.unknown)
-        sources.append([UNK if place in gone else token for place, token in enumerate(pair.source)])
+        unknown = set(trial.unknown)
+        sources.append([UNK if place in unknown else token for place, token in enumerate(pair.source)])
         targets.append([BOS, *pair.target[: trial.length]])
     device = next(model.parameters()).device
     batch = Batch(
@@ -162,29 +164,29 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """The numbers of trials that are run together: those of like size, the largest first."""
+    """Yield batches of trial indices; trials of similar size share a batch, the largest come first."""
 
-    def size(number: int) -> tuple[int, int]:
-        return trials[number].length, len(pairs[trials[number].pair].source)
+    def size(index: int) -> tuple[int, int]:
+        return trials[index].length, len(pairs[trials[index].pair].source)
 
-    some: list[int] = []
+    indices: list[int] = []
     widest = 0
-    for number in sorted(range(len(trials)), key=size, reverse=True):
-        widest = max(widest, size(number)[1])
-        rows = size(some[0] if some else number)[0] * (len(some) + 1)
-        if some and (rows * widest > CELLS or rows * model.target_size > LOGITS):
-            yield some
-            some, widest = [], size(number)[1]
-        some.append(number)
-    if some:
-        yield some
+    for index in sorted(range(len(trials)), key=size, reverse=True):
+        widest = max(widest, size(index)[1])
+        rows = size(indices[0] if indices else index)[0] * (len(indices) + 1)
+        if indices and (rows * widest > CELLS or rows * model.target_size > LOGITS):
+            yield indices
+            indices, widest = [], size(index)[1]
+        indices.append(index)
+    if indices:
+        yield indices
 
 
 @contextmanager
 def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Turn cuDNN off: it has no backward pass for recurrent layers in eval mode.
+    """Disable cuDNN on CUDA: it has no backward pass for recurrent layers in eval mode.
 
-    The setting belongs to the process, so one thread at a time changes it.
+    The setting is global to the process, so a lock lets only one thread change it at a time.
     """
     if device.type != "cuda":
         yield
@@ -194,24 +196,27 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make the first output of the table in this thread, the embedded source, a leaf to take gradients by."""
-    given: list[Tensor] = []
+def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
+    """Make the table's first output in this thread, the embedded source, a leaf that requires grad.
+
+    The yielded list contains the leaf after the forward pass.
+    """
+    leaves: list[Tensor] = []
     thread = threading.get_ident()
 
-    def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
-        if given or threading.get_ident() != thread:
+    def detach_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        if leaves or threading.get_ident() != thread:
             return output
-        given.append(output.detach().requires_grad_())
-        return given[0]
+        leaves.append(output.detach().requires_grad_())
+        return leaves[0]
 
-    handle = table.register_forward_hook(keep)
+    handle = table.register_forward_hook(detach_output)
     try:
-        yield given
+        yield leaves
     finally:
         handle.remove()
 
 
 def ended(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Tokens with EOS after them."""
+    """Return the tokens with EOS appended."""
     return (*tokens, EOS)

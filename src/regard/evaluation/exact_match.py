@@ -11,11 +11,11 @@ __all__ = ["exact_match"]
 
 
 def exact_match(translations: Iterable[str], references: References, *, lowercase: bool = False) -> Score:
-    """The percentage of hypotheses that are equal to a reference, 0 to 100, higher is better.
+    """Compute the percentage of translations that are equal to a reference, 0 to 100, higher is better.
 
-    The score for tasks with one right answer: dates, numbers, labels. references: one for each hypothesis, or
-    several lists of them, of which any may match. Both sides are compared as tokenizers read them: composed
-    characters (NFC), and one space for each run of white space. lowercase: ignore case.
+    For tasks with one correct answer, such as dates, numbers or labels. references: one for each translation,
+    or several lists of them, any of which may match. Both sides are normalised before the comparison: Unicode
+    NFC, and runs of white space become one space. lowercase: ignore case.
 
     >>> exact_match(["2021-03-03", "2021-03-30"], ["2021-03-03", "2021-03-03"]).value
     50.0
@@ -26,8 +26,8 @@ def exact_match(translations: Iterable[str], references: References, *, lowercas
         return clean(text.lower() if lowercase else text)
 
     matches = sum(
-        normalised(hypothesis) in map(normalised, right)
-        for hypothesis, *right in zip(hypotheses, *several, strict=True)
+        normalised(hypothesis) in map(normalised, references_of_it)
+        for hypothesis, *references_of_it in zip(hypotheses, *several, strict=True)
     )
     signature = f"nrefs:{len(several)}|case:{'lc' if lowercase else 'mixed'}|space:normalised"
     return Score("exact match", 100.0 * matches / len(hypotheses), signature)

@@ -1,4 +1,4 @@
-"""Faithfulness: whether what a model looked at is what it used, word by word, found out by taking it away."""
+"""Faithfulness of attention: does the model use the source words that it attends to? Measured by erasure."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Of the source words, how many are taken away, or left alone, for comprehensiveness and sufficiency."""
+"""Fractions of the source words that are removed (comprehensiveness) or kept (sufficiency)."""
 
 
 @runtime_checkable
 class Result(Protocol):
-    """A source and a target: what translate() and score() give."""
+    """A source and a target, such as the results of translate() and score()."""
 
     @property
     def source(self) -> str:
-        """What was read."""
+        """Return the source text."""
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """Return the target text."""
 
 
 class Translates(Protocol):
-    """What a Translator has that is needed here."""
+    """The part of the Translator interface that is used here."""
 
     model: Model
     source_tokenizer: Any
@@ -47,20 +47,24 @@ class Translates(Protocol):
     look: str | None
 
     def translate(self, lines: Any) -> Any:
-        """Translations of lines."""
+        """Translate lines."""
 
     def score(self, sources: Any, targets: Any) -> Any:
-        """Pairs with their attention."""
+        """Score pairs and record their attention."""
 
 
 @dataclass(frozen=True)
 class WordTruth:
-    """How much a target word depended on what was looked at while it was said.
+    """How much the prediction of one target word depends on the source words that it attends to.
 
-    sentence, word: numbers from 0 on. looked: the k source words with most weight. hidden, unknown: what
-    their loss costs the target word, in nats, in the two ways to erase; hidden_random, unknown_random: the
-    mean cost of k other words. comprehensiveness, sufficiency: in probability (DeYoung et al. 2020).
-    kendall, spearman: of the weights with |gradient x input| over the source words, NaN where undefined.
+    sentence, word: indices from 0.
+    looked: the k source words with the highest attention weights.
+    hidden, unknown: the decrease of the target word's log-probability, in nats, when those source words are
+        hidden from the cross-attention, or replaced by UNK.
+    hidden_random, unknown_random: the mean decrease for k other source words, drawn at random.
+    comprehensiveness, sufficiency: decreases of the probability (DeYoung et al. 2020).
+    kendall, spearman: rank correlation of the weights with |gradient x input| over the source words, NaN if
+        undefined.
     """
 
     sentence: int
@@ -79,15 +83,17 @@ class WordTruth:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """How faithful attention is over some sentences; words has the numbers of each word.
+    """Faithfulness of attention over some sentences.
 
-    uniform: what it costs, in nats a word, if the attention is even instead. skipped: target words of
-    sentences with no more than k source words, where nothing can be compared. unit: what a word is here,
-    "word" or "character".
+    words: the measurements of each target word.
+    uniform: the mean decrease of the log-probability, in nats, with uniform attention instead.
+    skipped: the number of target words that were skipped because the source has at most k words.
+    unit: the alignment unit, "word" or "character".
 
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
-    removing what it looked at costs 3.0 nats, random words 0.50 (1 word, hidden one at a time)
+    hiding the most attended source word lowers the log-probability by 3.0 nats on average; a random word by
+    0.50 (1 target word)
     """
 
     words: tuple[WordTruth, ...] = field(repr=False)
@@ -100,42 +106,44 @@ class Faithfulness:
     unit: str = "word"
 
     def mean(self, name: str) -> float:
-        """The mean of a field of the words, those left out where it is not defined."""
+        """Return the mean of a field of WordTruth over the words, NaN values excluded."""
         values = numpy.array([getattr(each, name) for each in self.words], dtype=float)
         values = values[~numpy.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
 
     @property
     def better(self) -> float:
-        """Of how many words, as a share, what was looked at costs more to hide than random words do."""
+        """The fraction of words for which hiding the attended words costs more than hiding random words."""
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
-        """One sentence, to stand under a picture."""
+        """Return one sentence for the caption of a picture."""
         if not self.words:
-            return f"too few source {self.unit}s to tell whether what it looked at matters"
-        looked, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
-        return f"removing what it looked at costs {looked} nats, random {self.unit}s {random}"
+            return f"too few source {self.unit}s to measure the faithfulness of the attention"
+        attended, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
+        one, several = self.unit, f"{self.unit}s"
+        hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
+        others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
+        lowered = f"lowers the log-probability by {attended} nats on average"
+        return f"hiding the {hidden} {lowered}; {others} by {random}"
 
     def __str__(self) -> str:
         if not self.words:
             return self.summary()
-        many = f"{len(self.words):,} {self.unit}{'s' * (len(self.words) != 1)}"
-        together = "one at a time" if self.k == 1 else f"{self.k} at a time"
-        return f"{self.summary()} ({many}, hidden {together})"
+        return f"{self.summary()} ({len(self.words):,} target {self.unit}{'s' * (len(self.words) != 1)})"
 
     def written(self) -> dict[str, Any]:
-        """The means, as JSON has them; None for what is not defined."""
+        """Return the means as a dict for JSON; None if undefined."""
         names = [name for name in asdict(_NONE) if name not in ("sentence", "word", "text", "looked")]
         numbers: dict[str, float] = {name: self.mean(name) for name in names}
         numbers |= {"better": self.better if self.words else math.nan, "uniform": self.uniform}
-        told = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
-        told |= {"words": len(self.words), "skipped": self.skipped}
-        return told | {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        settings = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
+        settings |= {"words": len(self.words), "skipped": self.skipped}
+        return settings | {name: None if math.isnan(number) else number for name, number in numbers.items()}
 
 
 def _in_nats(mean: float) -> str:
-    """With one digit after the point, and two where the first says little; never -0.0."""
+    """Format with one decimal, or with two below 0.95; never "-0.0"."""
     digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
     return f"{round(mean, digits) + 0.0:.{digits}f}"
 
@@ -154,12 +162,14 @@ def faithfulness(
     at: str = CROSS,
     head: int | None = None,
 ) -> Faithfulness:
-    """Erase what each target word looked at most, and words drawn at random, and compare what that costs.
+    """Measure faithfulness: remove the most attended source words of each target word, or random ones.
 
-    sources, targets: pairs, of str for one; without targets, what the translator says. A translation or a
-    scored pair of this translator may be given by itself. k: how many source words are erased. samples: how
-    many draws of k other words, by the seed. at, head: whose attention says what was looked at, and is made
-    even for the baseline; a word that is hidden is hidden at all cross sites.
+    sources, targets: one pair (two str) or lists. Default targets: the translations. sources may also be one
+        result of this translator, a Translation or a Scored.
+    k: the number of source words to remove.
+    samples: the number of random draws of k other words. seed: random seed.
+    at, head: the attention that ranks the source words, and that is made uniform for the `uniform` field.
+        Words are always hidden at all cross-attention sites.
 
     >>> from regard.data import train_tokenizers
     >>> from regard.decoding import Translator
@@ -167,31 +177,31 @@ def faithfulness(
     >>> pairs = [("나는 고양이 로소이다", "I am a cat")]
     >>> source, target = train_tokenizers(pairs, "word")
     >>> model = build_model("bahdanau", source.size, target.size, width=8)
-    >>> found = faithfulness(Translator(model, source, target), *pairs[0])
-    >>> len(found.words), found.words[3].text
+    >>> result = faithfulness(Translator(model, source, target), *pairs[0])
+    >>> len(result.words), result.words[3].text
     (4, 'cat')
     """
     if k < 1 or samples < 1:
         problem = f"k is {k} and samples {samples}"
         raise ArgumentError(message("faithfulness()", problem, expected="1 or more of each"))
-    looking = copy.copy(translator)
-    looking.look = CROSS
+    recording = copy.copy(translator)
+    recording.look = CROSS
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
         sources = sources.source
     left = [sources] if isinstance(sources, str) else list(sources)
     if targets is None:
-        targets = [each.text for each in looking.translate(left)]
+        targets = [each.text for each in recording.translate(left)]
     right = [targets] if isinstance(targets, str) else list(targets)
     plan = _Plan(k, samples, seed)
-    for number, each in enumerate(looking.score(left, right)):
-        plan.add(number, looking, each, at, head)
+    for number, scored in enumerate(recording.score(left, right)):
+        plan.add(number, recording, scored, at, head)
     return plan.run(translator.model, at, head)
 
 
 @dataclass(frozen=True)
 class _Word:
-    """A target word, its weights on the source words, and the numbers of its trials by what they are for."""
+    """A target word, its weights on the source words, and the indices of its trials by purpose."""
 
     sentence: int
     word: int
@@ -203,24 +213,24 @@ class _Word:
 
 
 class _Plan:
-    """All trials of all words, so that they run together."""
+    """Collects the trials of all words, so that they run in batches."""
 
     def __init__(self, k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
         self.pairs: list[Pair] = []
         self.trials: list[Trial] = []
-        self.known: dict[Trial, int] = {}
+        self.indices: dict[Trial, int] = {}
         self.words: list[_Word] = []
         self.skipped = 0
         self.unit = "word"
 
     def add(self, number: int, translator: Translates, scored: Any, at: str, head: int | None) -> None:
-        """Plan the trials of one pair."""
+        """Add the trials of one pair."""
         (passage,) = scored.passages
         self.unit = scored.units[1]
         if not passage.attention:
-            problem = f"{type(translator.model).__name__} does not look at its source"
-            hint = "bahdanau, luong and transformer do"
+            problem = f"{type(translator.model).__name__} has no attention to the source"
+            hint = "use bahdanau, luong or transformer"
             raise ArgumentError(message("faithfulness()", problem, hint=hint))
         weights_VW = scored.align(at, head).matrix.double().numpy()
         self.pairs.append(
@@ -247,53 +257,54 @@ class _Plan:
         tokens: tuple[tuple[int, ...], ...],
         rows: tuple[int, ...],
     ) -> _Word:
-        """A word with its trials; draws depend on its place alone, not on what else is asked."""
+        """Return a word with its trials; random draws depend only on the seed and the word's position."""
         order = [int(each) for each in numpy.argsort(-weights, kind="stable")]
         looked, others = order[: self.k], order[self.k :]
-        draw = numpy.random.default_rng([self.seed, sentence, word])
-        some = min(self.k, len(others))
-        drawn = [draw.choice(others, some, replace=False).tolist() for _ in range(self.samples)]
+        generator = numpy.random.default_rng([self.seed, sentence, word])
+        count = min(self.k, len(others))
+        drawn = [generator.choice(others, count, replace=False).tolist() for _ in range(self.samples)]
         most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
         all_tokens = range(len(self.pairs[-1].source))
         trials: dict[str, list[int]] = {}
 
         def plan(name: str, hidden: Iterable[int] = (), unknown: Iterable[int] = ()) -> None:
             trial = Trial(len(self.pairs) - 1, rows, tuple(sorted(hidden)), tuple(sorted(unknown)))
-            if trial not in self.known:  # the most attended word is the first tenth of a short sentence too
-                self.known[trial] = len(self.trials)
+            if trial not in self.indices:  # in short sentences, several purposes share a trial
+                self.indices[trial] = len(self.trials)
                 self.trials.append(trial)
-            trials.setdefault(name, []).append(self.known[trial])
+            trials.setdefault(name, []).append(self.indices[trial])
 
         plan("plain")
-        plan("hidden", _of(tokens, looked))
-        plan("unknown", unknown=_of(tokens, looked))
+        plan("hidden", _positions(tokens, looked))
+        plan("unknown", unknown=_positions(tokens, looked))
         for each in drawn:
-            plan("hidden_random", _of(tokens, each))
-            plan("unknown_random", unknown=_of(tokens, each))
+            plan("hidden_random", _positions(tokens, each))
+            plan("unknown_random", unknown=_positions(tokens, each))
         for each in most:
-            plan("without", _of(tokens, each))
-            plan("alone", set(all_tokens) - set(_of(tokens, each)))
+            plan("without", _positions(tokens, each))
+            plan("alone", set(all_tokens) - set(_positions(tokens, each)))
         return _Word(sentence, word, text, weights, tokens, tuple(looked), trials)
 
     def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
-        """Run the trials and add them up."""
+        """Run the trials and compute the measurements of each word."""
         scores = word_scores(model, self.pairs, self.trials)
         plain = [self.trials[each.trials["plain"][0]] for each in self.words]
         gradients = saliencies(model, self.pairs, plain)
         with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
             even = word_scores(model, self.pairs, plain)
-        found = []
+        words = []
         for each, gradient in zip(self.words, gradients, strict=True):
             by_name = {name: scores[numbers] for name, numbers in each.trials.items()}
-            found.append(_judged(each, by_name, gradient))
-        whole = scores[[each.trials["plain"][0] for each in self.words]]
-        uniform = float((whole - even).mean()) if len(even) else math.nan
-        return Faithfulness(tuple(found), uniform, self.k, len(self.pairs), at, head, self.skipped, self.unit)
+            words.append(_measure(each, by_name, gradient))
+        unchanged = scores[[each.trials["plain"][0] for each in self.words]]
+        uniform = float((unchanged - even).mean()) if len(even) else math.nan
+        return Faithfulness(tuple(words), uniform, self.k, len(self.pairs), at, head, self.skipped, self.unit)
 
 
-def _judged(
+def _measure(
     word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
 ) -> WordTruth:
+    """Compute the measurements of one word from the log-probabilities of its trials, by purpose."""
     before = scores["plain"][0]
     costs = {
         name: float((before - scores[name]).mean())
@@ -314,19 +325,19 @@ def _judged(
 
 
 def _tokens(tokenizer: Any, line: str, pieces: Sequence[str]) -> tuple[int, ...]:
-    """The tokens of a line, as many as were read of it, with EOS."""
+    """Return the tokens of a line with EOS; if the line was truncated, as many as there are pieces."""
     (tokens,) = tokenizer.encode_lines([line])
     return ended(tokens[: len(pieces) - 1])
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """The places of the tokens of each word; those that belong to none are left out."""
-    found: dict[int, list[int]] = {}
+    """Return the positions of the tokens of each word; tokens of no word are left out."""
+    positions: dict[int, list[int]] = {}
     for place, word in enumerate(words):
         if word >= 0:
-            found.setdefault(word, []).append(place)
-    return {word: tuple(places) for word, places in found.items()}
+            positions.setdefault(word, []).append(place)
+    return {word: tuple(places) for word, places in positions.items()}
 
 
-def _of(tokens: Sequence[tuple[int, ...]], words: Iterable[int]) -> tuple[int, ...]:
+def _positions(tokens: Sequence[tuple[int, ...]], words: Iterable[int]) -> tuple[int, ...]:
     return tuple(place for word in words for place in tokens[word])

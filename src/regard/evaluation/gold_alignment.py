@@ -1,4 +1,4 @@
-"""Links that people drew: whether they fit the pairs they are for, and how well others agree with them."""
+"""Check gold alignments against their sentence pairs, and compute the alignment error rate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 
 __all__ = ["check_drawn", "judged"]
 
-SLIPS = 0.05
-"""Of how many sentences the links may point past the words: people slip, but not in one of twenty."""
+MAX_OUT_OF_RANGE = 0.05
+"""Maximum fraction of sentences with out-of-range gold links; above it, the file does not match the pairs."""
 
 
 def judged(
@@ -20,28 +20,31 @@ def judged(
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
-    """How well links agree with those that people drew; words: how many each side has between spaces."""
+    """Compare links with gold alignments.
+
+    words: the number of source and target words of each pair. place: the file, for error messages.
+    """
     check_drawn(drawn, words, place)
     return score_links(links, drawn)
 
 
 def check_drawn(drawn: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
-    """Refuse links that are not those of the pairs: of another number, or counted from another number.
+    """Raise DataError if gold alignments do not match the pairs, for example with another base or line count.
 
-    A few that point past the words are slips of whoever drew them. They count as links that nobody finds, as
-    they do in other programs, and standard error says so.
+    A few out-of-range links are taken for annotation errors. They count as links that were not found, as in
+    other tools, and are reported on standard error.
     """
     if len(drawn) != len(words):
-        problem = f"{len(drawn):,} lines of links for {len(words):,} pairs"
-        raise DataError(message(place, problem, expected="one for each, empty where there is no link"))
-    past = past_the_end(drawn, words)
-    if not past:
+        problem = f"{len(drawn):,} lines of gold alignments for {len(words):,} pairs"
+        raise DataError(message(place, problem, expected="one line for each pair, empty if it has no link"))
+    out_of_range = past_the_end(drawn, words)
+    if not out_of_range:
         return
-    line, (source, target) = past[0]
-    counts = f"{words[line][0]} and {words[line][1]} words"
-    where, problem = f"{place}, line {line + 1}", f"a link {source}-{target}, with {counts}, from 0 on"
-    if len({line for line, _ in past}) > SLIPS * len(drawn):
-        hint = "--base 1 where words are counted from 1; or are the sides swapped?"
+    line, (source, target) = out_of_range[0]
+    counts = f"{words[line][0]} source and {words[line][1]} target words"
+    where, problem = f"{place}, line {line + 1}", f"link {source}-{target} is out of range for {counts}"
+    if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(drawn):
+        hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
         raise DataError(message(where, problem, hint=hint))
-    more = f"; {len(past)} such links in all" if len(past) > 1 else ""
-    say(f"{where}: {problem}: it counts as one that was not found{more}")
+    total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""
+    say(f"{where}: {problem}; it counts as not found{total}")

@@ -1,4 +1,4 @@
-"""How alike two rankings, or two ways to spread attention, are: Kendall, Spearman, Jensen and Shannon."""
+"""Rank correlations (Kendall, Spearman) and the Jensen-Shannon distance."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ __all__ = ["jensen_shannon", "kendall", "spearman"]
 
 
 def kendall(one: ArrayLike, other: ArrayLike) -> float:
-    """Kendall's tau-b: the pairs that both put in one order, less those that they do not, ties allowed for.
+    """Compute Kendall's tau-b, the rank correlation with a correction for ties.
 
-    tau = (concordant - discordant) / sqrt((pairs - ties of one) (pairs - ties of other)); NaN where one of
-    them tells no two things apart.
+    tau = (concordant - discordant) / sqrt((pairs - ties of one) (pairs - ties of other)); NaN if all values
+    of one argument are equal.
 
     >>> kendall([1, 2, 3, 4], [1, 2, 4, 3]), kendall([1, 1], [1, 2])
     (0.6666666666666666, nan)
     """
-    ahead, behind = (numpy.sign(each[:, None] - each[None]) for each in _arrays(one, other))
-    of_one, of_other = (ahead**2).sum(), (behind**2).sum()
-    if not of_one or not of_other:
+    order, other_order = (numpy.sign(array[:, None] - array[None]) for array in _arrays(one, other))
+    untied, other_untied = (order**2).sum(), (other_order**2).sum()
+    if not untied or not other_untied:
         return float("nan")
-    return float((ahead * behind).sum() / numpy.sqrt(of_one * of_other))
+    return float((order * other_order).sum() / numpy.sqrt(untied * other_untied))
 
 
 def spearman(one: ArrayLike, other: ArrayLike) -> float:
-    """Spearman's rho: the correlation of ranks, equal values sharing theirs; NaN where one has a single rank.
+    """Compute Spearman's rho, the correlation of ranks (mean ranks for ties); NaN if all values are equal.
 
     >>> round(spearman([1, 2, 3, 4], [1, 2, 4, 3]), 6)
     0.8
@@ -37,10 +37,10 @@ def spearman(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def jensen_shannon(one: ArrayLike, other: ArrayLike) -> float:
-    """The Jensen-Shannon distance of two distributions: 0 for the same, 1 for those that share nothing.
+    """Compute the Jensen-Shannon distance of two distributions, from 0 (equal) to 1 (disjoint).
 
-    sqrt((KL(p, m) + KL(q, m)) / 2) in bits, m = (p + q) / 2. What is given is made to sum to 1 first; NaN
-    where there is nothing to share out.
+    sqrt((KL(p, m) + KL(q, m)) / 2) in bits, m = (p + q) / 2. The arguments are normalised to sum to 1; NaN
+    if the sum of one of them is not positive.
 
     >>> jensen_shannon([0.5, 0.5], [1, 1]), jensen_shannon([1, 0], [0, 3])
     (0.0, 1.0)
@@ -59,6 +59,6 @@ def _arrays(one: ArrayLike, other: ArrayLike) -> tuple[NDArray[numpy.float64], N
 
 
 def _ranks(values: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
-    """The rank of each value from 1 on; equal ones have the mean of theirs."""
+    """Return the rank of each value, from 1; equal values get the mean of their ranks."""
     below = (values[None] < values[:, None]).sum(1)
     return below + ((values[None] == values[:, None]).sum(1) + 1) / 2

@@ -1,8 +1,8 @@
-"""Symmetrising: one alignment from two, by a model of each direction.
+"""Symmetrization: combine the word alignments of two translation directions into one.
 
-Attention gives each target word one source word; a model of the other direction gives each source word one
-target word. Links that both propose are precise and few, links that either proposes are many; growing goes
-from the first towards the second (Och and Ney 2003; Koehn, Och and Marcu 2003).
+Attention links each target word to one source word; a model of the opposite direction links each source word
+to one target word. The intersection of both has high precision, the union has high recall. The grow-diag
+methods start with the intersection and add links of the union (Och and Ney 2003; Koehn, Och and Marcu 2003).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from regard.evaluation.alignment_error_rate import Link, Links, linked
 __all__ = ["SYMMETRISATIONS", "symmetrise"]
 
 AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
-"""The places beside a link, as (target, source), in the order in which they are tried."""
+"""Offsets of the neighbours of a link, as (target, source), in the order in which they are tried."""
 
 LinkSet = frozenset[Link]
 
@@ -23,16 +23,18 @@ LinkSet = frozenset[Link]
 def symmetrise(
     forward: Links | Iterable[Link], backward: Links | Iterable[Link], how: str = "grow-diag-final-and"
 ) -> Links:
-    """One alignment from those of two directions, both as (source word, target word) from 0 on.
+    """Combine the alignments of two directions, both given as (source word, target word), counted from 0.
 
-    forward: by the model that says the target. backward: by the one that says the source, its links turned
-    round. how: intersection, union, or a way between them:
+    forward: links of the source-to-target model. backward: links of the target-to-source model, with the
+    sides swapped, see Links.turned(). how: the method:
 
-    grow-diag            begin with the intersection. Go through the links in the order of their target word,
-                         then of their source word; to each, add the eight around it that are in the union
-                         and have a word, on either side, without a link so far. Again, until nothing is added
-    grow-diag-final      and then any link of forward, then of backward, with a word that has none so far
-    grow-diag-final-and  and then those of which neither word has one so far
+    intersection         links that both propose
+    union                links that either proposes
+    grow-diag            start with the intersection; for each link, sorted by target and then source word,
+                         add its neighbours, diagonal ones included, that are in the union and have an
+                         unaligned word; repeat until no link is added
+    grow-diag-final      then add links of forward, then of backward, with at least one unaligned word
+    grow-diag-final-and  then add links of forward, then of backward, with two unaligned words
 
     >>> forward, backward = [(0, 0), (1, 1), (1, 2), (3, 4)], [(0, 0), (1, 1), (2, 2), (4, 1)]
     >>> for how in SYMMETRISATIONS:
@@ -52,50 +54,50 @@ def _in_order(links: Iterable[Link]) -> list[Link]:
     return sorted(links, key=lambda link: (link[1], link[0]))
 
 
-def _grown(forward: LinkSet, backward: LinkSet) -> LinkSet:
-    """Grow-diag."""
-    union, found = forward | backward, set(forward & backward)
-    sources, targets = {source for source, _ in found}, {target for _, target in found}
+def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
+    """Apply grow-diag."""
+    union, links = forward | backward, set(forward & backward)
+    sources, targets = {source for source, _ in links}, {target for _, target in links}
     before = -1
-    while len(found) != before:
-        before = len(found)
-        # What is added is passed in the same round if its place is still to come: walk over the union.
+    while len(links) != before:
+        before = len(links)
+        # Iterate over the union: a link added in this round is visited in the same round if it comes later.
         for source, target in _in_order(union):
-            if (source, target) not in found:
+            if (source, target) not in links:
                 continue
             for down, right in AROUND:
-                near = source + right, target + down
-                free = near[0] not in sources or near[1] not in targets
-                if near in union and free:
-                    found.add(near)
-                    sources.add(near[0])
-                    targets.add(near[1])
-    return frozenset(found)
+                neighbour = source + right, target + down
+                unaligned = neighbour[0] not in sources or neighbour[1] not in targets
+                if neighbour in union and unaligned:
+                    links.add(neighbour)
+                    sources.add(neighbour[0])
+                    targets.add(neighbour[1])
+    return frozenset(links)
 
 
-def _finished(found: LinkSet, proposed: LinkSet, both: bool) -> LinkSet:
-    """With the links of one direction whose words, both or one of them, have none so far."""
-    sources, targets = {source for source, _ in found}, {target for _, target in found}
+def _add_unaligned(links: LinkSet, proposed: LinkSet, both: bool) -> LinkSet:
+    """Add the proposed links whose words are unaligned: both words, or at least one of them."""
+    sources, targets = {source for source, _ in links}, {target for _, target in links}
     added = set()
     for source, target in _in_order(proposed):
-        free = (source not in sources, target not in targets)
-        if all(free) if both else any(free):
+        unaligned = (source not in sources, target not in targets)
+        if all(unaligned) if both else any(unaligned):
             added.add((source, target))
             sources.add(source)
             targets.add(target)
-    return found | added
+    return links | added
 
 
 def _final(forward: LinkSet, backward: LinkSet, both: bool) -> LinkSet:
-    found = _finished(_grown(forward, backward), forward, both)
-    return _finished(found, backward, both)
+    links = _add_unaligned(_grow_diag(forward, backward), forward, both)
+    return _add_unaligned(links, backward, both)
 
 
 SYMMETRISATIONS: dict[str, Callable[[LinkSet, LinkSet], LinkSet]] = {
     "intersection": frozenset.intersection,
     "union": frozenset.union,
-    "grow-diag": _grown,
+    "grow-diag": _grow_diag,
     "grow-diag-final": lambda forward, backward: _final(forward, backward, both=False),
     "grow-diag-final-and": lambda forward, backward: _final(forward, backward, both=True),
 }
-"""By name, what makes one set of links from two."""
+"""The symmetrization methods by name: functions from two sets of links to one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
+from regard.decoding.input_checks import check_keywords
 from regard.errors import DataError, UnknownName, message
 from regard.models import build_model
 from regard.runs.devices import choose_device
@@ -93,6 +95,9 @@ def load_translator(
     checkpoint: "best", "latest" or the number of a step. options: those of Translator, such as search.
     """
     folder = Path(folder)
+    parameters = inspect.signature(Translator).parameters.values()
+    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    check_keywords("load()", options, [*keywords, "checkpoint", "device"])
     settings = checked_settings(folder)
     found, notes = find_checkpoint(folder, checkpoint)
     source, target = load_tokenizers(folder, settings.data)

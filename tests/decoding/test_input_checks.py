@@ -1,0 +1,55 @@
+"""Unknown keyword arguments raise UnknownName with the known ones, and a hint for those of other toolkits."""
+
+from __future__ import annotations
+
+import pytest
+
+import regard
+from regard.decoding import Beam, Greedy, Rules, Sample, Translator
+from regard.decoding.input_checks import SEARCH_KEYWORDS
+from regard.errors import UnknownName
+from tests.decoding.toys import Looking, Spaced
+
+PARTS = (Looking(size=11), Spaced(11), Spaced(11))
+
+
+@pytest.mark.parametrize("keyword", ["beam", "beam_size", "num_beams"])
+def test_beam_keywords_hint_at_search(keyword: str):
+    translator = Translator(*PARTS)
+    calls = {
+        "Translator()": lambda: Translator(*PARTS, **{keyword: 4}),
+        "translate()": lambda: translator.translate("hi", **{keyword: 4}),
+        "score()": lambda: translator.score("hi", "hi", **{keyword: 4}),
+    }
+    for name, call in calls.items():
+        with pytest.raises(UnknownName) as caught:
+            call()
+        text = str(caught.value)
+        assert name in text and f"'{keyword}'" in text and "search=Beam(size=4)" in text
+
+
+def test_unknown_keywords_list_the_known_ones():
+    with pytest.raises(UnknownName) as caught:
+        Translator(*PARTS, serach=Beam())
+    assert "did you mean 'search'" in str(caught.value) and "tokens_per_batch" in str(caught.value)
+    with pytest.raises(UnknownName) as caught:
+        Translator(*PARTS).translate("hi", prefix="a")
+    assert "did you mean 'prefixes'" in str(caught.value) and "hint" not in str(caught.value)
+
+
+def test_load_checks_keywords_before_the_run_folder(tmp_path):
+    from regard.tasks.translation.load_run import load_translator
+
+    with pytest.raises(UnknownName) as caught:
+        load_translator(tmp_path / "none", beam=4)
+    text = str(caught.value)
+    assert "load()" in text and "search=Beam(size=4)" in text and "checkpoint" in text
+    assert "source_tokenizer" not in text
+
+
+def test_every_hint_is_valid_python():
+    names = {"Average": regard.decoding.Average, "Beam": Beam, "Rules": Rules, "Sample": Sample}
+    for setting in SEARCH_KEYWORDS.values():
+        if setting.startswith("search="):
+            made = eval(setting.removeprefix("search=").format(1), names)
+            assert isinstance(made, Beam | Sample | Greedy)
