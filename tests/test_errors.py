@@ -151,9 +151,9 @@ def test_the_call_that_failed_is_named(name: str):
     [
         (lambda: regard.window(-1, 2), "window(): left is -1"),
         (lambda: regard.Rotary(5), "Rotary(): size is 5"),
-        (lambda: regard.MultiHead(8, 3), "MultiHead(): width 8, heads 3 and key_heads 3 do not divide"),
-        (lambda: regard.MultiHead(8, 4, key_heads=3), "key_heads 3 do not divide"),
-        (lambda: regard.MultiHead(8, 2, position="learned"), "Learned acts on embeddings, before any layer"),
+        (lambda: regard.MultiHead(8, 3), "MultiHead(): width=8, heads=3 and key_heads=3"),
+        (lambda: regard.MultiHead(8, 4, key_heads=3), "width=8, heads=4 and key_heads=3"),
+        (lambda: regard.MultiHead(8, 2, position="learned"), "MultiHead(): Learned"),
         (lambda: regard.Sparse(3.0), "Sparse(): alpha is 3.0"),
         (lambda: regard.Soft(-1.0), "Soft(): temperature is -1.0"),
         (lambda: regard.LocalP(f(2), width=0), "LocalP(): width is 0"),

@@ -84,8 +84,8 @@ def test_a_model_that_learns_along_learns_the_same(encoder: str, monkeypatch: py
     model = build_model("bahdanau", 9, 9, width=6, embedding=5, hidden=7, encoder=encoder).double().train()
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
     found = []
-    for alone in (False, True):
-        monkeypatch.setattr(Bahdanau, "_alone", lambda *_, alone=alone: alone)
+    for fused in (False, True):
+        monkeypatch.setattr(Bahdanau, "_can_fuse", lambda *_, fused=fused: fused)
         total, _ = cross_entropy(model(batch), batch.labels, 0.1)
         found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
     for plain, along in zip(*found, strict=True):

@@ -122,7 +122,7 @@ def test_a_view_is_made_from_plain_data():
 
 def test_a_batch_without_targets_is_told_of_where_a_step_must_be_taken():
     for name in ("seq2seq", "bahdanau", "luong"):
-        with pytest.raises(ArgumentError, match="the batch has no targets"):
+        with pytest.raises(ArgumentError, match="targets"):
             build_model(name, SIZE, SIZE, width=4)(Batch.collate(SOURCES))
     model = build_model("transformer", SIZE, SIZE, width=4, heads=2, layers=1)
     assert model(Batch.collate(SOURCES)).shape == (4, 0, SIZE)
@@ -132,7 +132,7 @@ def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
     model = make("bahdanau")
     encoded = model.encode(batch.source, batch.source_lengths)
     state = model.start(encoded).reorder(torch.tensor([0, 1, 2]))
-    with pytest.raises(ArgumentError, match="3 rows cannot share 4 memories"):
+    with pytest.raises(ArgumentError, match=r"3 rows.* 4 sources"):
         model.step(state, torch.tensor([[4], [5], [6]]), encoded)
 
 
@@ -144,8 +144,8 @@ def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
         ("bahdanau", {"encoder": "lstm"}, "unknown encoder 'lstm'"),
         ("luong", {"cell": "gur"}, "unknown cell 'gur'; did you mean 'gru'"),
         ("luong", {"view": "local"}, "unknown view 'local'"),
-        ("luong", {"view": Monotonic(reach=0)}, "reach of its view is 0"),
-        ("luong", {"view": {"name": "local-p", "reach": "4"}}, "reach of its view is '4'"),
+        ("luong", {"view": Monotonic(reach=0)}, "reach .* is 0"),
+        ("luong", {"view": {"name": "local-p", "reach": "4"}}, "reach .* is '4'"),
         ("luong", {"view": {"name": "local-p", "rech": 4}}, "did you mean 'reach'"),
         ("luong", {"view": {"name": "global", "reach": 4}}, "unknown option of the view global 'reach'"),
         ("luong", {"view": {"reach": 4}}, "unknown view None"),
@@ -165,7 +165,7 @@ def test_a_row_count_that_does_not_fit_is_refused(batch: Batch):
         ("seq2seq", {"context": "last"}, "unknown context 'last'"),
         ("transformer", {"size": "huge"}, "unknown size of Transformer 'huge'"),
         ("transformer", {"norm": "rms"}, "unknown norm 'rms'"),
-        ("transformer", {"tie": "all", "size": "tiny"}, "shares one vocabulary"),
+        ("transformer", {"tie": "all", "size": "tiny"}, 'tie="all"'),
         ("transformer", {"activation": "tanh", "size": "tiny"}, "unknown activation"),
     ],
 )

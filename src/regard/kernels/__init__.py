@@ -1,21 +1,21 @@
-"""Kernels in Triton, which is imported by them and nothing else, and only when one of them is run.
+"""Triton kernels. Triton is imported only by these modules, and only when a kernel is used.
 
-tanh              e^2q and e^2k in place of tanh, reciprocals shared
-sight             masks in their normal form
-product           matrix products
-additive_scores   scores, tile by tile
-additive_forward  softmax and context
-additive_decode   one query a sequence
-additive_weights  gradients of values and scores
-additive_backward gradients of query, key and vector
-additive_series   those of query, key and vector in bfloat16, as matrix products
-launch            how large tiles are, and which way a shape goes
-forward_pass      what runs on the way forward, and on how large a grid
-backward_pass     and on the way back
-additive          both as operators that torch.compile sees
-cells             steps of a recurrent cell
-cross_entropy     the loss of a large vocabulary
-choosing          whether what is not attention runs by them
+tanh               tanh(q + k) from e^2q and e^2k, with shared reciprocals
+kernel_mask        masks inside a kernel
+matrix_product     matrix products inside a kernel
+additive_scores    scores of additive attention, in tiles
+additive_forward   online softmax and output
+additive_decode    one query per sequence (decoding), forward and backward
+additive_weights   backward pass, part 1: gradients of values and scores
+additive_backward  backward pass, part 2: gradients of query, key and vector
+additive_series    the same in bfloat16, as matrix products (Fourier series of tanh)
+launch             tile sizes, and the choice of kernels by shape
+forward_pass       launches the kernels of the forward pass
+backward_pass      launches the kernels of the backward pass
+additive           forward and backward pass as custom operators for torch.compile
+recurrent_cells    one step of a recurrent cell
+cross_entropy      cross-entropy over a large vocabulary
+kernel_choice      whether recurrent cells and the loss use their kernels
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def interpreting() -> bool:
-    """Whether Triton interprets kernels on the CPU and compiles none; settled when they are loaded."""
+    """Whether Triton runs kernels in its CPU interpreter; Triton checks this when kernels are imported."""
     return os.environ.get("TRITON_INTERPRET", "") in ("1", "true", "on", "yes")

@@ -1,8 +1,8 @@
-"""Additive attention as two operators, forward and backward, that torch.compile sees as a whole.
+"""Additive attention as two custom operators, forward and backward, which torch.compile does not trace into.
 
-output = softmax(scale * v . tanh(q + k)) value, under lengths, a window and documents. Memory beyond inputs
-and outputs is of the order of B (T + S) D; B x T x S x D is never built, B x T x S only where it is smaller.
-Nothing is summed with atomics: two runs give the same bits.
+output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
+O(B (T + S) D): a tensor of B x T x S x D is never allocated, and one of B x T x S only if it is smaller than
+that. The reductions use no atomics, so two runs give the same bits.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, wherever the tensors are."""
+    """Make the device of the tensor current: Triton launches on the current device."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -50,8 +50,13 @@ def additive_forward(
     scale: float,
     hold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output (B, H, T, E), lse (B, H, T) and norm (2, B, H, T), by which weights are found again; and the
-    scores, where they are few and to be held for the backward pass."""
+    """Compute additive attention; return output, lse, norm and scores.
+
+    query: (B, H, T, D). key: (B, K, S, D). value: (B, K, S, E). vector: (1 or H, D). hold: whether to keep
+    the scores for the backward pass, if the shape is small enough.
+    Returns output (B, H, T, E), lse (B, H, T), norm (2, B, H, T), from which the backward pass recomputes the
+    weights, and scores (B H, T, S) if they are kept, otherwise an empty tensor.
+    """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
         return Forward(query, key, value, vector, sight, scale, hold).run()
@@ -96,8 +101,11 @@ def additive_backward(
     scale: float,
     others: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, from what additive_forward was given and gave; without `others` that of the query alone,
-    and nothing in place of the rest."""
+    """Compute the gradients of query, key, value and vector.
+
+    doutput: gradient of the output. norm, scores: returned by additive_forward. others: if False, compute
+    only the gradient of the query; the other three are empty tensors.
+    """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
         forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
@@ -109,5 +117,5 @@ def _(
     doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, *rest: object
 ) -> tuple[Tensor, ...]:
     others = bool(rest[-1])
-    rest_of_them = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
-    return query.new_empty(query.shape), *rest_of_them
+    gradients = (each.new_empty(each.shape if others else (0,)) for each in (key, value, vector))
+    return query.new_empty(query.shape), *gradients

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The way back, second half: from the gradient of the scores to those of query, key and vector.
+"""Backward pass, part 2: gradients of query, key and vector from the gradient of the scores.
 
-A thread owns four channels of four rows and walks over keys, or over queries, so that no sum crosses threads
-and none is made with atomics: two runs give the same bits.
+Each thread holds accumulators for four channels of four rows and loops over the keys (or over the queries),
+so no reduction crosses threads. There are no atomics, so two runs give the same bits.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -22,7 +22,7 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 
 @triton.jit
 def _four(at, step, number, bound, there, otherwise):
-    """Four rows from `number` on, (LANES, 4 channels, 4), as float32; `otherwise` beyond the bound."""
+    """Load four rows from row `number` on as float32, (LANES, 4 channels, 4); `otherwise` out of bounds."""
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
     c = tl.load(at + 2 * step, mask=there & (number + 2 < bound), other=otherwise).to(tl.float32)
@@ -32,12 +32,14 @@ def _four(at, step, number, bound, there, otherwise):
 
 @triton.jit
 def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
-    """What each lane of a program owns: four rows and four channels. The lanes are cut into FOURS groups, of
-    which each has four rows of its own; all of them load the same rows of the other side.
+    """The indices of the four rows and four channels of each lane (thread) of a program.
 
-    Gives a lane's channels, (LANES, 4); the same within what is prepared, since lanes beyond it compute what
-    is not stored; the first of its rows, (LANES, 1); and all four of them, (LANES, 4). The compiler cannot
-    know that `zero` is 0, so each thread loads the gradients of its rows itself, though others do the same.
+    The lanes are divided into FOURS groups with four rows each; all groups load the same rows of the other
+    side. Returns the channels, (LANES, 4); the channels clamped to the prepared width, for loads (results
+    beyond it are not stored); the first row, (LANES, 1); and all four rows, (LANES, 4).
+
+    `zero` is always 0, which the compiler does not know: it forces each thread to load the gradients of its
+    rows itself instead of exchanging them with other threads.
     """
     lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
     ACROSS: tl.constexpr = LANES // FOURS
@@ -49,7 +51,7 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 
 @triton.jit
 def _is_near(reach, SERIES: tl.constexpr):
-    """Whether a tile is left to additive_series_kernel."""
+    """Whether additive_series_kernel computes this tile."""
     return (reach <= REACH) & SERIES
 
 
@@ -60,13 +62,13 @@ def _zeros(LANES: tl.constexpr):
 
 @triton.jit
 def _pair(others, gradients, wide, step):
-    """Two rows of the other side, and the gradients of a four's scores with each."""
+    """Load two rows of the other side, and the gradients of the four scores with each of them."""
     return tl.load(others), tl.load(others + wide), tl.load(gradients), tl.load(gradients + step)
 
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """What g is multiplied by for dv: r alone will do where the g of a whole row are summed, which is 0."""
+    """The factor of g in dv / -2: r - 0.5. Without SERIES r is enough, since g sums to 0 over a whole row."""
     return r - 0.5 if SERIES else r
 
 
@@ -75,8 +77,8 @@ def _added(
     shares, slopes, mine, first, second, g, g2,
     SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Sums of g _share(r), where SHARES are wanted, and of g (r - r^2), with those of a pair added; both r by
-    one reciprocal."""
+    """Add two rows of the other side to the accumulators: g (r - r^2) to slopes, and with SHARES g _share(r)
+    to shares. The r of both rows share one reciprocal."""
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
     r, r2 = both * y, both * x
@@ -95,8 +97,8 @@ def _walked(
     shares, slopes, mine, others, gradients, wide, step, fours,
     SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of _added over so many fours of rows of the other side. Each pair is loaded while the one
-    before it is computed with: memory is far, and few warps fit beside each other to wait for it in turns."""
+    """Apply _added to 4 * `fours` rows of the other side. Software pipelining: each pair of rows is loaded
+    during the computation with the previous pair, because occupancy is too low to hide the latency."""
     a, a2, g, g2 = _pair(others, gradients, wide, step)
     for four in range(fours):
         at = 4 * four
@@ -120,12 +122,12 @@ def additive_query_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some FOURS of rows of the query, a part of a tile, over part_tiles tiles of keys.
+    """Gradient of the query for 4 FOURS rows, over part_tiles tiles of keys.
 
-    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys, and dv that of g (1 - 2 r)
-    over rows and keys, which is that of -2 g r, since the g of a row add up to 0. dvector: one row for each
-    four, to be summed. EXACT: each tile is summed by itself first, since long sums lose the last bits of a
-    float32. SERIES: only tiles beyond REACH are computed here, whose g need not add up to 0.
+    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys. dv is the sum of
+    g (1 - 2 r) over rows and keys, which equals the sum of -2 g r, since g sums to 0 over a row.
+    dvector: one partial sum for each group of four rows. EXACT: each tile has its own accumulator, because
+    long float32 sums lose precision. SERIES: compute only tiles beyond REACH, where g need not sum to 0.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -194,8 +196,8 @@ def additive_key_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some FOURS of keys, a part of a tile, from some rows; EXACT as there. ADD to what is
-    there?"""
+    """Gradient of 4 FOURS keys, from row_count rows of queries. EXACT, SERIES: as in
+    additive_query_backward_kernel. ADD: add to dkey instead of overwriting it."""
     local = tl.program_id(0) * 4 * FOURS
     column = local // COLUMNS * COLUMNS
     channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)

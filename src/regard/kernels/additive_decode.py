@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""One query a sequence, as a decoder asks: there is nothing to share between rows, and memory is the bound.
+"""Additive attention with one query per sequence, as in decoding; bound by memory bandwidth.
 
-Threads lie along the channels here, keys are read once as they are, forward and backward, and the softmax is
-left to additive_read_kernel.
+Threads are laid out along the channels, and the keys are loaded once, without preparation. The softmax is
+computed by additive_read_kernel.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -24,7 +24,7 @@ def additive_decode_kernel(
     query_batch, query_head, key_batch, key_head, key_row, vector_head, scores_head,
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The scores of some keys against the one query."""
+    """Scores of COLUMNS keys with the single query."""
     both = tl.program_id(1).to(tl.int64)
     batch, head = both // heads, both % heads
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -53,9 +53,9 @@ def additive_decode_backward_kernel(
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, OTHERS: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of the scores of one query and some of its keys, over some channels; a key head a query
-    head. dquery: (parts, B H, D), to be summed over the parts; dvector: likewise, and over the batch. OTHERS:
-    whether more than dquery is wanted."""
+    """Gradients of query, key and vector from the gradient of the scores, for part_keys keys and WIDTH
+    channels. Needs as many key heads as query heads. dquery: partial sums, (parts, B H, D). dvector: partial
+    sums, to be summed over parts and batch. OTHERS: whether to compute dkey and dvector too."""
     both, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     batch, head = both // heads, both % heads
     channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)

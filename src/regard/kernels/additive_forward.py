@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""From scores to what is read: an online softmax over the keys, and the values summed by it.
+"""Online softmax over the keys, and the weighted sum of the values.
 
-additive_read_kernel can be set to some of the keys; additive_combine_kernel then puts the parts together.
+The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
+additive_combine_kernel then combines their partial results.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -20,7 +21,8 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 
 @triton.jit
 def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
-    """The online softmax: one more tile of scores, -inf where hidden, and its values."""
+    """One step of the online softmax: update maximum, total and output accumulator with a tile of scores
+    (-inf where masked) and its values."""
     highest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp2((scores - level[:, None]) * LOG2E)
@@ -36,10 +38,11 @@ def _finish(
     best, total, found, output, lse, norm, place, at, rows_inside, inside, part, size, depth, first,
     PARTED: tl.constexpr,
 ):  # fmt: skip
-    """Write the output, the lse, and the norm by which weights are found again: the level and the inverse of
-    the total. PARTED: write sums, levels and totals as they are, for additive_combine_kernel.
+    """Epilogue: write the output, the lse, and the norm from which the backward pass recomputes the weights
+    (the row maximum and 1 / total). PARTED: write unnormalised partial results for additive_combine_kernel.
 
-    place, at: where a row is, and its numbers; size: how many rows there are. first: whether to write levels.
+    place: index of each row. at: indices of the output elements. size: number of rows. first: whether this
+    program writes lse and norm.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:
@@ -66,9 +69,9 @@ def additive_read_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
     PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Mask, softmax and context of some rows from their scores, which stand in score_parts to be added.
+    """Mask, softmax and output of ROWS rows. The scores are the sum of score_parts partial scores.
 
-    held: where the sums are kept for the backward pass, should they be.
+    held: where the summed scores are stored for the backward pass, with HOLD.
     """
     if EIGHTS:
         depth, value_row = depth // 8 * 8, value_row // 8 * 8
@@ -121,7 +124,7 @@ def additive_combine_kernel(
     outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,
     ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """One output, lse and norm of some rows from the sums, levels and totals of several sets of keys."""
+    """Combine the partial outputs, maxima and totals of several parts of the keys to output, lse and norm."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     wide = tl.full([], 0, tl.int64) + part_size
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Scores of additive attention, tile by tile, from exponentials taken once a row.
+"""Scores of additive attention in tiles, from exponentials that are computed once per row.
 
-A thread owns 4 x 4 scores of a tile and walks over the channels, so that what it loads serves four times and
-nothing has to be summed across threads. For that the exponentials lie tile by tile: (B H, tiles, D, rows).
+Each thread computes 4 x 4 scores of a tile and loops over the channels, so each loaded element is used four
+times and no reduction crosses threads. The exponentials are stored in tiles for this: (B H, tiles, D, rows).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -20,7 +20,7 @@ __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
 @triton.jit
 def up_to_four(size):
-    """A multiple of four: so many rows has a sequence of exponentials that lie row by row."""
+    """Round up to a multiple of 4: the number of rows of a sequence in row-major exponentials."""
     return (size + 3) // 4 * 4
 
 
@@ -29,9 +29,12 @@ def _exponentials(
     source, place, reach, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2x of the rows of one tile and the channels from low to high, 1 from `end` on, and how far from
-    0 the largest x is. TURNED: `place` is the tile's own, (D, rows), and is filled, of PIECES up to a four;
-    else it is that of the whole sequence, (up_to_four(size), padded)."""
+    """Write e^2x for the rows of one tile and the channels low to high (1 for rows from `end` on), and the
+    largest |x| to `reach`.
+
+    TURNED: `place` points to the transposed tile, (D, rows); with PIECES only rows below up_to_four(end) are
+    written. Otherwise `place` points to the sequence in row-major order, (up_to_four(size), padded).
+    """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
     for first in range(low, high, WIDTH):
@@ -62,10 +65,12 @@ def additive_prepare_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
     LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """e^2q, e^2k, 1 for keys beyond the length, and -2 v in float32 with zeros behind it. One program a tile
-    of rows and SPAN of channels, first those of the query and then those of the key; then those of a vector.
-    EIGHTS: the steps are multiples of 8, which Triton would not see (it sees those of 16, and 1000 is none)
-    and which lets eight numbers be loaded together."""
+    """Write e^2q, e^2k (1 for keys beyond the length), and -2 v in float32, padded with zeros.
+
+    Launch grid: one program for each tile of rows of the query, then of the key, then for each vector; times
+    spans of SPAN channels. EIGHTS: all strides are multiples of 8, which allows vectorised loads of 8
+    elements; Triton detects only multiples of 16 (1000 is not one).
+    """
     program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     low, high = span * SPAN, tl.minimum((span + 1) * SPAN, padded)
     if EIGHTS:
@@ -111,12 +116,12 @@ def _summed(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """v . tanh(q + k) times scale over the channels from low to high, (4, 4, threads), for the rows and
-    columns, (4, threads) each, of a tile at (row, column).
+    """Sum of scale * v tanh(q + k) over the channels low to high, (4, 4, threads), for the rows and columns,
+    (4, threads) each, of a tile at (row, column).
 
-    query, key: the sequences themselves; exponentials_of_query, exponentials_of_key: those of this tile;
-    vector: -2 v in float32, with zeros behind it.
-    reach: how far from 0 the tile's queries and keys are, added up, which decides on which way is safe.
+    query, key: the sequences. exponentials_of_query, exponentials_of_key: of this tile. vector: -2 v in
+    float32, padded with zeros. reach: largest |q| plus largest |k| of the tile; if it is too large for
+    products of exponentials in float32, the exact formula is used.
     """
     shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
     if reach * (GROUP * TWICE_LOG2E) <= BITS:
@@ -150,10 +155,10 @@ def _stored(
     found, place, rows_left, columns_left, across, piece, scores_row, one,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores of a tile, or of a piece of it, so far as rows and columns are left.
+    """Store the scores of a tile, or of a piece of it, inside the bounds of rows and columns.
 
-    Of PIECES each thread writes its own. The compiler cannot know that `one` is 1: it would have threads
-    trade their scores to write neighbours in memory together, which costs more here."""
+    With PIECES each thread stores its own scores. `one` is always 1, which the compiler does not know:
+    otherwise threads would exchange scores for coalesced stores, which is slower here."""
     if PIECES:
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
         rows = (lane // across * 4)[:, None, None] + four[None, :, None]
@@ -180,11 +185,11 @@ def additive_scores_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr, PIECES: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Scores of the tiles from first_tile on, over some of the channels each: (parts, B H, rows, keys).
+    """Partial scores of the tiles from first_tile on, over part_width channels: (parts, B H, rows, keys).
 
-    PIECES: a tile is computed as far as there are rows and keys, by up to `pieces` programs of LANES threads;
-    else one program has the threads for all of it. What hides is left out where it hides a whole tile; within
-    a tile every score up to the length is written.
+    PIECES: only existing rows and keys of a tile are computed, by up to `pieces` programs of LANES threads;
+    otherwise one program computes the whole tile. Tiles that are masked completely are skipped; in the other
+    tiles all scores up to the length are written, and the mask is applied later.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts

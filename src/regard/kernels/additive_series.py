@@ -67,7 +67,7 @@ BASIS = tl.constexpr(32)
 """Basis functions of a channel: 15 sines and a decreasing exponential, 15 cosines and an increasing one."""
 
 BASIS_ROWS = tl.constexpr(16)
-"""Rows of a program of additive_basis_kernel; the range of each channel is stored once per so many rows."""
+"""Rows of a program of additive_basis_kernel; the range of each channel is stored once for this many rows."""
 
 FIRST = math.pi / 14.6
 """The lowest frequency; the others are its odd multiples."""
@@ -77,20 +77,20 @@ SINES = (
     0.00540587336, 0.00275267508, 0.00141960697, 0.000709355216, 0.000381053997, 0.000188791784,
     0.00017958751, 4.36422403e-05, 0.0,
 )  # fmt: skip
-"""c_n: a minimax fit (iteratively reweighted least squares); the last is in place of an exponential."""
+"""c_n: a minimax fit (iteratively reweighted least squares); the last, 0, is the place of the exponential."""
 
 COSINES = (
     0.268814698, 0.232124595, 0.176875886, 0.122758259, 0.0797723304, 0.0494817589, 0.0297450635,
     0.0174675162, 0.0100430817, 0.00572534182, 0.00322881466, 0.00176869968, 0.0010029975,
     0.000553199797, 0.000404571272, 0.0,
 )  # fmt: skip
-"""d_n, likewise."""
+"""d_n: fitted in the same way."""
 
 QUARTER = tl.constexpr(math.pi / 2)
 """sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
-"""g is scaled to at most 2 to this power, which float16 represents with room to spare."""
+"""g is scaled to at most 2^LARGEST, well below the largest float16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
 """Scale of the exponentials. In a saturated channel of a tile within REACH, q + k >= SATURATED and
@@ -103,9 +103,9 @@ HALF = tl.constexpr(65504.0)
 
 @functools.cache
 def series(device: torch.device) -> torch.Tensor:
-    """Frequencies, d_n and c_n: (3, BASIS), the 16 numbers of each twice, for sines and cosines.
+    """Return w_n, d_n and c_n as float32, (3, BASIS): 16 values each, repeated for sines and for cosines.
 
-    Cached: a CUDA graph capture cannot copy from the host, and the first run, before the capture, does."""
+    Cached: CUDA graph capture cannot copy from the host; the warm-up run before the capture does."""
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
@@ -118,7 +118,7 @@ def _exponent(x):
 
 @triton.jit
 def scaling(bounds, peak, scale):
-    """The powers of 2 that scale g, at most 2 bounds peak scale, to at most 2^LARGEST, and their inverses.
+    """Powers of 2 that scale g to at most 2^LARGEST, given |g| <= 2 bounds peak scale, and their inverses.
 
     Integer arithmetic on exponents: two kernels that call this get the same bits."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
@@ -129,8 +129,8 @@ def scaling(bounds, peak, scale):
 
 @triton.jit
 def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
-    """sin(x frequency + shift) for every number and frequency, one dimension more; on CUDA by the special
-    function unit, whose absolute error is 2^-14 here."""
+    """sin(x * frequency + shift) for every element of x and every frequency (a new last dimension). On CUDA
+    with the special function unit, whose absolute error is 2^-14 here."""
     angle = x[:, :, None] * frequency[None, None, :] + shift
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
@@ -141,7 +141,7 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _within(x):
-    """x, and 0 for numbers beyond REACH and NaN: their tiles are computed by the exact kernels."""
+    """x, or 0 where |x| > REACH or x is NaN: the exact kernels compute these tiles."""
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
@@ -151,11 +151,11 @@ def additive_basis_kernel(
     batch_step, head_step, row_step,
     WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The basis functions of `count` rows and `padded` channels from first_channel on.
+    """Compute the basis functions of `count` rows and `padded` channels from first_channel on.
 
     basis: (B H, count, padded, BASIS), float16. ranges: the maxima of x and of -x over each BASIS_ROWS rows,
-    (B H, blocks, 2, padded), float32; rows beyond the length of their sequence and numbers beyond REACH do
-    not count.
+    (B H, blocks, 2, padded), float32; rows beyond the length of their sequence and elements beyond REACH are
+    ignored.
     """
     both = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * BASIS_ROWS + tl.arange(0, BASIS_ROWS)
@@ -196,7 +196,7 @@ def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _last(sums):
-    """The last of the terms in the third dimension: the exponential."""
+    """The last element of the third dimension: the exponential term."""
     term = tl.arange(0, sums.shape[2])
     return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
 
@@ -213,8 +213,8 @@ def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CH
 
 @triton.jit
 def _row_sums(tanhs, tail, above, below, rest):
-    """The sum of g tanh over the keys of a row within REACH; where saturated, from `tail` and `rest`, the sum
-    of g beyond REACH, since g adds up to 0 over a whole row."""
+    """The sum of g tanh over the keys of a row within REACH. In saturated channels it is computed from `tail`
+    and from `rest`, the sum of g over keys beyond REACH, since g sums to 0 over a whole row."""
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
@@ -228,14 +228,14 @@ def additive_series_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a tile of rows of the query, or of keys, in some channels.
+    """Gradient of a tile of rows of the own side (query or key), in CHANNELS channels.
 
-    gradients: g, scaled, (B H, own, other), 0 where it is hidden or computed by the exact kernels. own: the
-    rows. basis, ranges: of the other side. bounds, peaks: for scaling(), of each own row, and of each
-    sequence and head. beyond: the sum of g over the tiles of each row beyond REACH, (B H, own). exact: the
-    result of the exact kernels in float32, in parts, which is added; (B H, own, D) each, as found. offset,
-    before, after: row i sees others from i + offset - before to i + offset + after at most. QUERY: whether
-    the own side is the query; then dvector is computed too, one row a program, to be summed.
+    gradients: scaled g, (B H, own, other); 0 where masked or computed by the exact kernels. own: query or
+    key. basis, ranges: of the other side. bounds, peaks: arguments of scaling(), for each own row and for
+    each sequence and head. beyond: the sum of g over the tiles of each row beyond REACH, (B H, own). found:
+    the result, (B H, own, D). exact: partial results of the exact kernels in float32, which are added.
+    offset, before, after: row i attends at most to others i + offset - before to i + offset + after. QUERY:
+    whether the own side is the query; then dvector is computed too, one partial sum per program.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)

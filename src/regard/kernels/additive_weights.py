@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The backward pass, first half: from the gradient of the output to those of values and scores.
+"""Backward pass, part 1: gradients of values and scores from the gradient of the output.
 
 additive_weigh_kernel computes the gradient of the weights and the terms of delta, the row sum of weights
 times that gradient; additive_balance_kernel subtracts delta, which gives the gradient of the scores.
@@ -22,7 +22,10 @@ __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additiv
 
 @triton.jit
 def _weights(scores, norm, place, size, there, seen):
-    """exp(score - level) over the total, 0 where hidden; exp(score - lse) would add the lse's rounding."""
+    """Recompute the weights, exp(score - maximum) / total, 0 where masked.
+
+    exp(score - lse) would be less precise: it contains the rounding error of the lse.
+    """
     level = tl.load(norm + place, mask=there, other=0.0)
     inverse = tl.load(norm + size + place, mask=there, other=0.0)
     found = tl.exp2((tl.where(seen, scores, 0.0) - level[:, None]) * LOG2E) * inverse[:, None]
@@ -41,12 +44,12 @@ def additive_weigh_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EIGHTS: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights, dO . value, in whole tiles; and its part of delta, the row sum of weights
-    times that gradient, (B H, key tiles, rows), which additive_balance_kernel adds up.
+    """Gradient of the weights, dO . value, in whole tiles; and partial sums of delta, (B H, key tiles, rows),
+    which additive_balance_kernel adds up.
 
-    SERIES: also bounds of the gradient of the scores, of finite numbers alone. With m_i the largest magnitude
-    of row i of dO, (B, H, T), given: peaks, the largest |gradient of a weight| / m_i in each tile,
-    (B H, row tiles, key tiles); column_bounds, the largest weight times m_i of each key,
+    SERIES: also bounds for the gradient of the scores, over finite elements only. magnitudes: m_i, the
+    largest |element| of row i of dO, (B, H, T). peaks: the largest |gradient of a weight| / m_i of each tile,
+    (B H, row tiles, key tiles). column_bounds: the largest weight times m_i of each key,
     (B H, row tiles, keys).
     """
     if EIGHTS:
@@ -115,12 +118,12 @@ def additive_balance_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the scores before the temperature, in place of that of the weights:
-    weight * (dweight - delta) * scale; and its transpose, (B H, keys, rows).
+    """Gradient of the unscaled scores, weight * (dweight - delta) * scale, written over dweight in dscores;
+    and its transpose in turned, (B H, keys, rows).
 
-    SERIES: tiles within REACH are written in float16 instead, half with a scale for each row and half_turned
-    with a scale for each key, from row_bounds (B H, T), column_bounds (B H, keys) and peaks (B H); the others
-    are 0 there, and their row sums are written to beyond, (B H, key tiles, rows)."""
+    SERIES: tiles within REACH are written as float16 instead: half is scaled per row, half_turned per key,
+    with scales from row_bounds (B H, T), column_bounds (B H, keys) and peaks (B H). The other tiles are 0
+    there, and their row sums are written to beyond, (B H, key tiles, rows)."""
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -168,7 +171,7 @@ def additive_balance_kernel(
     elif SERIES:
         tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
         tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
-    elif not TURNED:  # then all of dscores is read
+    elif not TURNED:  # the decode kernel reads all of dscores
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:
         place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)
@@ -185,7 +188,8 @@ def additive_value_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of some values from some rows: weights turned, times dO. ADD to what is there?"""
+    """Gradient of COLUMNS values from row_count rows: the transposed weights times dO. ADD: add to dvalue
+    instead of overwriting it."""
     if EIGHTS:
         depth, doutput_row = depth // 8 * 8, doutput_row // 8 * 8
         doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8

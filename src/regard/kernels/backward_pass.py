@@ -1,4 +1,4 @@
-"""The backward pass: some rows at a time, from scores to their gradient, and from there to everything."""
+"""The backward pass of additive attention: launches its kernels, on one chunk of query rows at a time."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
-"""For the side of the query, which has no padding."""
+"""No mask: queries have no padding."""
 
 
 class Weighed(NamedTuple):
-    """The gradient of the scores of some rows, and its transpose, in whole tiles: in float32; and in scaled
-    float16 for the tiles within REACH, with the bounds that give the scales of rows and keys, and the row
-    sums of the tiles beyond it."""
+    """The gradient of the scores of a chunk of rows and its transpose, in whole tiles.
+
+    dscores, turned: in float32. half, half_turned: in scaled float16, for the tiles within REACH. row_bounds,
+    column_bounds, peaks: give the scales of rows and keys. beyond: row sums over the tiles beyond REACH."""
 
     dscores: Tensor
     turned: Tensor
@@ -46,16 +47,16 @@ class Weighed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The basis functions of some channels of query or key, (B H, rows, channels in whole programs, BASIS),
-    and the ranges of these channels, (B H, blocks of BASIS_ROWS rows, 2, channels)."""
+    """Basis functions of a range of channels of query or key, (B H, rows, padded channels, BASIS), and the
+    maxima of x and -x, (B H, blocks of BASIS_ROWS rows, 2, padded channels)."""
 
     functions: Tensor
     ranges: Tensor
 
 
 class Backward:
-    """One call on its way back. scores: those held, or nothing. others: whether the gradients of key, value
-    and vector are wanted too."""
+    """The backward pass of one call. scores: kept by the forward pass, or empty. others: whether to compute
+    the gradients of key, value and vector too."""
 
     def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
@@ -66,7 +67,7 @@ class Backward:
         self.key_sequences = self.shape.batch * self.shape.key_heads
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gradients of query, key, value and vector."""
+        """Return the gradients of query, key, value and vector."""
         forward, shape = self.forward, self.shape
         chunks = range(0, shape.queries, shape.chunk)
         several = len(chunks) > 1
@@ -98,14 +99,13 @@ class Backward:
         )
 
     def place(self, like: Tensor, added: bool) -> Tensor:
-        """Room for the gradient of key or value, if it is wanted; in float32 where that is added up, over
+        """Allocate the gradient of key or value, empty if not needed; in float32 if it is accumulated over
         chunks or by two kernels."""
         dtype = torch.float32 if added else like.dtype
         return like.new_empty(like.shape if self.others else (0,), dtype=dtype)
 
     def to_vector(self, parts: list[Tensor]) -> Tensor:
-        """The gradient of the vector, from what it is the sum of, each (B, H, some, D); nothing if not
-        wanted."""
+        """Sum the partial gradients of the vector, each (B, H, n, D); empty if not needed."""
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
@@ -113,7 +113,7 @@ class Backward:
         return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
-        """Add what some rows send back; what they send to the vector, (B, H, some, D) each."""
+        """Run one chunk of rows; return partial gradients of the vector, each (B, H, n, D)."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -121,16 +121,16 @@ class Backward:
             return [self.at_once(weighed.dscores)]
         if self.others:
             self.to_key(self.rows, weighed.dscores, first, rows)
-        found, dvector = self.to_query(self.rows, weighed.turned, first, rows)
+        dquery, dvector = self.to_query(self.rows, weighed.turned, first, rows)
         if self.shape.series:
-            return [dvector, self.by_series(weighed, first, rows, found)]
-        if len(found) > 1:
-            self.dquery[:, :, first : first + rows] = found.sum(0)
+            return [dvector, self.by_series(weighed, first, rows, dquery)]
+        if len(dquery) > 1:
+            self.dquery[:, :, first : first + rows] = dquery.sum(0)
         return [dvector]
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
-        """The gradient of the scores: first that of the weights, then, once what a row's weights make of it
-        is known, that of the scores in its place."""
+        """Compute the gradient of the scores: first the gradient of the weights and delta, then the gradient
+        of the scores in the same buffer."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
         grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
@@ -175,7 +175,7 @@ class Backward:
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
-        """The gradient of the values from some rows."""
+        """Compute the gradient of the values from a chunk of rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
@@ -187,14 +187,14 @@ class Backward:
             PRECISION=forward.precision, EIGHTS=in_eights(self.doutput), num_warps=4,
         )  # fmt: skip
 
-    def to_key(self, made: Prepared, dscores: Tensor, first: int, rows: int) -> None:
-        """The gradient of the keys from some rows."""
+    def to_key(self, prepared: Prepared, dscores: Tensor, first: int, rows: int) -> None:
+        """Compute the gradient of the keys from a chunk of rows."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
         additive_key_backward_kernel[grid](
-            forward.query, forward.key, forward.vector, made.query, made.key, dscores, self.dkey,
-            *forward.split(made.reach),
+            forward.query, forward.key, forward.vector, prepared.query, prepared.key, dscores, self.dkey,
+            *forward.split(prepared.reach),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
@@ -203,9 +203,11 @@ class Backward:
             APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
 
-    def to_query(self, made: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
-        """The gradient of some rows of the query, in parts, or in its place where that is one and all; what
-        they send to the vector, (B, H, some, D)."""
+    def to_query(self, prepared: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of a chunk of rows of the query, and partial gradients of the vector.
+
+        The first is (parts, B, H, rows, D), to be summed; with a single part it is written to self.dquery
+        directly, unless by_series() adds to it. The second is (B, H, n, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
@@ -217,8 +219,8 @@ class Backward:
             place = forward.new(parts, *place.shape[1:])
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
-            forward.query, forward.key, forward.vector, made.query, made.key, turned, place, dvector,
-            *forward.split(made.reach),
+            forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, place, dvector,
+            *forward.split(prepared.reach),
             **forward.sight.by_position(forward.query), **forward.sizes, width=shape.width, pitch=shape.pitch,
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
@@ -230,23 +232,25 @@ class Backward:
         return place, dvector
 
     def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
-        """The gradient of some rows of the query, parts of `exact` added, and what they add to that of the
-        keys; what they send to the vector, (B, H, programs, D)."""
+        """Compute the gradients of a chunk of rows of the query and of the keys by the Fourier series.
+
+        exact: result of the exact kernels for the query, which is added. Returns partial gradients of the
+        vector, (B, H, n, D)."""
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The same for every chunk: the basis functions of the keys are kept from one to the next.
-        a_channel = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
-        some = max(1, BASIS_ROOM // a_channel // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
+        # The basis functions of the keys are the same for all chunks, and are kept.
+        channel_bytes = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
+        count = max(1, BASIS_ROOM // channel_bytes // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
         query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
-        for channel in range(0, shape.width, some):
-            if self.key_basis is None or some < shape.width:
-                self.key_basis = self.basis(forward.key, channel, some, sight.by_length(forward.key))
+        for channel in range(0, shape.width, count):
+            if self.key_basis is None or count < shape.width:
+                self.key_basis = self.basis(forward.key, channel, count, sight.by_length(forward.key))
             self.multiplied(
                 weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
                 channel, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
-                query_basis = self.basis(query, channel, some, NO_LENGTHS.by_length(query))
+                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query))
                 self.multiplied(
                     weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
                     self.dkey, self.dkey[None], dvector, channel,
@@ -254,27 +258,27 @@ class Backward:
                 )  # fmt: skip
         return dvector
 
-    def basis(self, source: Tensor, channel: int, some: int, lengths: dict[str, Any]) -> Basis:
-        """That of some channels from `channel` on."""
+    def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any]) -> Basis:
+        """Compute the basis functions of `count` channels from `channel` on."""
         (batch, heads, rows), width = source.shape[:3], self.shape.width
-        padded = up(min(some, width - channel), self.tiles["CHANNELS"])
+        padded = up(min(count, width - channel), self.tiles["CHANNELS"])
         blocks = -(-rows // BASIS_ROWS.value)
-        found = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
+        functions = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
         ranges = self.forward.new(batch * heads, blocks, 2, padded)
         additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
-            source, found, ranges, series(source.device), **lengths, heads=heads, count=rows,
+            source, functions, ranges, series(source.device), **lengths, heads=heads, count=rows,
             first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
             head_step=source.stride(1), row_step=source.stride(2),
             WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
         )  # fmt: skip
-        return Basis(found, ranges)
+        return Basis(functions, ranges)
 
     def multiplied(
         self, gradients: Tensor, own: Tensor, basis: Basis, bounds: Tensor, weighed: Weighed, found: Tensor,
         exact: Tensor, dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None,
         QUERY: bool,
     ) -> None:  # fmt: skip
-        """Launch additive_series_kernel."""
+        """Launch additive_series_kernel, which writes the gradient of `own` to `found`."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
         count, padded = basis.functions.shape[1:3]
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
@@ -289,8 +293,8 @@ class Backward:
         )  # fmt: skip
 
     def at_once(self, dscores: Tensor) -> Tensor:
-        """All gradients where there is one query a sequence and a key head for each; (B, H, parts, D) of the
-        vector."""
+        """Compute all gradients with one kernel, for one query per sequence and as many key heads as query
+        heads; return partial gradients of the vector, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)

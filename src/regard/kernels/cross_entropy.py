@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Cross-entropy of many classes, smoothed and plain, in one pass over the logits each way.
+"""Cross-entropy over many classes, with label smoothing, in one pass over the logits forward and backward.
 
-The logits are read in the precision they are in, summed in float32, and never copied: what is held for the
-way back is one number a row.
+The logits are read in their own dtype and reduced in float32; they are not copied. Beside the logits, the
+backward pass needs one number per row, the lse.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -26,7 +26,8 @@ BLOCK = 4096
 def cross_entropy_forward_kernel(
     logits, labels, plain, even, lse, classes, logits_row, pad, BLOCK: tl.constexpr
 ):
-    """-log p(y) and the mean of -log p(v) of one row, 0 where the label is `pad`; and log sum exp."""
+    """For one row: -log p(y) and the mean of -log p(v) over all classes v, both 0 if the label is `pad`; and
+    the log-sum-exp."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_row
     best, total, summed = -float("inf"), 0.0, 0.0
@@ -39,7 +40,7 @@ def cross_entropy_forward_kernel(
         best = above
     found = best + tl.log(total)
     label = tl.load(labels + row)
-    # A label that is no class makes the loss NaN, which the trainer refuses; nothing is read beside the row.
+    # An invalid label gives a NaN loss, at which the trainer stops; nothing is loaded outside the row.
     known = (label >= 0) & (label < classes)
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     there = label != pad
@@ -52,7 +53,8 @@ def cross_entropy_forward_kernel(
 def cross_entropy_backward_kernel(
     dtotal, logits, labels, lse, dlogits, classes, logits_row, pad, smoothing, BLOCK: tl.constexpr
 ):
-    """p - (1 - smoothing) [v = y] - smoothing / V, times the gradient of the sum; 0 for `pad`."""
+    """Gradient of the logits: p - (1 - smoothing) [v = y] - smoothing / V, times dtotal; 0 if the label is
+    `pad`."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < classes
@@ -64,7 +66,11 @@ def cross_entropy_backward_kernel(
 
 
 class SmoothedCrossEntropy(torch.autograd.Function):
-    """(1 - smoothing) plain + smoothing even, and plain, each summed; the second has no gradient."""
+    """Cross-entropy summed over rows: with label smoothing, and without (not differentiable).
+
+    total = (1 - smoothing) * sum(plain) + smoothing * sum(even), with plain = -log p(y) and even = the mean
+    of -log p(v) over all classes v. logits: (rows, V). labels: (rows,). Rows with the label `pad` count 0.
+    """
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""The forward pass: which kernels run, on how large a grid, with what between them."""
+"""The forward pass of additive attention: launches its kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
 
 class Prepared(NamedTuple):
-    """e^2q and e^2k, tile by tile or row by row, -2 v in float32, and how far from 0 each tile reaches."""
+    """e^2q and e^2k, in tiles or in row-major order; -2 v in float32; and the reach (largest |q| or |k|)
+    of each tile."""
 
     query: Tensor
     key: Tensor
@@ -31,8 +32,8 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """Who may see whom: a row at i = row + start sees the keys from i - left to i + right, below its length,
-    in its document; None for no bound."""
+    """The mask of a call: the query in row `row`, at position i = row + start, attends to keys i - left to
+    i + right, below the length of its sequence and in the same document; None means no restriction."""
 
     lengths: Tensor | None
     document_of_query: Tensor | None
@@ -42,16 +43,16 @@ class Sight:
     right: int | None
 
     def by_length(self, anything: Tensor) -> dict[str, Any]:
-        """As arguments of kernels that ask about lengths; `anything` stands where there is no tensor."""
-        given = self.lengths
+        """Return the arguments of kernels that mask by length; `anything` replaces a missing tensor."""
+        lengths = self.lengths
         return {
-            "lengths": anything if given is None else given,
-            "length_step": 0 if given is None or given.shape[0] == 1 else given.stride(0),
-            "LENGTHS": given is not None,
+            "lengths": anything if lengths is None else lengths,
+            "length_step": 0 if lengths is None or lengths.shape[0] == 1 else lengths.stride(0),
+            "LENGTHS": lengths is not None,
         }
 
     def by_position(self, anything: Tensor) -> dict[str, Any]:
-        """As arguments of kernels that ask about positions."""
+        """Return the arguments of kernels that mask by length and position."""
         return self.by_length(anything) | {
             "start": self.start,
             "left": self.left or 0,
@@ -61,20 +62,20 @@ class Sight:
         }
 
     def whole(self, anything: Tensor) -> dict[str, Any]:
-        """As arguments of the kernels that ask about each row and key."""
+        """Return the arguments of kernels that mask by length, position and document."""
         of_query, of_key = self.document_of_query, self.document_of_key
-        found = {
+        documents = {
             "document_of_query": anything if of_query is None else of_query,
             "document_of_key": anything if of_key is None else of_key,
             "documents_query_step": 0 if of_query is None or of_query.shape[0] == 1 else of_query.stride(0),
             "documents_key_step": 0 if of_key is None or of_key.shape[0] == 1 else of_key.stride(0),
             "DOCUMENTS": of_query is not None,
         }
-        return found | self.by_position(anything)
+        return documents | self.by_position(anything)
 
 
 def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """The strides of (B, H, T, D) as arguments of a kernel; the last is 1."""
+    """Return the strides of a tensor (B, H, T, D) as kernel arguments; the last stride is 1."""
     return {
         f"{name}_batch": tensor.stride(0),
         f"{name}_head": tensor.stride(1),
@@ -83,27 +84,27 @@ def steps(name: str, tensor: Tensor) -> dict[str, int]:
 
 
 def in_eights(*tensors: Tensor) -> bool:
-    """Whether their rows all begin and end at a multiple of eight numbers, so that eight load together."""
+    """Whether all rows start and end at a multiple of 8 elements, which allows vectorised loads of 8."""
     sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
     return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
 
 def in_rows(tensor: Tensor) -> Tensor:
-    """With each row lying together."""
+    """Return the tensor with contiguous rows (last stride 1)."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _precision(value: Tensor) -> str:
-    """How matrix products are computed: those of float32 by three products of TF32, as exact and faster,
-    where the device has it; those of half precision as they are."""
+    """Return the precision of matrix products. float32: three TF32 products where the device supports TF32,
+    as precise as float32 and faster. Half precision: one product."""
     if value.dtype == torch.float32:
         return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
     return "widened" if interpreting() else "tf32"
 
 
 class Forward:
-    """One call on its way forward; the backward pass, made with `back`, uses what it knows, and finds scores
-    again by it."""
+    """The forward pass of one call. The backward pass creates it with back=True, for the shapes and launch
+    parameters and to recompute scores. hold: whether to keep the scores for the backward pass."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Forward:
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
-        self.centred = value.dtype == torch.float32  # half precision has no such bits to lose
+        self.centred = value.dtype == torch.float32  # half precision does not need it
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
@@ -139,7 +140,7 @@ class Forward:
         self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1], "spans": shape.spans}
 
     def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Output, lse, and what is held for the backward pass."""
+        """Return output, lse, norm, and the scores if they are kept (otherwise an empty tensor)."""
         shape = self.shape
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
@@ -148,15 +149,15 @@ class Forward:
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
-            scores = self.read_when_found(self.prepared())
+            scores = self.scores_and_read(self.prepared())
         return self.output, self.lse, self.norm, scores if self.hold else self.new(0)
 
     def new(self, *sizes: int) -> Tensor:
-        """Room for float32 numbers."""
+        """Allocate a float32 tensor on the device of the query."""
         return self.query.new_empty(sizes, dtype=torch.float32)
 
     def prepared(self, turned: bool = True) -> Prepared:
-        """Exponentials of the whole query and key: tile by tile and turned, or row by row."""
+        """Compute the exponentials of query and key, in transposed tiles (`turned`) or in row-major order."""
         shape, launch = self.shape, self.launch
         sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
         tiles, key_tiles = shape.tiles
@@ -164,15 +165,15 @@ class Forward:
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
         rows = sequences, up(shape.queries, 4), shape.pitch
         key_rows = key_sequences, up(shape.keys, 4), shape.pitch
-        made = Prepared(
+        prepared = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
-            self.query, self.key, self.vector, made.query, made.key, made.vector,
-            made.reach[:programs], made.reach[programs:],
+            self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
+            prepared.reach[:programs], prepared.reach[programs:],
             **self.sight.by_length(self.query),
             heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
             width=shape.width, padded=padded, **self.sources,
@@ -180,19 +181,19 @@ class Forward:
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
             PIECES=launch.lanes is not None, EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
-        return made
+        return prepared
 
     def padded_sources(self) -> dict[str, int]:
-        """The steps of query, key and the prepared vector."""
+        """Return the strides of query, key and the prepared vector."""
         return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
 
     def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """How far the tiles of the query reach, and those of the key."""
+        """Split the reach of all tiles into that of query tiles and that of key tiles."""
         programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
         return reach[:programs], reach[programs:]
 
     def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
-        """The scores of some rows, in parts that are to be added: (parts, B H, rows, S)."""
+        """Compute the scores of a chunk of rows, as partial sums over channels: (parts, B H, rows, S)."""
         shape, launch = self.shape, self.launch
         sequences = shape.batch * shape.heads
         parts = shape.channel_parts(rows, self.query.device)
@@ -214,7 +215,7 @@ class Forward:
         return scores
 
     def decoded(self) -> Tensor:
-        """The scores of the one query of each sequence: (B H, 1, S)."""
+        """Compute the scores of the single query of each sequence: (B H, 1, S)."""
         shape, columns = self.shape, self.launch.some
         scores = self.new(shape.batch * shape.heads, 1, shape.keys)
         sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
@@ -228,8 +229,10 @@ class Forward:
         )  # fmt: skip
         return scores
 
-    def read_when_found(self, prepared: Prepared) -> Tensor:
-        """Scores, then what is read by them, some rows at a time; the scores, where all stand at once."""
+    def scores_and_read(self, prepared: Prepared) -> Tensor:
+        """Compute scores and output, one chunk of rows at a time; return the scores of the last chunk.
+
+        If scores are kept, there is only one chunk."""
         shape, held = self.shape, self.new(0)
         for first in range(0, shape.queries, shape.chunk):
             rows = min(shape.chunk, shape.queries - first)
@@ -240,7 +243,7 @@ class Forward:
         return held
 
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
-        """Softmax and context of some rows from their scores."""
+        """Compute softmax and output of a chunk of rows. held: receives the summed scores, if set."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
@@ -264,7 +267,7 @@ class Forward:
             self.combine(output, norm, first, rows)
 
     def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
-        """Put the parts of some rows together."""
+        """Combine the partial results of a chunk of rows."""
         shape, block = self.shape, self.launch.depth
         parts, part_size = len(outputs), shape.batch * shape.heads * rows
         some = 16 if part_size > 1024 else 4

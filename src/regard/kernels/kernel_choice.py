@@ -1,4 +1,4 @@
-"""Choosing: whether what is not attention is run by a kernel of its own."""
+"""Whether recurrent cells and losses run as Triton kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def by_kernel(tensor: Tensor) -> bool:
-    """Whether steps of cells, and losses, on such tensors are run by kernels, which sum in float32.
+    """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
+
+    The kernels accumulate in float32, so float64 is left to PyTorch.
 
     >>> by_kernel(torch.zeros(1, dtype=torch.float64))
     False
@@ -25,7 +27,9 @@ def by_kernel(tensor: Tensor) -> bool:
 
 
 def is_current(device: torch.device) -> bool:
-    """Whether what is launched now runs there: of several CUDA devices, Triton and graphs take the current.
+    """Whether this is the current CUDA device, or not a CUDA device.
+
+    Triton kernels and CUDA graphs run on the current device.
 
     >>> is_current(torch.device("cpu"))
     True

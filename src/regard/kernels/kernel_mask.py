@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Who may see whom, inside a kernel: lengths, a window (causal is one that ends at the query) and documents.
+"""Masks inside a kernel: by lengths, window (causal is a window that ends at the query) and documents.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -14,7 +14,7 @@ __all__ = ["end_of", "tile_is_seen", "visible"]
 
 @triton.jit
 def end_of(lengths, length_step, batch, keys, LENGTHS: tl.constexpr):
-    """How many keys a sequence has that may be seen at all."""
+    """Number of keys of a sequence that are not padding."""
     return tl.minimum(keys, tl.load(lengths + batch * length_step)).to(tl.int32) if LENGTHS else keys
 
 
@@ -23,9 +23,9 @@ def tile_is_seen(
     row, column, queries, high, start, left, right, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Whether any row of the tile at (row, column) may see any of its keys, as far as positions tell.
+    """Whether lengths and window leave any score of the tile at (row, column) unmasked.
 
-    Every kernel asks this of the same tiles, so that what one leaves unwritten no other reads.
+    All kernels skip the same tiles, so none loads what another has not written.
     """
     seen = (row < queries) & (column < high)
     last = tl.minimum(row + ROWS, queries) - 1 + start
@@ -41,7 +41,7 @@ def visible(
     rows, columns, queries, high, start, left, right, document_of_query, document_of_key,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
 ):  # fmt: skip
-    """May each of these rows see each of these keys? high: the length of the sequence of keys."""
+    """The mask of a tile, (rows, columns): True where the query attends to the key. high: number of keys."""
     position = rows + start
     seen = (rows < queries)[:, None] & (columns < high)[None, :]
     if LEFT:

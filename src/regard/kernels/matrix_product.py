@@ -14,8 +14,9 @@ __all__ = ["product"]
 
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
-    """total + a @ b. PRECISION: of float32, "ieee" or "tf32x3"; "widened" takes any dtype to float32 first,
-    for the interpreter, which cannot multiply bfloat16. Of one row, the sum of what it multiplies."""
+    """total + a @ b. PRECISION: input_precision of tl.dot for float32 ("ieee", "tf32", "tf32x3"); "widened"
+    converts any dtype to float32 first, for the interpreter, which cannot multiply bfloat16. If a has one
+    row, the product is computed by a reduction instead of tl.dot."""
     if a.shape[0] == 1:
         return total + tl.sum(tl.trans(a).to(tl.float32) * b.to(tl.float32), 0)[None, :]
     if PRECISION == "widened":

@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Cells: what one step of a recurrence does to each number, between its matrix products, as one kernel each.
+"""Recurrent cells: the elementwise operations of one step, fused into one kernel between matrix products.
 
-The gated cell of 2014 (see layers/gated_cell.py) is two kernels forward and two backward, for a product
-stands between its gates and its new state; the GRU of torch is one each way. Sums are in float32.
+The gated cell of layers/gated_cell.py needs two kernels forward and two backward, because there is a matrix
+product between its gates and its new state; the GRU of torch needs one in each direction. Arithmetic is in
+float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -39,7 +40,7 @@ def _get(pointer, places, there):
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
 ):
-    """z and r in place of what they are made of; r * s."""
+    """Compute z and r, overwriting the first two thirds of gates; and r * s, in reset."""
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     take = tl.sigmoid(_get(gates, at, there) + _get(more, other, there))
@@ -52,7 +53,7 @@ def gated_forward_kernel(
 
 @triton.jit
 def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after_row, BLOCK: tl.constexpr):
-    """s~ in place of what it is made of; s + z (s~ - s)."""
+    """Compute s~, overwriting the last third of gates; and the next state s + z (s~ - s), in after."""
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
     new = _tanh(_get(gates, at + 2 * width, there))
@@ -67,8 +68,8 @@ def mixed_backward_kernel(
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a state, which comes in parts, to those of z and s~, and to what goes straight to
-    the state before."""
+    """Gradients of z and s~ (before their activations) from the gradient of the next state, the sum of parts,
+    dstate and more; and in before, the gradient of the previous state through (1 - z) * s."""
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
     d = _get(dstate, row * dstate_row + columns, there) + _get(more, row * more_row + columns, there)
@@ -86,7 +87,7 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of r * s to that of r; what goes to the state is added to what went there before."""
+    """Gradient of r (before the sigmoid) from the gradient of r * s; the gradient of s is added to before."""
     row, columns, there = _place(width, BLOCK)
     d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
     keep = _get(gates, row * gates_row + width + columns, there)
@@ -100,8 +101,8 @@ def gru_forward_kernel(
     gates, more, bias, state, after, width, rows, gates_row, more_row, state_row, after_row,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """r, z and n in place of what they are made of, and U h + b of n in its place; the next state. bias: for
-    each way, `rows` rows one after the other."""
+    """Compute r, z and n, overwriting gates; U h + b of n, overwriting the last third of more; and the next
+    state, in after. bias: one for each GRU, which has `rows` consecutive rows."""
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     bias_at = row // rows * 3 * width + columns
@@ -123,8 +124,9 @@ def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, rows,
     dstate_row, dafter_row, gates_row, more_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of a state to those of W x and U h, and to what goes straight to the one before.
-    parts and dmore: (ways, 3, rows, width)."""
+    """Gradients of the input part (dgates) and of U h + b (dmore) from the gradient of the next state, the
+    sum of parts, dstate and dafter; and in before, the gradient of the previous state through z * h.
+    parts and dmore: (number of GRUs, 3, rows, width)."""
     row, columns, there = _place(width, BLOCK)
     gate_step = rows * width
     part_at = (row // rows * 3 * rows + row % rows) * width + columns
@@ -149,19 +151,19 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """As layers.gated_cell.gated()."""
+    """The same as layers.gated_cell.gated(), as one kernel."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor) -> None:
-    """As layers.gated_cell.mixed()."""
+    """The same as layers.gated_cell.mixed(), as one kernel."""
     _launch(mixed_forward_kernel, state, (gates, state, after))
 
 
 def mixed_backward(
     parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor
 ) -> Tensor:
-    """As layers.gated_cell.mixed_backward()."""
+    """The same as layers.gated_cell.mixed_backward(), as one kernel."""
     before, width = torch.empty_like(state), state.shape[1]
     tensors = (parts, dstate, more, gates, state, dgates, before)
     steps = (parts.stride(1), *(each.stride(0) for each in tensors[1:]))
@@ -173,12 +175,12 @@ def mixed_backward(
 
 
 def gated_backward(dreset: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """As layers.gated_cell.gated_backward()."""
+    """The same as layers.gated_cell.gated_backward(), as one kernel."""
     _launch(gated_backward_kernel, state, (dreset, gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """As layers.gru.gru()."""
+    """The same as layers.gru.gru(), as one kernel."""
     width = state.shape[1]
     steps = (each.stride(0) for each in (gates, more, state, after))
     grid = len(state), triton.cdiv(width, BLOCK)
@@ -189,7 +191,7 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """As layers.gru.gru_backward()."""
+    """The same as layers.gru.gru_backward(), as one kernel."""
     before, width = torch.empty_like(state), state.shape[1]
     steps = (each.stride(0) for each in (dstate, dafter, gates, more, state, dgates, before))
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
@@ -199,7 +201,7 @@ def gru_backward(
 
 
 def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
-    """A program for each row of (B, width) and each block of its columns."""
+    """Launch one program for each row of (B, width) and each block of BLOCK columns."""
     width = state.shape[1]
     grid = len(state), triton.cdiv(width, BLOCK)
     kernel[grid](*tensors, width, *(each.stride(0) for each in tensors), BLOCK=BLOCK, num_warps=4)

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
-"""tanh without a tanh: its sums and slopes from exponentials that are taken once a row.
+"""tanh(q + k) and its derivative from exponentials that are computed once per row.
 
-    tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^2q e^2k),   the slope 1 - tanh^2 = 4 (r - r^2)
+    tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^2q e^2k),   tanh' = 1 - tanh^2 = 4 (r - r^2)
 
-so that each element costs one multiply-add and one reciprocal at the accuracy of float32, and several
-elements can share a reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where a product could overflow, the
-kernels take exact_share, which is given q + k itself and cannot.
+Each element costs one multiply-add and one reciprocal, with the accuracy of float32, and several elements can
+share a reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where a product could overflow, the kernels use
+exact_share, which computes r from q + k and cannot overflow.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -33,12 +33,12 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
 
 BITS = tl.constexpr(120.0)
-"""How many of the 127 binary places of a float32 the product in a shared reciprocal may fill."""
+"""Largest exponent (base 2) of the product in a shared reciprocal; float32 has 127."""
 
 
 @triton.jit
 def reciprocal(x, APPROXIMATE: tl.constexpr):
-    """1 / x, by the unit that is a rounding step less exact where there is one."""
+    """1 / x. APPROXIMATE: with the special function unit, which is at most one rounding step less precise."""
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -48,14 +48,14 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """e^2x, held within what a float32 can say; of what is no number, none."""
+    """e^2x, clamped to the range of float32; NaN for NaN."""
     held = tl.maximum(x * TWICE_LOG2E, -126.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
 def furthest(reach, tile, spans):
-    """How far from 0 a tile reaches, over all spans of its channels."""
+    """The largest |x| of a tile, over all spans of its channels."""
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
@@ -64,7 +64,7 @@ def furthest(reach, tile, spans):
 
 @triton.jit
 def exact_share(x, APPROXIMATE: tl.constexpr):
-    """r of one element from x = q + k, for any x; of what is no number, none."""
+    """r from x = q + k, for any x; NaN for NaN."""
     power = tl.minimum(x * TWICE_LOG2E, 126.0, propagate_nan=tl.PropagateNan.ALL)
     return reciprocal(1.0 + tl.exp2(power), APPROXIMATE)
 
@@ -85,11 +85,11 @@ def shared_sum(
     CENTRED: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):
-    """The sum of v tanh over GROUP channels, 1, 2 or 4; without CENTRED that of -2 v r, which lacks the sum
-    of v and, since it wanders further from 0 while it is added up, some of the last bit of a float32.
+    """The sum of v tanh over GROUP channels (1, 2 or 4). Without CENTRED, the sum of -2 v r: the caller adds
+    the sum of v, and the accumulator is larger, which costs part of the last bit of float32.
 
-    query, key, vector: where the exponentials and the v of the first channel are; of the exponentials, those
-    of the next channel stand ROWS and COLUMNS on.
+    query, key, vector: pointers to the exponentials and to -2 v of the first channel. The exponentials of the
+    next channel are ROWS and COLUMNS elements further on.
     """
     x, v = _denominator(query, key, 0, 0), tl.load(vector)
     above, below, total = v, x, v
@@ -103,5 +103,5 @@ def shared_sum(
         above, below = above * below2 + (v3 * x4 + v4 * x3) * below, below * below2
         total += v3 + v4
     found = above * reciprocal(below, APPROXIMATE)
-    # The vector that kernels are given holds -2 v.
+    # `vector` holds -2 v.
     return found - 0.5 * total if CENTRED else found

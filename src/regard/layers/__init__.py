@@ -1,4 +1,4 @@
-"""Layers: attention with parameters around it, each at a named site, and what stands between attentions."""
+"""Layers: attention layers with learned parameters, feed-forward layers and recurrent layers."""
 
 from regard.layers.attention_layer import AttentionLayer
 from regard.layers.feedforward import FeedForward

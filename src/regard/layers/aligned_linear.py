@@ -1,4 +1,4 @@
-"""Aligned products: rows of a multiple of 16 bytes, as tensor cores read them."""
+"""A linear layer that pads its inputs to a multiple of 16 bytes per row, as tensor cores need."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from regard.dimensions import autocast_on
 
 __all__ = ["linear"]
 
-EIGHTH = 8
-"""Numbers of half precision in 16 bytes."""
+ALIGNMENT = 8
+"""Half-precision elements in 16 bytes."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """W x + b, as torch.nn.functional.linear; on CUDA under autocast, widths of no multiple of 8 are padded.
+    """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
 
-    The 620 of Bahdanau's embeddings and the 500 of his maxout are none, and products of such rows cannot be
-    loaded by whole words of memory there. What is added is 0, so the result is the same.
+    There, x (..., I) and weight (O, I) are padded with zeros to a multiple of 8 columns; the result is the
+    same. Bahdanau's embeddings (620) and maxout layer (500) are not multiples of 8, and without padding their
+    rows cannot be loaded with 16-byte loads.
 
     >>> linear(torch.ones(1, 3), torch.ones(2, 3)).tolist()
     [[3.0, 3.0]]
     """
-    device, more = x.device.type, -x.shape[-1] % EIGHTH
-    if not more or device != "cuda" or not autocast_on(device):
+    device, padding = x.device.type, -x.shape[-1] % ALIGNMENT
+    if not padding or device != "cuda" or not autocast_on(device):
         return functional.linear(x, weight, bias)
-    return functional.linear(*_padded(x, weight, more, torch.get_autocast_dtype(device)), bias)
+    return functional.linear(*_padded(x, weight, padding, torch.get_autocast_dtype(device)), bias)
 
 
-def _padded(x: Tensor, weight: Tensor, more: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Both in this precision, with so many columns of 0 behind theirs."""
-    return functional.pad(x.to(dtype), (0, more)), functional.pad(weight.to(dtype), (0, more))
+def _padded(x: Tensor, weight: Tensor, padding: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Convert x and weight to dtype, and append `padding` columns of zeros to each."""
+    return functional.pad(x.to(dtype), (0, padding)), functional.pad(weight.to(dtype), (0, padding))

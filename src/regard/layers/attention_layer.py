@@ -1,4 +1,4 @@
-"""The generalised attention layer: queries over inputs X, which may be their own keys and values."""
+"""AttentionLayer: attention over inputs X, used as keys and values directly or after a learned projection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["AttentionLayer"]
 
 
 class AttentionLayer(nn.Module):
-    """Attend with one query or many over inputs X, by any score, with X itself or learned keys and values.
+    """Attend from one or more queries to inputs X, with any score function.
 
     e = score(q, k(X)),  a = softmax(e),  y = sum_i a_i v(X_i)
 
-    k(X) = X W_k where key_size is given and X itself where not; v(X) = X W_v where value_size is given and X
-    itself where not. score: a name or a Score.
+    k(X) = X W_k if key_size is set, otherwise X. v(X) = X W_v if value_size is set, otherwise X.
+    score: a name or a Score.
 
     >>> import regard, torch
     >>> layer = regard.AttentionLayer(query_size=4, input_size=6, key_size=4, value_size=8)
@@ -46,17 +46,20 @@ class AttentionLayer(nn.Module):
         self.site = "attention_layer"
 
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
-        """query: (B, T, query_size), or (B, query_size) for one each; inputs: (B, S, input_size)."""
-        one = query.dim() == inputs.dim() - 1
-        query = query.unsqueeze(-2) if one else query
+        """Attend from query to inputs; options are passed to attention().
+
+        query: (B, T, query_size), or (B, query_size) for one query per sequence. inputs: (B, S, input_size).
+        """
+        single = query.dim() == inputs.dim() - 1
+        query = query.unsqueeze(-2) if single else query
         attended = attention(
             query, self.key(inputs), self.value(inputs), score=self.score, site=self.site, **options
         )
-        return _without_queries(attended) if one else attended
+        return _squeeze_queries(attended) if single else attended
 
 
-def _without_queries(attended: Attended) -> Attended:
-    """What one query saw, without the size T = 1 that attention() needs."""
+def _squeeze_queries(attended: Attended) -> Attended:
+    """Remove the query dimension T = 1 from all tensors of the result."""
     top = attended.top and Top(attended.top.weights.squeeze(-2), attended.top.keys.squeeze(-2))
     rows = {
         name: getattr(attended, name) for name in ("lse", "alignment", "entropy", "chosen", "log_probability")

@@ -1,8 +1,8 @@
-"""A gated cell that attends at every step, over a whole sequence: its gradient is written out here.
+"""A gated recurrent cell that attends at every step, run over a whole sequence with its own backward pass.
 
-What autograd would do at each step, for all steps alike, is done once behind the last: the gradients of all
-weights are one matrix product each, and those of the memory one attention over all steps. Inside the loop
-nothing is left but what the step before has to wait for.
+Autograd would accumulate the gradients of the weights and of the memory step by step. Here they are computed
+once, after the last step: one matrix product for each weight, and one attention call over all steps for the
+memory. The loop over steps contains only what the next iteration depends on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ __all__ = ["attend_along"]
 def attend_along(
     cell: GatedCell, gates_BTG: Tensor, first_BM: Tensor, memory: Memory, site: str
 ) -> tuple[Tensor, Tensor]:
-    """Run a cell whose context is what its state before reads of a memory: states and contexts, (B, T, ...).
+    """Run a gated cell over a sequence; its context at each step is attention from the previous state.
 
     c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
 
-    gates_BTG: what the cell takes from its inputs. first_BM: s_0. memory: prepared with an additive score.
-    The same as to call attention() and the cell at each step; nobody can watch it, and its gradient cannot
-    be differentiated again.
+    gates_BTG: input part of the gates, from cell.gates(). first_BM: s_0. memory: prepared with an additive
+    score. site: name of the attention site. Returns the states (B, T, M) and the contexts (B, T, E).
+
+    The result is the same as calling attention() and the cell at each step, but record() does not
+    see the attention calls, and double backward is not supported.
 
     >>> import regard
     >>> cell, score = GatedCell(input_size=3, width=4, context_size=5), regard.Additive(4, 5)
@@ -45,7 +47,7 @@ def attend_along(
     assert isinstance(score, Additive) and cell.context is not None
     weights = (score.vector, score.query_weight, cell.context.weight, cell.gate.weight, cell.state.weight)
     tensors: tuple[Tensor, ...] = (gates_BTG, first_BM, memory.key, memory.value, *weights)
-    if autocast_on(device):  # once here, and not at every step
+    if autocast_on(device):  # cast once here, not at every step
         dtype = torch.get_autocast_dtype(device)
         tensors = tuple(each.to(dtype) for each in tensors)
         with torch.autocast(device, enabled=False):
@@ -53,8 +55,8 @@ def attend_along(
     return _Along.apply(memory, site, *tensors)
 
 
-class _AsProjected(Score):
-    """An additive score of queries and keys that are projected already."""
+class _ProjectedAdditive(Score):
+    """Additive score for queries and keys that are already projected."""
 
     combine = "additive"
 
@@ -65,13 +67,16 @@ class _AsProjected(Score):
         return self.vector[None]
 
 
-def _read(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) -> Memory:
-    """The memory with these tensors in place of its own."""
-    return replace(memory, key=key, value=value, score=_AsProjected(vector), key_size=key.shape[-1])
+def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) -> Memory:
+    """Return the memory with its key, value and additive vector replaced."""
+    return replace(memory, key=key, value=value, score=_ProjectedAdditive(vector), key_size=key.shape[-1])
 
 
 class _Along(torch.autograd.Function):
-    """One buffer holds the gates of all steps, T first: what is added to them, then what they become."""
+    """Forward and backward pass over all steps.
+
+    gates_TBG is updated in place: it starts as the input part of the gates, and ends as their activations.
+    """
 
     @staticmethod
     def forward(ctx: Any, memory: Memory, site: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,14 +86,14 @@ class _Along(torch.autograd.Function):
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
         reset_TBM = first.new_empty(steps, batch, width)
-        joint_MN = torch.cat((of_query, of_gate.T), 1)  # what is asked, and what the gates take of a state
-        read, contexts, graphs = _read(memory, key, value, vector), [], []
-        timeless = memory.mask.only("lengths")  # then kernels need not be made for every number of a step
+        joint_MN = torch.cat((of_query, of_gate.T), 1)  # projects a state to the query and to the gates
+        projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
+        timeless = memory.mask.only("lengths")  # a constant start avoids compiling a kernel for every step
         for t in range(steps):
             both_BN = states_TBM[t] @ joint_MN
             with torch.enable_grad():
                 query = both_BN[:, None, :hidden].detach().requires_grad_()
-                context = attention(query, read, start=0 if timeless else t, site=site).output
+                context = attention(query, projected, start=0 if timeless else t, site=site).output
             graphs.append((context, query))
             contexts.append(context.detach()[:, 0])
             gates_TBG[t].addmm_(contexts[t], of_context.T)
@@ -103,14 +108,14 @@ class _Along(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
-        key, value, vector, of_query, of_context, _, of_state, *made = ctx.saved_tensors
-        joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE = made
+        key, value, vector, of_query, of_context, _, of_state, *saved = ctx.saved_tensors
+        joint_MN, gates_TBG, states_TBM, reset_TBM, contexts_TBE = saved
         (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
         dstates_TBM = dstates.transpose(0, 1).contiguous()
         dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        # Of the query and the gates that take and reset, as joint_MN has them, and of the new state.
+        # Gradients of the query, of z and r (in the order of joint_MN), and of s~.
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # A long sum is cut into parts, which the next step puts together: more of the device has work to do.
+        # Split the long reduction into parts, summed in the next step, to use more of the device.
         joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)
@@ -124,8 +129,8 @@ class _Along(torch.autograd.Function):
             context, query = ctx.graphs[t]
             (dquery,) = torch.autograd.grad(context, query, dcontexts_TBE[t, :, None])
             d_BN[:, :hidden] = dquery[:, 0]
-            asked_PBN = d_BN[:, : hidden + 2 * width].unflatten(1, (len(joint_PNM), -1)).transpose(0, 1)
-            parts_PBM = torch.bmm(asked_PBN, joint_PNM)
+            djoint_PBN = d_BN[:, : hidden + 2 * width].unflatten(1, (len(joint_PNM), -1)).transpose(0, 1)
+            parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
         queries_BTA = torch.cat([query.detach() for _, query in ctx.graphs], 1)
         ctx.graphs = None
         flat = d_TBN.flatten(0, 1)
@@ -143,8 +148,8 @@ class _Along(torch.autograd.Function):
 def _read_backward(
     memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
 ) -> tuple[Tensor, ...]:
-    """The gradients of a memory that all queries read: one attention over all of them."""
+    """Compute the gradients of key, value and vector with one attention call over all queries."""
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in (key, value, vector)]
-        found = attention(queries, _read(memory, *leaves), site=site).output
-    return torch.autograd.grad(found, leaves, dcontexts)
+        contexts = attention(queries, _with_tensors(memory, *leaves), site=site).output
+    return torch.autograd.grad(contexts, leaves, dcontexts)

@@ -1,4 +1,4 @@
-"""FeedForward: what a Transformer does to each position by itself, between attentions."""
+"""FeedForward: the position-wise feed-forward layer of a Transformer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "swiglu": functional.silu,
 }
-"""What stands between the two linear maps; "swiglu" also multiplies by a third (Shazeer 2020)."""
+"""The activation between the two linear layers; "swiglu" also multiplies by a third linear layer, the gate
+(Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between, the same for every position (Vaswani et al. 2017, eq. 2).
+    """Two linear layers with an activation between, applied to each position (Vaswani et al. 2017, eq. 2).
 
-    FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, which is two convolutions of width 1 over positions.
-    activation: relu, gelu, or swiglu: (silu(x W_1) * x W_3) W_2, without b.
+    FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
+
+    width: of inputs and outputs. inner: of the hidden layer. activation: "relu", "gelu" or "swiglu", which is
+    (silu(x W_1) * x W_3) W_2 without biases. dropout: of the hidden layer.
 
     >>> import regard, torch
     >>> from regard.layers import FeedForward
@@ -43,7 +46,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (..., width)."""
+        """Apply the layer to x (..., width)."""
         hidden = ACTIVATIONS[self.activation](self.inner(x))
         if self.gate is not None:
             hidden = hidden * self.gate(x)

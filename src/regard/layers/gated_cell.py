@@ -1,4 +1,4 @@
-"""GatedCell: the gated unit as Cho and Bahdanau wrote it in 2014, with a context beside the input."""
+"""GatedCell: the gated recurrent unit of Cho et al. and Bahdanau et al. (2014), with a context input."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ __all__ = ["GatedCell", "gated", "gated_backward", "mixed", "mixed_backward"]
 
 
 class GatedCell(nn.Module):
-    """One gated recurrent unit with a context, the reset gate before U (Bahdanau et al. 2014, A.1.1).
+    """A gated recurrent unit with a context input (Bahdanau et al. 2014, A.1.1 and A.2.2).
 
     z_i  = sigma(W_z e + U_z s_{i-1} + C_z c_i)
     r_i  = sigma(W_r e + U_r s_{i-1} + C_r c_i)
     s~_i = tanh(W e + U [r_i * s_{i-1}] + C c_i)
     s_i  = (1 - z_i) * s_{i-1} + z_i * s~_i
 
-    torch.nn.GRU resets after U instead, r * (U s), and keeps where this one takes: its z is 1 - z here.
-    input_size: of e; context_size: of c, 0 for a cell without one, as in the paper's encoder.
+    Differs from torch.nn.GRU: there the reset gate acts after U, r * (U s), and z has the opposite meaning
+    (z = 1 keeps the previous state).
+
+    input_size: size of e. width: size of s. context_size: size of c; 0 for a cell without context, as in the
+    paper's encoder.
 
     >>> import torch
     >>> cell, e = GatedCell(input_size=3, width=4, context_size=5), torch.randn(2, 7, 3)
-    >>> from_words = cell.gates(e)                                       # of all steps at once
-    >>> cell(from_words[:, 0], torch.zeros(2, 4), torch.randn(2, 5)).shape
+    >>> gates = cell.gates(e)                                            # all steps at once
+    >>> cell(gates[:, 0], torch.zeros(2, 4), torch.randn(2, 5)).shape
     torch.Size([2, 4])
     """
 
@@ -40,11 +43,14 @@ class GatedCell(nn.Module):
             nn.init.orthogonal_(square)
 
     def gates(self, inputs: Tensor) -> Tensor:
-        """What the gates take from the inputs (..., I), for all steps at once: (..., 3 width)."""
+        """Compute the input part of the gates, W e + b, for all steps at once: (..., I) -> (..., 3 width)."""
         return linear(inputs, self.input.weight, self.input.bias)
 
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
-        """The next state (B, width) from gates (B, 3 width), the state before, and a context (B, C)."""
+        """Return the next state (B, width).
+
+        gates: (B, 3 width), from gates(). state: the previous state, (B, width). context: (B, context_size).
+        """
         if self.context is not None and context is not None:
             gates = torch.addmm(gates, context, self.context.weight.T)
         of_gates, of_new = gates.tensor_split((2 * self.width,), -1)
@@ -53,7 +59,11 @@ class GatedCell(nn.Module):
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
-    """In place of what the two gates were given, z and r, once more_BN is added; into reset_BM, r * s."""
+    """First half of one step: write z and r to the first two thirds of gates_BG, and r * s to reset_BM.
+
+    gates_BG: on entry, the input and context parts of z, r and s~, each (B, width). more_BN: the recurrent
+    parts of z and r, U_z s and U_r s.
+    """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
@@ -66,7 +76,10 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 
 
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
-    """In place of what the new state was given, s~; into after_BM, (1 - z) * s + z * s~."""
+    """Second half of one step: write s~ to the last third of gates_BG, and the next state to after_BM.
+
+    The next state is (1 - z) * s + z * s~. gates_BG: z, r, and on entry the argument of the tanh in s~.
+    """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
@@ -85,8 +98,11 @@ def mixed_backward(
     state_BM: Tensor,
     dgates_BG: Tensor,
 ) -> Tensor:
-    """The gradient of mixed(), for the sum of the first three: into the first and last third of dgates_BG;
-    what goes straight to the state before is given back."""
+    """Backward pass of mixed(): write the gradients of z and s~ (before their activations) to dgates_BG.
+
+    The gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM. Returns the part of the gradient
+    of the previous state that flows through (1 - z) * s.
+    """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
@@ -102,7 +118,10 @@ def mixed_backward(
 def gated_backward(
     dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
 ) -> None:
-    """The gradient of gated(), for dreset_BM: into the second third of dgates_BG, and added to dstate_BM."""
+    """Backward pass of gated(): write the gradient of r (before the sigmoid) to dgates_BG.
+
+    dreset_BM: the gradient of r * s. The gradient of s through r * s is added to dstate_BM.
+    """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 

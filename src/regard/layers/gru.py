@@ -1,7 +1,8 @@
-"""The GRU of torch over whole sequences, several of them side by side, its gradient written out.
+"""Several independent GRUs (torch.nn.GRU) over whole sequences, with their own backward pass.
 
-Two directions are one matrix product a step; the gradients of the weights are one product behind the last
-step. All in one precision, where cuDNN's under autocast would be float16, in which small gradients vanish.
+The two directions of a bidirectional layer are one batched matrix product per step; the gradients of the
+weights are one product after the last step. Under autocast all of it runs in the autocast dtype; cuDNN would
+use float16, in which small gradients underflow.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ __all__ = ["gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-    """The states (W, B, S, M) of W GRUs side by side, each from 0 over B sequences of its own.
+    """Return the states (W, B, S, M) of W independent GRUs, each run from a zero state over its B sequences.
 
     r, z = sigma(x + u),  n = tanh(x_n + r * u_n),  h = (1 - z) * n + z * h_before,  u = U h_before + b
 
-    gates_WBSG: x = W x + b of all steps, as r, z, n. weight_WGM: U. bias_WG: its b.
+    gates_WBSG: x, the input part W_ih input + b_ih of all steps, in the order r, z, n. weight_WGM: U.
+    bias_WG: b.
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
     >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
@@ -41,7 +43,7 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
 
 
 class _Ways(torch.autograd.Function):
-    """Time comes first, and the rows of all ways one after the other."""
+    """Forward and backward pass. Buffers have the time dimension first; R = W B sequences of all GRUs."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -64,18 +66,18 @@ class _Ways(torch.autograd.Function):
         weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
         ways, rows, steps, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # U h by gates, W ways of three: their products with U are parts of a sum, which the next step puts
-        # together: more of the device has work to do.
+        # The gradient of U h, split by GRU and gate (Q = 3 W): the product with U gives 3 partial sums per
+        # GRU, added in the next step. The split uses more of the device.
         dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
         d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
         for t in reversed(range(steps)):
-            given = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
-            d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *given)
+            buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
+            d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
             if t:
                 parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
-        # By ways, with steps and rows side by side.
+        # (W, S B, 3 M): steps and sequences in one dimension.
         dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
         states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
@@ -83,8 +85,13 @@ class _Ways(torch.autograd.Function):
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """One step: r, z and n in place of what they took from the input; in the last third of `more`, which is
-    U h, what n was given of it; the state after it. rows: of each way, for its bias."""
+    """Compute one step in place.
+
+    gates: (R, 3 M), on entry the input part of the gates; overwritten with the activations r, z, n.
+    more: (R, 3 M), U h; its last third is overwritten with U h + b of n, for the backward pass.
+    bias_WG: b of each GRU. state: the previous state, (R, M). after: (R, M), receives the next state.
+    rows: number of sequences of each GRU, B.
+    """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
 
@@ -102,8 +109,12 @@ def gru_backward(
     parts_QBM: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore_QBM: Tensor,
 ) -> Tensor:  # fmt: skip
-    """The gradient of gru(), for the sum of the first three: that of W x + b, that of U h + b by ways and
-    gates, and, given back, what goes straight to the state before."""
+    """Backward pass of gru().
+
+    The gradient of the next state is the sum of parts_QBM (over the 3 gates), dstate and dafter. Writes the
+    gradient of the input part to dgates, and that of U h + b, by GRU and gate, to dmore_QBM. Returns the part
+    of the gradient of the previous state that flows through z * h.
+    """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
 
@@ -116,6 +127,6 @@ def gru_backward(
     dreset = torch.ops.aten.sigmoid_backward(dnew * more[:, 2 * width :], reset)
     torch.cat((dreset, dkeep, dnew), 1, out=dgates)
     by_ways = dmore_QBM.unflatten(0, (-1, 3)).transpose(0, 1)
-    for place, found in zip(by_ways, (dreset, dkeep, dnew * reset), strict=True):
-        place.copy_(found.unflatten(0, (len(place), -1)))
+    for target, gradient in zip(by_ways, (dreset, dkeep, dnew * reset), strict=True):
+        target.copy_(gradient.unflatten(0, (len(target), -1)))
     return dstate * keep

@@ -1,4 +1,4 @@
-"""MultiHead: several attentions side by side, each in its own projection (Vaswani et al. 2017, 3.2.2)."""
+"""MultiHead: multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ __all__ = ["MultiHead"]
 
 
 class MultiHead(nn.Module):
-    """Attend with several heads, to oneself or to another sequence, with or without a cache.
+    """Multi-head attention: self-attention or cross-attention, with or without a key-value cache.
 
     head_h = attention(x W^Q_h, m W^K_h, m W^V_h),  output = [head_1; ...; head_H] W^O
 
-    width: of queries and output. key_width, value_width: of what is attended to (width unless given).
-    key_heads: fewer key heads than query heads (grouped; 1 is multi-query). score: a name or a Score, over
-    vectors of width / heads. position: a name or a scheme that acts on queries and keys, or on scores.
-    batch_first: False for inputs and outputs of shape (T, B, width), as in torch.nn.MultiheadAttention;
-    weights, masks and memories have the batch first either way.
+    width: of queries and output. key_width, value_width: of key and value inputs (default: width).
+    key_heads: number of key and value heads (default: heads); fewer give grouped-query attention, 1 gives
+    multi-query attention. score: a name or a Score, over vectors of size width / heads. position: a name or a
+    position scheme that acts on queries and keys, or on scores. batch_first: if False, inputs and outputs
+    have shape (T, B, width), as in torch.nn.MultiheadAttention; weights, masks and memories always have the
+    batch dimension first.
 
-    With a cache, what was attended to is kept as a Memory, passed in and returned:
+    The cache is a Memory, which the caller passes in and gets back:
 
     >>> import regard, torch
     >>> layer, x = regard.MultiHead(width=8, heads=2, position="rotary"), torch.randn(1, 5, 8)
@@ -64,7 +65,7 @@ class MultiHead(nn.Module):
             raise ArgumentError(
                 message(
                     "MultiHead()",
-                    f"width {width}, heads {heads} and key_heads {key_heads} do not divide",
+                    f"width={width}, heads={heads} and key_heads={key_heads} are not divisible",
                     expected="width a multiple of heads, heads a multiple of key_heads",
                 )
             )
@@ -83,9 +84,9 @@ class MultiHead(nn.Module):
             raise ArgumentError(
                 message(
                     "MultiHead()",
-                    f"{name} acts on embeddings, before any layer",
-                    expected="it to act on queries and keys or on scores: Rotary, Relative, T5Bias, ALiBi",
-                    hint=f"add it where the tokens are embedded: {name}(...)(embeddings)",
+                    f"{name} is a position embedding, which is added to token embeddings",
+                    expected="a scheme for queries and keys or for scores: Rotary, Relative, T5Bias, ALiBi",
+                    hint=f"apply it to the embeddings before this layer: {name}(...)(embeddings)",
                 )
             )
         for linear in (self.query, self.key, self.value):
@@ -102,12 +103,12 @@ class MultiHead(nn.Module):
         start: int | None = None,
         **options: Any,
     ) -> Attended:
-        """Attend from query (B, T, width) to key and value (B, S, ...); (T, width) without a batch works too.
+        """Attend from query (B, T, width) to key and value (B, S, ...); unbatched (T, width) works too.
 
-        key: the query itself unless given; or a Memory from remember(). value: the key unless given. With
-        batch_first=False, tensors are (T, B, width) and (S, B, ...), and so is the output.
-        start: the position of the first query; by default 0, or with a Memory the position that puts the last
-        query at its end. options: those of attention(), such as look and backend.
+        key: a tensor, or a Memory from remember(); default: the query (self-attention). value: default: the
+        key. With batch_first=False, inputs are (T, B, width) and (S, B, ...), and the output (T, B, width).
+        start: position of the first query. Default: 0, or with a Memory the position at which the last query
+        is aligned with the last key. options: passed to attention(), such as look and backend.
         """
         alone = query.dim() == 2
         inputs: list[Any] = [
@@ -133,7 +134,7 @@ class MultiHead(nn.Module):
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
         memory = key if isinstance(key, Memory) else self._remember(query if key is None else key, value)
-        query_BHTD = self._turned(self._split(self.query(query), self.heads), start)
+        query_BHTD = self._rotated(self._split(self.query(query), self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
@@ -143,7 +144,7 @@ class MultiHead(nn.Module):
         return attended.but(output=self.output(joined_BTM))
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
-        """Inputs as (B, T, width), from (T, width) where they come alone or from (T, B, width)."""
+        """Return the input as (B, T, width), from (T, width) if `alone`, or from (T, B, width)."""
         if alone:
             return tensor[None]
         return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
@@ -152,32 +153,32 @@ class MultiHead(nn.Module):
         problem, hint = "", ""
         inputs = {"query": (query, self.query), "key": (query if key is None else key, self.key)}
         inputs["value"] = (inputs["key"][0] if value is None else value, self.value)
-        for name, (given, linear) in inputs.items():
-            if isinstance(given, Tensor) and (given.dim() != 3 or given.shape[-1] != linear.in_features):
+        for name, (tensor, linear) in inputs.items():
+            if isinstance(tensor, Tensor) and (tensor.dim() != 3 or tensor.shape[-1] != linear.in_features):
                 expected = f"(B, length, {linear.in_features})"
                 raise ArgumentError(
-                    message("MultiHead()", f"{name} does not fit", {name: (given, "BTM")}, expected)
+                    message("MultiHead()", f"{name} has the wrong shape", {name: (tensor, "BTM")}, expected)
                 )
             weight = linear.weight
             if (
-                isinstance(given, Tensor)
-                and given.dtype != weight.dtype
+                isinstance(tensor, Tensor)
+                and tensor.dtype != weight.dtype
                 and not autocast_on(weight.device.type)
             ):
-                shown = {name: (given, "BTM"), "weight": (weight, "MM")}
+                shown = {name: (tensor, "BTM"), "weight": (weight, "MM")}
                 raise ArgumentError(
-                    message("MultiHead()", "the dtypes differ", shown, hint="layer.to(x.dtype)")
+                    message("MultiHead()", f"the dtype of {name} differs", shown, hint="layer.to(x.dtype)")
                 )
         if key is None and start:
             problem, hint = (
-                f"start is {start}, and nothing came before",
-                "remember() what came before: layer(x, memory, start=t)",
+                f"start={start}, but there is no Memory of earlier positions",
+                "pass a Memory from remember(): layer(x, memory, start=t)",
             )
         elif isinstance(key, Memory) and value is not None:
-            problem, hint = "a Memory already holds its values", "remember(key, value)"
+            problem, hint = "a Memory already holds the values; value must be None", "remember(key, value)"
         elif isinstance(self.position, Bias) and options.get("bias") is not None:
-            problem = f"this layer adds the bias of {type(self.position).__name__} already"
-            hint = "make the layer with position=None, and give one bias that is their sum"
+            problem = f"bias is set, but this layer already adds the bias of {type(self.position).__name__}"
+            hint = "create the layer with position=None, and pass the sum of both biases"
         if problem:
             raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
@@ -190,11 +191,11 @@ class MultiHead(nn.Module):
         start: int | None = None,
         mask: Mask | None = None,
     ) -> Memory:
-        """Project what will be attended to, once: (B, S, ...) -> Memory, appended to `past` where given.
+        """Project keys and values once, and return them as a Memory (the key-value cache).
 
-        With batch_first=False, key and value are (S, B, ...).
-        start: the position of the first key; after the past unless given. mask: what hides keys from every
-        query, such as padding(lengths).
+        key, value: (B, S, ...), or (S, B, ...) with batch_first=False; value defaults to key. past: a Memory
+        to append to. start: position of the first key (default: the length of `past`). mask: hides keys from
+        every query, such as padding(lengths).
         """
         alone = key.dim() == 2
         key, value = self._batched(key, alone), None if value is None else self._batched(value, alone)
@@ -209,7 +210,7 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
     ) -> Memory:
         start = (past.length if past is not None else 0) if start is None else start
-        key_BKSD = self._turned(self._split(self.key(key), self.key_heads), start)
+        key_BKSD = self._rotated(self._split(self.key(key), self.key_heads), start)
         value_BKSE = self._split(self.value(key if value is None else value), self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
@@ -223,7 +224,7 @@ class MultiHead(nn.Module):
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         return joined.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
-    def _turned(self, vectors: Tensor, start: int) -> Tensor:
+    def _rotated(self, vectors: Tensor, start: int) -> Tensor:
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
     in_proj_bias, _qkv_same_embed_dim = None, False
@@ -232,14 +233,14 @@ class MultiHead(nn.Module):
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
-        """Make a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
+        """Create a MultiHead with a copy of the weights of a torch.nn.MultiheadAttention.
 
         batch_first: the layout of inputs and outputs. Default: the layout of `layer`, so that the same inputs
         give the same outputs.
 
         The copy can replace `self_attn` or `multihead_attn` of nn.TransformerEncoderLayer and
         nn.TransformerDecoderLayer where they are called without masks. With src_mask, src_key_padding_mask or
-        is_causal=True it raises: masks of torch are not supported.
+        is_causal=True it raises ArgumentError: masks of torch are not supported.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
@@ -250,13 +251,13 @@ class MultiHead(nn.Module):
         if not isinstance(layer, nn.MultiheadAttention):
             kind = type(layer).__name__
             raise ArgumentError(
-                message("MultiHead.from_torch()", f"this is a {kind}", expected="nn.MultiheadAttention")
+                message("MultiHead.from_torch()", f"layer is a {kind}", expected="nn.MultiheadAttention")
             )
         if layer.bias_k is not None or layer.add_zero_attn:
             raise ArgumentError(
                 message(
                     "MultiHead.from_torch()",
-                    "this layer has add_bias_kv or add_zero_attn set, which MultiHead does not support",
+                    "layer has add_bias_kv or add_zero_attn set, which MultiHead does not support",
                     expected="add_bias_kv=False and add_zero_attn=False",
                 )
             )

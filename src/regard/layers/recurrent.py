@@ -1,4 +1,4 @@
-"""Recurrent layers: all steps at once where nothing is fed back, step by step where something is."""
+"""Recurrent layers (RNN, GRU, LSTM): over a whole sequence at once, or one step at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of a stack of cells, each (rows, depth, width): h, and for an LSTM h and c."""
+"""The state of all layers: (h,), or (h, c) for an LSTM; each tensor is (rows, depth, width)."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -47,19 +47,19 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tens
     "gru": (nn.GRU, _gru_cell, torch.gru),
     "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""Each cell three times: torch's module, which runs a whole sequence; one step, from W x + b and U h + b; and
-the function the module calls, for one layer in one direction."""
+"""For each cell: torch's module, which runs a whole sequence; a function that computes one step from W x + b,
+U h + b and the state; and the function that the module calls for one layer in one direction."""
 
-SHUT = -1e4
-"""What shuts a gate whatever else it is given: the sigmoid of it is 0, that of its opposite 1."""
+CLOSED = -1e4
+"""Added to the input of a gate to close it: sigmoid(x + CLOSED) is exactly 0, sigmoid(x - CLOSED) is 1."""
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """Of what a recurrent encoder and decoder are made.
+    """Settings of a recurrent encoder and decoder.
 
-    width: of the states. embedding: of the words, width unless given. cell: rnn (tanh), gru or lstm.
-    depth: how many layers. dropout: of embeddings, between layers and before the softmax.
+    width: size of the states. embedding: size of the word embeddings (default: width). cell: "rnn" (tanh),
+    "gru" or "lstm". depth: number of layers. dropout: of embeddings, between layers, and before the softmax.
 
     >>> Recurrence(width=8, cell="lstm").embedding_width
     8
@@ -83,10 +83,11 @@ class Recurrence:
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent cells that runs over a sequence at once, or takes one step with something fed in.
+    """A stack of recurrent layers that runs over a whole sequence, or one step at a time with input feeding.
 
-    recurrence: which cells. input_size: of the sequence; feed_size: of what is fed in at each step besides,
-    such as the last reading of an attention. Both ways use the same weights and agree.
+    recurrence: cell, width, depth and dropout. input_size: size of the inputs. feed_size: size of an extra
+    input at each step, such as the previous attention context (input feeding). both_ways: bidirectional.
+    run() and advance() use the same weights and give the same results.
 
     >>> import torch
     >>> layers, x = Recurrent(Recurrence(width=4, cell="lstm", depth=2), input_size=3), torch.randn(2, 5, 3)
@@ -119,7 +120,7 @@ class Recurrent(nn.Module):
                     nn.init.orthogonal_(square)
 
     def zeros(self, like: Tensor) -> Hidden:
-        """The state before anything was read, for a sequence (B, T, ...)."""
+        """Return the zero state for a batch of sequences (B, T, ...)."""
         ways = 2 if self.layers.bidirectional else 1
         return self._zero(like, ways * self.depth)
 
@@ -128,17 +129,22 @@ class Recurrent(nn.Module):
         return (zero, zero) if isinstance(self.layers, nn.LSTM) else (zero,)
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """Read sequences (B, S, I) of these lengths: states (B, S, E), 0 past the end, and the last state."""
-        if x.device.type != "cpu":  # to pack them, the device would have to be waited for
+        """Encode padded sequences (B, S, I); lengths: (B,).
+
+        Returns the states (B, S, E), 0 on padding, and the last state of each sequence.
+        """
+        if x.device.type != "cpu":  # packing would synchronise with the device
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
-        return states_BSE, self._ours(last)
+        return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """encode() that never asks how long a sequence is: it reads on to the end of the padding, and what
-        is found there is dropped. Backwards it reads each sequence turned round, so that padding is last."""
+        """encode() without packing, which would synchronise: run over the padding and discard its states.
+
+        The backward direction runs over each sequence reversed, with the padding still at the end.
+        """
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         ways = 2 if self.layers.bidirectional else 1
         states, last = x, list[Hidden]()
@@ -146,52 +152,52 @@ class Recurrent(nn.Module):
             if layer:
                 states = functional.dropout(states, self.dropout, self.training)
             weights = self.layers.all_weights[layer * ways : (layer + 1) * ways]
-            read = [flip(states, lengths) if way else states for way in range(ways)]
-            found = self._directions(read, inside_BS1, weights)
+            inputs = [flip(states, lengths) if way else states for way in range(ways)]
+            results = self._directions(inputs, inside_BS1, weights)
             final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, self.layers.hidden_size)
-            last += [(outputs.gather(1, final_B1M).squeeze(1), *ended[1:]) for outputs, ended in found]
-            both = [flip(outputs, lengths) if way else outputs for way, (outputs, _) in enumerate(found)]
+            last += [(outputs.gather(1, final_B1M).squeeze(1), *ended[1:]) for outputs, ended in results]
+            both = [flip(outputs, lengths) if way else outputs for way, (outputs, _) in enumerate(results)]
             states = torch.where(inside_BS1, torch.cat(both, -1) if ways > 1 else both[0], 0.0)
         return states, tuple(torch.stack(each, 1) for each in zip(*last, strict=True))
 
     def _directions(
-        self, read: Sequence[Tensor], inside_BS1: Tensor, weights: Sequence[Sequence[Tensor]]
+        self, inputs: Sequence[Tensor], inside_BS1: Tensor, weights: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Hidden]]:
-        """All directions of one layer: GRUs that learn side by side, others one by one."""
-        # Asked here, where it is known: the compiler would unroll the loop of gru_ways, kernels and all.
+        """Run all directions of one layer: together for GRUs in training, otherwise one after the other."""
+        # Not under torch.compile, which would unroll the loop over steps in gru_ways.
         if self._over is not torch.gru or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return [self._one_way(x, inside_BS1, own) for x, own in zip(read, weights, strict=True)]
-        gates = [linear(x, own[0], own[2]) for x, own in zip(read, weights, strict=True)]
+            return [self._one_way(x, inside_BS1, own) for x, own in zip(inputs, weights, strict=True)]
+        gates = [linear(x, own[0], own[2]) for x, own in zip(inputs, weights, strict=True)]
         weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
         return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
 
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """One layer in one direction, from 0: its outputs, and its state behind the padding."""
+        """Run one layer in one direction from a zero state: outputs, and the state after the padding."""
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
-            # A column that is 1 on padding shuts the gate that takes and opens the one that keeps, exactly, a
-            # sigmoid of so much being 0 or 1: the cells come through the padding as they were.
-            shut, still = x.new_full((width, 1), SHUT), x.new_zeros(2 * width, 1)
+            # An extra input column, 1 on padding, closes the input gate and opens the forget gate exactly
+            # (see CLOSED), so that c does not change on padding.
+            closed, unchanged = x.new_full((width, 1), CLOSED), x.new_zeros(2 * width, 1)
             x = torch.cat((x, (~inside_BS1).to(x.dtype)), -1)
-            wider = torch.cat((weights[0], torch.cat((shut, -shut, still)).to(weights[0].dtype)), 1)
+            wider = torch.cat((weights[0], torch.cat((closed, -closed, unchanged)).to(weights[0].dtype)), 1)
             weights = [wider, *weights[1:]]
         return self._whole(x, self._zero(x), weights)
 
     def _whole(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """One layer in one direction over a whole sequence, from a state."""
-        x, hidden, precise = _single(x, hidden)
-        given = tuple(each[None] for each in hidden)
+        """Run one layer in one direction over a whole sequence, from the state `hidden`."""
+        x, hidden, precise = _to_float32(x, hidden)
+        initial = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
         with precise, warnings.catch_warnings():
-            # Those of one direction of several never lie together.
+            # The weights of one direction are never one contiguous chunk.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            found = self._over(x, given if len(given) > 1 else given[0], *options)
-        return found[0], tuple(each.squeeze(0) for each in found[1:])
+            result = self._over(x, initial if len(initial) > 1 else initial[0], *options)
+        return result[0], tuple(each.squeeze(0) for each in result[1:])
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """All steps at once, from a state: x (B, T, I) -> outputs (B, T, width) and the state after them."""
+        """Run over sequences x (B, T, I) from a state; return outputs (B, T, width) and the last state."""
         if x.device.type != "cpu" and self.training and self.dropout:
-            # Layer by layer: what cuDNN drops between them does not follow torch.manual_seed.
+            # One layer at a time: the dropout of cuDNN between layers does not follow torch.manual_seed.
             after = []
             for layer in range(self.depth):
                 x = functional.dropout(x, self.dropout) if layer else x
@@ -199,19 +205,22 @@ class Recurrent(nn.Module):
                 x, last = self._whole(x, own, self.layers.all_weights[layer])
                 after.append(last)
             return x, tuple(torch.stack(each, 1) for each in zip(*after, strict=True))
-        x, hidden, precise = _single(x, hidden)
-        given = tuple(each.transpose(0, 1).contiguous() for each in hidden)
+        x, hidden, precise = _to_float32(x, hidden)
+        initial = tuple(each.transpose(0, 1).contiguous() for each in hidden)
         with precise:
-            outputs, last = self.layers(x, given if len(given) > 1 else given[0])
-        return outputs, self._ours(last)
+            outputs, last = self.layers(x, initial if len(initial) > 1 else initial[0])
+        return outputs, self._batch_first(last)
 
     def gates(self, x: Tensor) -> Tensor:
-        """What the first layer takes from a sequence (B, T, I), for all steps at once: W x + b."""
+        """Compute the input part of the first layer, W x + b, for all steps: (B, T, I) -> (B, T, G)."""
         weights = self.layers.all_weights[0]
         return linear(x, weights[0][:, : self.input_size], weights[2])
 
     def advance(self, gates: Tensor, feed: Tensor | None, hidden: Hidden) -> tuple[Hidden, Tensor]:
-        """One step: gates (B, G) of this step, what is fed in (B, feed_size), and the state before it."""
+        """Compute one step; return the next state and the output (B, width).
+
+        gates: (B, G), this step of gates(). feed: (B, feed_size), or None. hidden: the previous state.
+        """
         if feed is not None:
             gates = gates + functional.linear(feed, self.layers.all_weights[0][0][:, self.input_size :])
         after, output = [], gates
@@ -225,25 +234,25 @@ class Recurrent(nn.Module):
             output = after[-1][0]
         return tuple(torch.stack(each, 1) for each in zip(*after, strict=True)), output
 
-    def _ours(self, last: Tensor | tuple[Tensor, Tensor]) -> Hidden:
+    def _batch_first(self, last: Tensor | tuple[Tensor, Tensor]) -> Hidden:
         return tuple(each.transpose(0, 1) for each in (last if isinstance(last, tuple) else (last,)))
 
 
-def _single(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Under autocast on CUDA, float32: cuDNN would take float16 instead, in which small gradients vanish."""
+def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
+    """Convert to float32 under CUDA autocast: cuDNN would use float16, where small gradients underflow."""
     if x.device.type != "cuda" or not autocast_on("cuda"):
         return x, hidden, nullcontext()
     return x.float(), tuple(each.float() for each in hidden), torch.autocast("cuda", enabled=False)
 
 
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
-    """Sequences (B, S, ...) with the first `lengths` of each in reverse order, the padding left in place.
+    """Reverse the first `lengths` elements of each sequence (B, S, ...), and leave the padding in place.
 
     >>> flip(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2]))
     tensor([[3, 2, 1],
             [5, 4, 0]])
     """
     position = torch.arange(sequences.shape[1], device=sequences.device)
-    turned_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
-    turned = turned_BS.reshape(*turned_BS.shape, *(1 for _ in sequences.shape[2:]))
-    return sequences.gather(1, turned.expand_as(sequences))
+    index_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
+    index = index_BS.reshape(*index_BS.shape, *(1 for _ in sequences.shape[2:]))
+    return sequences.gather(1, index.expand_as(sequences))

@@ -1,6 +1,6 @@
-"""Models: encoder and decoder built from the one attention call; base.py is the protocol they share.
+"""Encoder-decoder models built on attention(); base.py defines the interface they share.
 
-To add one: its file, and one line in MODELS.
+To add a model: write its file, and add one line to MODELS.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""Options that a model takes together as one, with what they are unless given."""
+"""For each model, the argument that groups several options, and its default."""
 
-WITHIN = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
-"""Options that stand inside another, since that decides whether they mean anything, and how to give them."""
+NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
+"""Options that are set inside another option, and the way to set them."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
-    """Make a model from its name and plain options, as a configuration file holds them.
+    """Build a model from its name and plain options, such as those of a configuration file.
 
-    options: those of the model's class; for seq2seq and luong also those of Recurrence (width, embedding,
-    cell, depth, dropout), and for the Transformer those of Size (width, heads, inner, layers), which change
-    the size that is named.
+    options: the arguments of the model's class; for seq2seq and luong also the fields of Recurrence (width,
+    embedding, cell, depth, dropout), and for transformer those of Size (width, heads, inner, layers), which
+    override the values of the named size.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers
@@ -63,22 +63,23 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
     """
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
-    part, usual = PARTS.get(name, ("", None))
-    inside = {field.name for field in fields(usual)} if usual is not None else set()
-    alone = set(list(signature(MODELS[name]).parameters)[2:])
+    part, default = PARTS.get(name, ("", None))
+    inside = {field.name for field in fields(default)} if default is not None else set()
+    direct = set(list(signature(MODELS[name]).parameters)[2:])
     for option in options:
-        if (name, option) in WITHIN:
-            problem = f"{option} is part of another option"
-            raise ArgumentError(message(f"build_model({name!r})", problem, hint=WITHIN[name, option]))
-        if option not in inside | alone:
-            raise UnknownName(f"option of {name}", option, inside | alone)
-    made = {option: value for option, value in options.items() if option not in inside - alone}
-    if usual is not None:
-        whole = made.get(part, usual)
+        if (name, option) in NESTED:
+            problem = f"{option} is set inside another option"
+            raise ArgumentError(message(f"build_model({name!r})", problem, hint=NESTED[name, option]))
+        if option not in inside | direct:
+            raise UnknownName(f"option of {name}", option, inside | direct)
+    arguments = {option: value for option, value in options.items() if option not in inside - direct}
+    if default is not None:
+        whole = arguments.get(part, default)
         if isinstance(whole, str):
             whole = find_size(whole)
-        if not isinstance(whole, type(usual)):
+        if not isinstance(whole, type(default)):
             problem = f"{part} is {whole!r}"
-            raise ArgumentError(message(f"build_model({name!r})", problem, expected=repr(usual)))
-        made[part] = replace(whole, **{name: options[name] for name in inside - alone if name in options})
-    return MODELS[name](source_size, target_size, **made)
+            raise ArgumentError(message(f"build_model({name!r})", problem, expected=repr(default)))
+        changes = {name: options[name] for name in inside - direct if name in options}
+        arguments[part] = replace(whole, **changes)
+    return MODELS[name](source_size, target_size, **arguments)

@@ -1,4 +1,4 @@
-"""Bahdanau: the first attention. The decoder looks over all source states before each word it says."""
+"""Bahdanau: the RNN encoder-decoder with additive attention of Bahdanau et al. (2014)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SITE = "decoder.cross"
 
 
 class Bahdanau(Model):
-    """Translate while aligning: additive attention from the state before (Bahdanau et al. 2014).
+    """RNN encoder-decoder with additive attention from the previous decoder state (Bahdanau et al. 2014).
 
     h_j  = [forward_j; backward_j]                                   a bidirectional encoder
     s_0  = tanh(W_s backward_1)
@@ -30,11 +30,13 @@ class Bahdanau(Model):
     s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
     t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
 
-    U_a h is computed once. width: n of the paper; embedding: m; hidden: of the alignment network; each width
-    unless given. encoder: "gru" is torch.nn.GRU, fast; "paper" the paper's own cell, step by step.
+    U_a h is computed once per source.
+    width: size of the states (n in the paper). embedding: size of the word embeddings (m in the paper;
+    default: width). hidden: hidden size of the additive score (default: width). encoder: "gru" uses
+    torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
 
-    Differs from the paper: its appendix prints s_{i-1} in the readout; this follows its eq. 4, where the word
-    depends on s_i.
+    Differs from the paper: its appendix has s_{i-1} in the readout; this model follows eq. 4, where the
+    output word depends on s_i.
 
     >>> from regard.data.batch import Batch
     >>> model = Bahdanau(source_size=9, target_size=7, width=8)
@@ -67,7 +69,7 @@ class Bahdanau(Model):
         self.target = words(target_size, inputs)
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
-        self.score = _flat(Additive(width, 2 * width, hidden))
+        self.score = _near_uniform(Additive(width, 2 * width, hidden))
         self.cell = GatedCell(inputs, width, context_size=2 * width)
         self.readout = Maxout(inputs + 3 * width, max(width // 2, 1), target_size, dropout)
         self.dropout = nn.Dropout(dropout)
@@ -84,14 +86,15 @@ class Bahdanau(Model):
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         (s,) = state.hidden
-        if self._alone(embedded_RTM, state, encoded):
-            gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)  # as it will be read
+        if self._can_fuse(embedded_RTM, state, encoded):
+            # Time first in memory, as attend_along() reads it.
+            gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
             states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        read = torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
-        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), self.readout(read)
+        features = torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
+        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), self.readout(features)
 
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
@@ -104,16 +107,19 @@ class Bahdanau(Model):
             contexts.append(context)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
-    def _alone(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Whether whole targets are learned, on a device, and nobody watches."""
-        learns = self.training and torch.is_grad_enabled()
+    def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
+        """Whether attend_along() can run: training on whole targets, not on the CPU, no open scope."""
+        trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
         whole = whole and embedded_RTM.device.type != "cpu"
-        return learns and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
+        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
 
 
-def _flat(score: Additive) -> Additive:
-    """A score that starts near 0 everywhere: what is looked at first by accident would be learned."""
+def _near_uniform(score: Additive) -> Additive:
+    """Scale the initial weights down, so that the first weights are nearly uniform.
+
+    Otherwise the model learns to attend to the words that random initial scores prefer.
+    """
     with torch.no_grad():
         score.vector.mul_(0.1)
         score.query_weight.mul_(0.5)
@@ -122,7 +128,9 @@ def _flat(score: Additive) -> Additive:
 
 
 class Maxout(nn.Module):
-    """A readout that keeps the larger of each two units: softmax(W_o max(t~_{2l-1}, t~_{2l})) (A.2.2).
+    """Maxout output layer: W_o t with t_l = max(t~_{2l-1}, t~_{2l}) (Bahdanau et al. 2014, A.2.2).
+
+    inputs: size of the input. width: size of t. outputs: number of logits.
 
     >>> import torch
     >>> Maxout(inputs=6, width=4, outputs=9)(torch.randn(2, 6)).shape
@@ -141,7 +149,7 @@ class Maxout(nn.Module):
 
 
 class FastEncoder(nn.Module):
-    """The two directions by torch.nn.GRU."""
+    """Bidirectional encoder with torch.nn.GRU."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -152,7 +160,7 @@ class FastEncoder(nn.Module):
 
 
 class PaperEncoder(nn.Module):
-    """The two directions by the paper's own cell (A.1.1), a step at a time."""
+    """Bidirectional encoder with the paper's cell (A.1.1), one step at a time."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
@@ -165,7 +173,8 @@ class PaperEncoder(nn.Module):
 
     def _run(self, cell: GatedCell, embedded_BSM: Tensor) -> Tensor:
         gates_BSG, states = cell.gates(embedded_BSM), []
-        state = gates_BSG.new_zeros(len(gates_BSG), cell.width)  # under autocast not as the inputs are
+        # The dtype of the gates: under autocast it differs from that of the inputs.
+        state = gates_BSG.new_zeros(len(gates_BSG), cell.width)
         for gates in gates_BSG.unbind(1):
             state = cell(gates, state)
             states.append(state)

@@ -1,12 +1,12 @@
-"""The protocol that every model which decodes shares: encode, start, step, forward.
+"""The interface of all encoder-decoder models: encode, start, step, forward.
 
-    encode(source, lengths) -> Encoded             the source as memories, made ready once
-    start(encoded) -> State                        before the first token
-    step(state, tokens, encoded) -> State, logits  tokens (rows, n): one, a forced prefix, or all of them
-    forward(batch) -> logits                       step over all tokens at once: teacher forcing
+    encode(source, lengths) -> Encoded             encode the source, once
+    start(encoded) -> State                        state before the first token
+    step(state, tokens, encoded) -> State, logits  tokens (rows, n): one token, a prefix, or all
+    forward(batch) -> logits                       all tokens at once (teacher forcing)
 
-Decoding, scoring and looking are written once against it. Nothing is kept in a module between calls. A state
-may have K rows for each row of what was encoded, as beams do: row r reads memory row r // K, which is never
+Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
+rows for each encoded source, as in beam search: row r attends to memory row r // K, and the memory is not
 copied.
 """
 
@@ -29,9 +29,10 @@ __all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "words"]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What a source became: one memory for each place that reads it, and what the decoder starts from.
+    """An encoded batch of sources.
 
-    lengths: (B,), of the sources. memories: each with B sequences. first: tensors (B, ...) to start from.
+    lengths: source lengths, (B,). memories: one Memory for each cross-attention layer, of B sequences each.
+    first: tensors (B, ...) for the initial decoder state.
 
     >>> import regard, torch
     >>> encoded = Encoded(torch.tensor([3, 2]), (regard.prepare(torch.randn(2, 3, 4)),))
@@ -47,7 +48,7 @@ class Encoded:
         return len(self.lengths)
 
     def reorder(self, index: Tensor) -> Encoded:
-        """The same for other sequences, or for fewer. index: (B',)."""
+        """Select sources by index; index has shape (B',)."""
         return Encoded(
             self.lengths.index_select(0, index),
             tuple(memory.reorder(index) for memory in self.memories),
@@ -57,10 +58,10 @@ class Encoded:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a decoder stands: passed to step() and returned by it, never kept in a module.
+    """The decoder state, passed to step() and returned by it; never stored in a module.
 
-    position: how many tokens each row has read. hidden: tensors (rows, ...), the recurrence. past: what a
-    decoder that attends to itself has read, a Memory for each layer.
+    position: number of tokens read so far. hidden: recurrent state, tensors of shape (rows, ...). past:
+    self-attention cache, one Memory per decoder layer.
 
     >>> import torch
     >>> state = State(hidden=(torch.tensor([[1.0], [2.0]]),))
@@ -73,7 +74,7 @@ class State:
     past: tuple[Memory, ...] = ()
 
     def reorder(self, index: Tensor) -> State:
-        """The same with its rows taken in another order, some often, some never. index: (rows',)."""
+        """Select rows by index, with repetition allowed; index has shape (rows',)."""
         return replace(
             self,
             hidden=tuple(tensor.index_select(0, index) for tensor in self.hidden),
@@ -82,11 +83,11 @@ class State:
 
 
 class Model(nn.Module):
-    """A model that reads a source and says a target, token by token; a subclass gives encode, start, step.
+    """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
-    source_size, target_size: how many tokens each vocabulary has. longest_source, longest_target: how many
-    tokens it can read and say, EOS counted; None where there is no end to it. small_steps: whether it is made
-    of many small steps, one a word, as recurrent models are.
+    source_size, target_size: vocabulary sizes. longest_source, longest_target: maximum number of tokens
+    including EOS; None for no limit. small_steps: whether the model computes one small step per token, as
+    recurrent models do.
     """
 
     source_size: int
@@ -96,29 +97,29 @@ class Model(nn.Module):
     small_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        """Read sources (B, S) of these lengths (B,)."""
-        raise TypeError(f"{type(self).__name__} does not say how it encodes")
+        """Encode padded sources (B, S); lengths: (B,)."""
+        raise TypeError(f"{type(self).__name__} does not implement encode()")
 
     def start(self, encoded: Encoded) -> State:
-        """The state before the first token, one row for each source."""
-        raise TypeError(f"{type(self).__name__} does not say how it starts")
+        """Return the state before the first token, one row for each source."""
+        raise TypeError(f"{type(self).__name__} does not implement start()")
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Read tokens (rows, n) after those before; gives the state after them and logits (rows, n, V)."""
-        raise TypeError(f"{type(self).__name__} does not say how it steps")
+        """Read the next n tokens of each row, (rows, n); return the next state and logits (rows, n, V)."""
+        raise TypeError(f"{type(self).__name__} does not implement step()")
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits (B, T, V) of each token of the target, given the source and the tokens before it."""
+        """Return the logits (B, T, V) of all target positions (teacher forcing)."""
         encoded = self.encode(batch.source, batch.source_lengths)
         return self.step(self.start(encoded), batch.inputs, encoded)[1]
 
 
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
-    """Attend with K rows of queries for each row of the memory: query (B K, n, D) -> output (B K, n, E).
+    """Attend from K beams per sequence to the memory of that sequence, without copying the memory.
 
-    Row r reads memory row r // K; beams stand side by side as queries, so that the memory is not copied.
-    What is seen by record() keeps them so: (B, K n, S). options: those of attention(); start: the position of
-    the first of the n.
+    query: (B K, n, D); row r attends to memory row r // K. Returns an Attended with output (B K, n, E).
+    attention() is called with all beams of a sequence in the query dimension, so record() sees weights of
+    shape (B, K n, S). options: passed to attention(); start is the position of the first of the n queries.
     """
     rows, tokens, width = query.shape
     batch = memory.key.shape[0]
@@ -126,8 +127,8 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
         raise ArgumentError(
             message(
                 "step()",
-                f"{rows} rows cannot share {batch} memories alike",
-                expected="a multiple of as many rows as were encoded",
+                f"the state has {rows} rows, but {batch} sources are encoded",
+                expected="a multiple of the number of sources",
             )
         )
     beams = rows // max(batch, 1) or 1
@@ -136,16 +137,16 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
 
 
 def at_least_one(tokens: Tensor) -> Tensor:
-    """Tokens (rows, n) as they are; raises where n is 0, for a recurrence must take a step."""
+    """Return tokens (rows, n) unchanged; raise ArgumentError if n is 0: recurrent models need a step."""
     if not tokens.shape[1]:
-        problem = "there are no tokens to read: the batch has no targets"
-        hint = "Batch.collate(sources, targets); to translate without them, regard.decoding.search()"
+        problem = "tokens is empty: the batch has no targets"
+        hint = "use Batch.collate(sources, targets), or regard.decoding.search() to translate"
         raise ArgumentError(message("step()", problem, hint=hint))
     return tokens
 
 
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
-    """A vector for each word of a vocabulary, drawn with this standard deviation, and 0 for padding."""
+    """Create an embedding table, normally distributed with this standard deviation, with zeros for PAD."""
     table = nn.Embedding(size, width, padding_idx=PAD)
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0

@@ -1,4 +1,4 @@
-"""Eval mode of a model that several threads share."""
+"""Eval mode for a model that several threads share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 __all__ = ["in_eval_mode"]
 
 _modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""The models in eval mode: how many calls use each, and the modes that its modules had before."""
+"""For each model in eval mode: the number of users, and the previous mode of each of its modules."""
 
 _lock = threading.Lock()
 
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode; then restore the mode of each module.
+    """Context manager: put a model in eval mode, then restore the previous mode of each module.
 
     Where several threads share a model, the last one to finish restores the modes.
     """

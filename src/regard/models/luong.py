@@ -1,4 +1,4 @@
-"""Luong: attention after the step, by dot, general, concat or location, over all words or a few near ones."""
+"""Luong: the RNN encoder-decoder of Luong et al. (2015), with global or local attention."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
 
 @dataclass(frozen=True)
 class Global:
-    """Look over the whole source (section 3.1)."""
+    """Global attention: attend to the whole source (section 3.1)."""
 
 
 @dataclass(frozen=True)
 class Monotonic:
-    """Look within `reach` words of p_t = t: "local-m" (section 3.2), for what goes along word by word.
+    """Monotonic local attention, "local-m" (section 3.2): attend within `reach` words of p_t = t.
 
-    A step that stands over `reach` words past the end of the source sees nothing, and reads zeros.
+    A step more than `reach` words past the end of the source attends to nothing; its context is 0.
     """
 
     reach: int = 10
@@ -37,7 +37,10 @@ class Monotonic:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Look around p_t = S sigma(v_p . tanh(W_p h_t)), by a Gaussian: "local-p" (eq. 9 and 10)."""
+    """Predictive local attention, "local-p": weights times a Gaussian around p_t (eq. 9 and 10).
+
+    p_t = S sigma(v_p . tanh(W_p h_t))
+    """
 
     reach: int = 10
 
@@ -51,17 +54,20 @@ VIEWS: dict[str, type[Global] | type[Monotonic] | type[Predicted]] = {
 
 
 class Luong(Model):
-    """Attend from the state just made, and read the word from state and context (Luong et al. 2015).
+    """RNN encoder-decoder with attention from the current decoder state (Luong et al. 2015).
 
     h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
     c_t  = sum_s a_ts h_s,  a_t = softmax_s(score(h_t, h_s))          (eq. 7)
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
 
-    score: dot, general, concat, location or any other. view: global, local-m or local-p; to say how far it
-    reaches, {"name": "local-m", "reach": 4}, or Monotonic(reach=4) and Predicted(reach=4). readout:
-    "attentional" is the above; "affine" is softmax(W [c_t; h_t]) with nothing between. feeding: whether what
-    the readout makes of c and h enters the next step; without it all steps are attended at once. both_ways: a
-    bidirectional encoder, projected to one width where the score needs that.
+    recurrence: cell, width, depth and dropout of encoder and decoder.
+    score: dot, general, concat, location or any other score.
+    view: global, local-m or local-p. To set the window: {"name": "local-m", "reach": 4}, Monotonic(reach=4)
+    or Predicted(reach=4).
+    readout: "attentional" is h~ as above; "affine" is softmax(W [c_t; h_t]) without h~.
+    feeding: input feeding, h~_{t-1} (or [c; h] with "affine") is an input of the next step. Without it, one
+    attention call covers all steps.
+    both_ways: bidirectional encoder; its states are projected to `width` if the score needs equal sizes.
 
     >>> from regard.data.batch import Batch
     >>> model = Luong(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"), score="dot")
@@ -84,27 +90,27 @@ class Luong(Model):
         both_ways: bool = False,
     ):
         super().__init__()
-        made = recurrence or Recurrence(cell="lstm")
+        settings = recurrence or Recurrence(cell="lstm")
         if readout not in READOUTS:
             raise UnknownName("readout", readout, READOUTS)
         positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view = build_view(view)
-        width, inputs = made.width, made.embedding_width
+        width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
-        self.encoder = Recurrent(made, inputs, both_ways=both_ways)
-        as_it_is = not isinstance(score, Score) and build_score(score, width, wide).mismatch(width, wide, 1)
-        self.narrow = nn.Linear(wide, width, bias=False) if as_it_is else None
-        read = width if as_it_is else wide
+        self.encoder = Recurrent(settings, inputs, both_ways=both_ways)
+        narrows = not isinstance(score, Score) and build_score(score, width, wide).mismatch(width, wide, 1)
+        self.narrow = nn.Linear(wide, width, bias=False) if narrows else None
+        read = width if narrows else wide
         self.score = build_score(score, width, read)
         self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
         self.bridge = Bridge(width) if both_ways else None
-        self.readout = READOUTS[readout](read, width, target_size, made.dropout)
-        self.decoder = Recurrent(made, inputs, self.readout.joined_size if feeding else 0)
+        self.readout = READOUTS[readout](read, width, target_size, settings.dropout)
+        self.decoder = Recurrent(settings, inputs, self.readout.joined_size if feeding else 0)
         self.place = Place(width) if isinstance(self.view, Predicted) else None
-        self.dropout = nn.Dropout(made.dropout)
+        self.dropout = nn.Dropout(settings.dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         states_BSE, last = self.encoder.encode(self.dropout(self.source(source)), lengths)
@@ -115,8 +121,8 @@ class Luong(Model):
     def start(self, encoded: Encoded) -> State:
         if not self.feeding:
             return State(hidden=encoded.first)
-        nothing = encoded.first[0].new_zeros(len(encoded), self.readout.joined_size)
-        return State(hidden=(*encoded.first, nothing))
+        feed = encoded.first[0].new_zeros(len(encoded), self.readout.joined_size)
+        return State(hidden=(*encoded.first, feed))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
@@ -134,7 +140,7 @@ class Luong(Model):
         return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
 
     def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """The contexts (R, T, E) of states whose first stands at `position`."""
+        """Return the contexts (R, T, E) of decoder states (R, T, M); the first is at `position`."""
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
         options: dict[str, Any] = {}
@@ -149,7 +155,7 @@ class Luong(Model):
 
 
 class Attentional(nn.Module):
-    """h~ = tanh(W_c [c; h]), then softmax(W_s h~) (eq. 5 and 6)."""
+    """Readout through the attentional state: h~ = tanh(W_c [c; h]), logits W_s h~ (eq. 5 and 6)."""
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -166,7 +172,7 @@ class Attentional(nn.Module):
 
 
 class Affine(nn.Module):
-    """softmax(W [c; h]): context and state end to end, and one matrix."""
+    """Readout with one linear layer: logits W [c; h]."""
 
     def __init__(self, read: int, width: int, outputs: int, dropout: float):
         super().__init__()
@@ -185,7 +191,10 @@ READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentio
 
 
 class Bridge(nn.Module):
-    """From the last states of two directions to the first of one: tanh(W [forward; backward]), by layers."""
+    """Map the last states of a bidirectional encoder to the first decoder state, layer by layer.
+
+    s = tanh(W [forward; backward])
+    """
 
     def __init__(self, width: int):
         super().__init__()
@@ -196,7 +205,7 @@ class Bridge(nn.Module):
 
 
 class Place(nn.Module):
-    """Where to look, as a part of the source: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
+    """Predict p_t / S, the relative source position to attend to: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -208,7 +217,7 @@ class Place(nn.Module):
 
 
 def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """A view from its name, or from its name and its reach; one that is made already is given back."""
+    """Build a view from its name, or from a mapping with name and reach; return a View unchanged."""
     if isinstance(view, str):
         view = {"name": view}
     if isinstance(view, Mapping):
@@ -216,15 +225,15 @@ def build_view(view: str | Mapping[str, Any] | View) -> View:
         name = options.pop("name", None)
         if name not in VIEWS:
             raise UnknownName("view", name, VIEWS)
-        known = [field.name for field in fields(VIEWS[name])]
+        names = [field.name for field in fields(VIEWS[name])]
         for option in options:
-            if option not in known:
-                raise UnknownName(f"option of the view {name}", option, known)
+            if option not in names:
+                raise UnknownName(f"option of the view {name}", option, names)
         view = VIEWS[name](**options)
     if not isinstance(view, View):
         expected = 'a name, {"name": "local-m", "reach": 4}, or Monotonic(reach=4)'
         raise ArgumentError(message("Luong()", f"view is {view!r}", expected=expected))
     if not isinstance(view, Global) and not (isinstance(view.reach, int | float) and view.reach >= 1):
-        problem = f"the reach of its view is {view.reach!r}"
+        problem = f"reach of the view is {view.reach!r}"
         raise ArgumentError(message("Luong()", problem, expected="1 or more"))
     return view

@@ -1,4 +1,4 @@
-"""Seq2seq: the whole source in one vector of fixed size, the baseline that attention was invented against."""
+"""Seq2Seq: the RNN encoder-decoder without attention; the source is encoded in one vector of fixed size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ CONTEXTS = ("first", "every")
 
 
 class Seq2Seq(Model):
-    """Encode a source into its last state, and decode from that alone.
+    """RNN encoder-decoder without attention: decode from the last encoder state.
 
     h_j = cell(e(x_j), h_{j-1}),  c = h_S,  s_0 = c,  s_i = cell(e(y_{i-1}), s_{i-1})
-    context="first" (Sutskever et al. 2014): c is the decoder's first state and no more. context="every" (Cho
-    et al. 2014): c is also given at every step, to the cell and to the softmax. reverse: read the words
-    of the source from the last to the first (Sutskever et al. 2014, section 3.3).
 
-    Differs from the papers: with "every" the softmax is linear in s_i, c and e(y_{i-1}); Cho has a maxout.
+    recurrence: cell, width, depth and dropout of encoder and decoder.
+    context: with "first" (Sutskever et al. 2014), c is only the initial decoder state; with "every" (Cho et
+    al. 2014), c is also an input of the cell and of the output layer at every step.
+    reverse: read the source words in reverse order (Sutskever et al. 2014, section 3.3).
+
+    Differs from the papers: with "every" the output layer is linear in s_i, c and e(y_{i-1}); Cho et al. use
+    a maxout layer.
 
     >>> from regard.data.batch import Batch
     >>> model = Seq2Seq(source_size=9, target_size=7, recurrence=Recurrence(width=8, cell="lstm"))
@@ -44,18 +47,18 @@ class Seq2Seq(Model):
         super().__init__()
         if context not in CONTEXTS:
             raise UnknownName("context", context, CONTEXTS)
-        made = recurrence or Recurrence()
+        settings = recurrence or Recurrence()
         positive("Seq2Seq()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size = source_size, target_size
         self.every, self.reverse = context == "every", reverse
-        width, inputs = made.width, made.embedding_width
-        given = width if self.every else 0
+        width, inputs = settings.width, settings.embedding_width
+        context_size = width if self.every else 0
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
-        self.encoder = Recurrent(made, inputs)
-        self.decoder = Recurrent(made, inputs + given)
-        self.readout = nn.Linear(width + given + (inputs if self.every else 0), target_size)
-        self.dropout = nn.Dropout(made.dropout)
+        self.encoder = Recurrent(settings, inputs)
+        self.decoder = Recurrent(settings, inputs + context_size)
+        self.readout = nn.Linear(width + context_size + (inputs if self.every else 0), target_size)
+        self.dropout = nn.Dropout(settings.dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         embedded_BSM = self.dropout(self.source(flip(source, lengths - 1) if self.reverse else source))

@@ -1,4 +1,4 @@
-"""Transformer: attention in place of recurrence, to oneself and to the source, layer upon layer."""
+"""Transformer: the encoder-decoder of Vaswani et al. (2017)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ __all__ = ["SIZES", "Size", "Transformer"]
 
 @dataclass(frozen=True)
 class Size:
-    """How large a Transformer is: its width, heads, inner width of the feed-forward layers, and layers.
+    """The size of a Transformer.
+
+    width: model width. heads: number of attention heads. inner: hidden width of the feed-forward layers.
+    layers: number of encoder layers. decoder_layers: number of decoder layers (default: layers).
 
     >>> Size(width=128, heads=4, inner=256, layers=2).heads
     4
@@ -31,7 +34,7 @@ class Size:
     heads: int
     inner: int
     layers: int
-    decoder_layers: int | None = None  # as many as the encoder unless given
+    decoder_layers: int | None = None
 
     def __post_init__(self) -> None:
         depth = self.layers if self.decoder_layers is None else self.decoder_layers
@@ -50,18 +53,22 @@ TIES = ("none", "output", "all")
 
 
 class Transformer(Model):
-    """Encode and decode by attention alone (Vaswani et al. 2017).
+    """Encoder-decoder with self-attention and cross-attention (Vaswani et al. 2017).
 
     encoder layer: x + self(x), then x + FFN(x)
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
-    size: a name (tiny, small, base, big) or a Size. position: any scheme of the library; those that act on
-    embeddings are added to them, the others work in every self-attention. norm: "post", LayerNorm(x + f(x)),
-    is the paper's; "pre", x + f(LayerNorm(x)), trains more steadily. activation: relu, gelu or swiglu. tie:
-    "output" shares the target's embeddings with the softmax, "all" the source's too (one vocabulary).
-    dropout: of embeddings and of what each part of a layer adds; inner_dropout: of the weights of attention
-    and inside the feed-forward layers, the same unless given. longest: how many positions schemes with a
-    table have.
+    size: a name (tiny, small, base, big) or a Size.
+    position: any position scheme of the library. Position embeddings are added to the token embeddings; the
+    other schemes act in every self-attention layer.
+    norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
+    stably.
+    activation: of the feed-forward layers: relu, gelu or swiglu.
+    tie: "output" shares the weights of the target embedding and the output layer; "all" shares them with the
+    source embedding too, and needs one vocabulary for both sides; "none" shares nothing.
+    dropout: of embeddings, and of the output of each sublayer before it is added to x.
+    inner_dropout: of attention weights, and inside the feed-forward layers (default: dropout).
+    longest: number of positions of schemes with a position table.
 
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -86,28 +93,28 @@ class Transformer(Model):
     ):
         super().__init__()
         inner_dropout = dropout if inner_dropout is None else inner_dropout
-        made = _checked(size, norm, tie, source_size, target_size)
+        chosen = _check_options(size, norm, tie, source_size, target_size)
         for each in (dropout, inner_dropout):
             positive("Transformer()", each, source_size=source_size, target_size=target_size)
         if longest < 2:
-            expected = "2 or more: a word and the end of the sentence"
+            expected = "2 or more: one token and EOS"
             raise ArgumentError(message("Transformer()", f"longest is {longest}", expected=expected))
-        self.source_size, self.target_size, self.width = source_size, target_size, made.width
-        self.target = words(target_size, made.width, made.width**-0.5)
-        self.source = self.target if tie == "all" else words(source_size, made.width, made.width**-0.5)
-        scheme = build_position(position, made.width, made.heads, longest)
+        self.source_size, self.target_size, self.width = source_size, target_size, chosen.width
+        self.target = words(target_size, chosen.width, chosen.width**-0.5)
+        self.source = self.target if tie == "all" else words(source_size, chosen.width, chosen.width**-0.5)
+        scheme = build_position(position, chosen.width, chosen.heads, longest)
         added = scheme.acts == "embeddings"
         self.position = scheme if added else None
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = longest
         inside = None if added else position
-        layer = _Settings(made, inside, norm == "pre", activation, dropout, inner_dropout)
-        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(made.layers))
-        depth = made.layers if made.decoder_layers is None else made.decoder_layers
+        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout)
+        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(chosen.layers))
+        depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
         self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
-        self.encoded = nn.LayerNorm(made.width) if norm == "pre" else nn.Identity()
-        self.decoded = nn.LayerNorm(made.width) if norm == "pre" else nn.Identity()
-        self.output = nn.Linear(made.width, target_size)
+        self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
+        self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
+        self.output = nn.Linear(chosen.width, target_size)
         if tie != "none":
             self.output.weight = self.target.weight
         self.dropout = nn.Dropout(dropout)
@@ -139,7 +146,7 @@ class Transformer(Model):
 
 @dataclass(frozen=True)
 class _Settings:
-    """What all layers of one Transformer share."""
+    """Settings that all layers of a Transformer share."""
 
     size: Size
     position: str | None
@@ -150,7 +157,7 @@ class _Settings:
 
 
 class _Layer(nn.Module):
-    """One layer: attention to itself, to the source where it decodes, and the feed-forward layer."""
+    """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer."""
 
     def __init__(self, settings: _Settings, name: str, decodes: bool = False):
         super().__init__()
@@ -175,7 +182,11 @@ class _Layer(nn.Module):
         past: Memory | None = None,
         source: Memory | None = None,
     ) -> tuple[Tensor, Memory]:
-        """What becomes of x (R, T, M), and what it has attended to in itself so far."""
+        """Return the output (R, T, M) and the self-attention cache, extended by x (R, T, M).
+
+        mask: of the self-attention. start: position of the first query. past: self-attention cache. source:
+        memory of the cross-attention, with B rows; R is a multiple of B.
+        """
         first, last = self.norms[0], self.norms[-1]
         y = first(x) if self.pre else x
         memory = self.itself.remember(y, past=past)
@@ -183,11 +194,11 @@ class _Layer(nn.Module):
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             y = norm(x) if self.pre else x
-            # K rows for each row of the source stand side by side as queries: see base.attend.
+            # The K beams of each source are moved to the query dimension: see base.attend.
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
-            read = self.cross(folded, source, start=start, beams=beams).output
-            x = self._add(x, read.reshape(y.shape), norm)
+            context = self.cross(folded, source, start=start, beams=beams).output
+            x = self._add(x, context.reshape(y.shape), norm)
         return self._add(x, self.feedforward(last(x) if self.pre else x), last), memory
 
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
@@ -196,7 +207,7 @@ class _Layer(nn.Module):
 
 
 def _own_position(settings: _Settings, one_way: bool) -> Position | None:
-    """The scheme of one layer; T5's buckets are spent on the past alone where there is no future to see."""
+    """Build the position scheme of one layer; in a decoder, T5Bias uses all buckets for earlier positions."""
     if settings.position is None:
         return None
     if settings.position == "t5":
@@ -204,16 +215,16 @@ def _own_position(settings: _Settings, one_way: bool) -> Position | None:
     return build_position(settings.position, settings.size.width, settings.size.heads)
 
 
-def _checked(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:
-    for kind, name, known in (("norm", norm, NORMS), ("tie", tie, TIES)):
-        if name not in known:
-            raise UnknownName(kind, name, known)
+def _check_options(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:
+    for kind, name, names in (("norm", norm, NORMS), ("tie", tie, TIES)):
+        if name not in names:
+            raise UnknownName(kind, name, names)
     if tie == "all" and source_size != target_size:
         raise ArgumentError(
             message(
                 "Transformer()",
-                f'tie="all" shares one vocabulary, and these have {source_size} and {target_size} tokens',
-                hint='train one tokenizer on both sides, or take tie="output"',
+                f'tie="all" needs equal vocabulary sizes, got {source_size} and {target_size}',
+                hint='train one tokenizer on both sides, or use tie="output"',
             )
         )
     if not isinstance(size, str | Size):
@@ -222,7 +233,7 @@ def _checked(size: str | Size, norm: str, tie: str, source_size: int, target_siz
 
 
 def find_size(name: str) -> Size:
-    """The size of this name."""
+    """Return the size with this name."""
     if name not in SIZES:
         raise UnknownName("size of Transformer", name, SIZES)
     return SIZES[name]
