@@ -20,13 +20,13 @@ PLACES = {
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
-    "faithfulness": "[Does attention tell the truth?](faithfulness.md)",
-    "alignments": "[Seeing](seeing.md)",
-    "korean": "[Pairs in, translations out](translation.md)",
+    "faithfulness": "[Is attention faithful?](faithfulness.md)",
+    "alignments": "[Viewing attention](seeing.md)",
+    "korean": "[Data and decoding](translation.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
 }
-"""Where each kind of result is told."""
+"""The page that reports each kind of result."""
 
 
 def newest(kind: str, ending: str = "json") -> Path | None:
