@@ -1,4 +1,4 @@
-"""The pages: their code runs, what they show is up to date, their links lead somewhere."""
+"""The pages: their code runs, their outputs and pictures are up to date, and their links work."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load(name: str):
-    """A script of docs/, as a module."""
+    """Import a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -70,7 +70,7 @@ def test_links_and_named_files_exist(page):
 
 
 def test_equations_also_render_on_github():
-    """GitHub refuses \\operatorname, and its Markdown drops the backslash before punctuation."""
+    """GitHub does not support \\operatorname, and its Markdown drops a backslash before punctuation."""
     wrong = {}
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
