@@ -1,6 +1,6 @@
-# `make demo` shows attention, `make test` checks it. Each makes .venv and installs what it needs when that
-# has not been done; pip's own settings (index, proxy, cache) hold. Variables: ARGS, for the command a target
-# runs (make demo ARGS=--quick, make test ARGS="-k masks"), and PYTHON, the interpreter to use.
+# `make demo` shows attention, `make test` runs the tests. Each creates .venv and installs what it needs on
+# first use, with pip's own settings (index, proxy, cache). Variables: ARGS, arguments for the command of a
+# target (make demo ARGS=--quick, make test ARGS="-k masks"), and PYTHON, the Python interpreter to use.
 
 PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
@@ -11,40 +11,40 @@ PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/base  ## train a translator in two minutes, and see where it looks
+demo: .venv/base  ## train a translator in two minutes, and draw its attention
 	.venv/bin/regard demo $(ARGS)
 
-test: .venv/dev  ## lint, types and the quick tests, seeds fixed
+test: .venv/dev  ## lint, types and quick tests, with fixed seeds
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	OMP_NUM_THREADS=1 REGARD_SEED=0 .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(ARGS)
 
-test-all: .venv/dev  ## every test, the slow ones too, seeds random
+test-all: .venv/dev  ## all tests, including slow ones, with random seeds
 	REGARD_SEED=random .venv/bin/pytest -n auto --maxprocesses 4 $(ARGS)
 
 test-gpu: GPU_PYTHON = $(or $(PYTHON),$(wildcard .venv/bin/python),python3)
-test-gpu:  ## the tests on a CUDA device, with any Python that has torch and pytest; installs nothing
-	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch sees no CUDA device")'
+test-gpu:  ## the tests on a CUDA device, with a Python that has torch and pytest; installs nothing
+	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no CUDA device")'
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" REGARD_SEED=0 \
 	    $(GPU_PYTHON) -m pytest -m "not slow" $(ARGS)
 
-docs: .venv/dev  ## the documentation, into site/
+docs: .venv/dev  ## build the documentation in site/
 	.venv/bin/python docs/make.py
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
-bench: .venv/dev  ## the benchmarks of this machine, GPU or CPU, and the page about them
+bench: .venv/dev  ## run the benchmarks for this machine (GPU or CPU), and update docs/performance.md
 	.venv/bin/python -m benchmarks $(ARGS)
 	.venv/bin/python docs/make.py performance
 
-clean:  ## remove what was built, keep .venv
+clean:  ## remove build outputs and caches, keep .venv
 	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name .venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamps .venv/base and .venv/dev say that an install has finished; an interrupted one leaves none.
+# The files .venv/base and .venv/dev exist only after a complete installation.
 
 .venv/base: pyproject.toml constraints.txt | .venv/bin/python
-	$(call install,.,Installing Regard into .venv: a few minutes the first time and most of it PyTorch.)
+	$(call install,.,Installing Regard into .venv: PyTorch takes a few minutes the first time.)
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt | .venv/bin/python
@@ -63,12 +63,12 @@ endef
 	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
 	    new=$${new:-$$python}; \
 	    $$python -c 'import ensurepip, venv' 2>/dev/null || continue; \
-	    echo "Making .venv with $$($$python --version)."; \
+	    echo "Creating .venv with $$($$python --version)."; \
 	    exec $$python -m venv --clear .venv; \
 	done; \
 	if [ "$$new" ]; then \
 	    package=$$($$new -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
-	    echo "$$new cannot make a virtual environment: sudo apt install $$package"; \
+	    echo "$$new cannot create a virtual environment: sudo apt install $$package"; \
 	else \
 	    echo "Python 3.11 or newer is needed; tried $(PYTHONS)."; \
 	    echo "On Debian 12, Ubuntu 24.04 and later: sudo apt install python3-venv"; \

@@ -1,1 +1,1 @@
-"""Benchmarks: named cases, a correctness gate before any clock, peers in the same run, losses shown too."""
+"""Benchmarks: named cases, checked for correctness before timing, with peers measured in the same run."""

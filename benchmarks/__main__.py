@@ -1,4 +1,4 @@
-"""make bench: run the gates, then the clocks, and write a dated table into benchmarks/results."""
+"""make bench: check correctness, measure time and memory, and write dated results to benchmarks/results."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from benchmarks.running import Budget, Run
 from benchmarks.suites import SUITES
 
 LIMITS = {"gpu": 500.0, "cpu": 900.0}
-"""Seconds that a suite may take."""
+"""Time limit of a suite, in seconds."""
 
 SECONDS = {"gpu": 2.0, "cpu": 24.0}
-"""Seconds of measuring, a case."""
+"""Measuring time per case, in seconds."""
 
 
 def main() -> int:
-    """Run the suite of this machine: all cases, or those named."""
-    given = _given()
+    """Run the benchmark suite of this machine: all cases, or the named ones."""
+    given = _parse_arguments()
     cases = SUITES[given.suite]
     if given.peak:
         name, number = given.peak
@@ -47,7 +47,7 @@ def main() -> int:
             "environment": machine.environment(),
         }
         joins = given.cases and not given.no_write
-        before = standing(stem.with_suffix(".json"), found["environment"]) if joins else None
+        before = todays_record(stem.with_suffix(".json"), found["environment"]) if joins else None
 
         def keep(found: dict[str, Any]) -> None:
             if not given.no_write:
@@ -63,30 +63,33 @@ def main() -> int:
         try:
             run()
         except KeyboardInterrupt:
-            print("stopped; what was measured is kept", file=sys.stderr)
+            print("interrupted; the results so far are kept", file=sys.stderr)
             return 130
         finally:
             keep(found)
             print("\n" + tables(found))
             if not given.no_write:
-                print(f"written: {stem.name}.json and .md")
+                print(f"Wrote {stem.name}.json and .md")
     return 0
 
 
-def standing(path: Path, environment: dict[str, str]) -> dict[str, Any] | None:
-    """The record of today: cases run by name are put among its own, unless it is of another machine."""
+def todays_record(path: Path, environment: dict[str, str]) -> dict[str, Any] | None:
+    """Return the record at this path, or None; exit if it was measured on another machine.
+
+    The results of cases that were selected by name are merged into it.
+    """
     if not path.exists():
         return None
     found = json.loads(path.read_text())
     if found["environment"] != environment:
         sys.exit(
-            f"{path.name} was measured on another machine, or with other versions: give --into or --no-write"
+            f"{path.name} was measured on another machine, or with other versions: use --into or --no-write"
         )
     return found
 
 
 def joined(before: dict[str, Any] | None, found: dict[str, Any], order: list[str]) -> dict[str, Any]:
-    """What was found, and the other cases of the record before, in this order."""
+    """Merge the new results into the earlier record; order: the order of the cases."""
     if before is None:
         return found
     cases = {**before["cases"], **found["cases"]}
@@ -95,42 +98,46 @@ def joined(before: dict[str, Any] | None, found: dict[str, Any], order: list[str
     return {**before, **found, "cases": ordered, "seconds": seconds}
 
 
-def _given() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
     known = "; ".join(f"{name}: {', '.join(cases)}" for name, cases in SUITES.items())
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"all unless given. {known}")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"cases to run (default: all). {known}")
     here = "gpu" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--suite", choices=list(SUITES), default=here, help="what this machine has")
     parser.add_argument(
-        "--into", default=str(RESULTS), metavar="FOLDER", help="benchmarks/results unless given"
+        "--suite", choices=list(SUITES), default=here, help="suite to run (default: %(default)s)"
     )
-    parser.add_argument("--seconds", type=_positive, metavar="N", help="of measuring, a case")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="seconds of the whole run")
     parser.add_argument(
-        "--quick", action="store_true", help="nothing that PyTorch compiles, a third of the time"
+        "--into", default=str(RESULTS), metavar="FOLDER", help="output folder (default: benchmarks/results)"
     )
-    parser.add_argument("--no-write", action="store_true", help="print the tables, write no files")
+    parser.add_argument("--seconds", type=_positive, metavar="N", help="measuring time per case, in seconds")
+    parser.add_argument(
+        "--limit", type=_positive, metavar="N", help="time limit of the whole run, in seconds"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="leave out torch.compile, and measure for a third of the time"
+    )
+    parser.add_argument("--no-write", action="store_true", help="print the tables without writing files")
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "NUMBER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.seconds = given.seconds or SECONDS[given.suite]
     given.limit = given.limit or LIMITS[given.suite]
     unknown = [name for name in given.cases if name not in SUITES[given.suite]]
     if unknown:
-        parser.error(f"no case {unknown[0]!r}; known: {', '.join(SUITES[given.suite])}")
+        parser.error(f"unknown case {unknown[0]!r}; known cases: {', '.join(SUITES[given.suite])}")
     if given.suite == "gpu" and not torch.cuda.is_available():
-        parser.error("torch sees no CUDA device; --suite cpu")
+        parser.error("torch finds no CUDA device; use --suite cpu")
     if not given.no_write:
         try:
             Path(given.into).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            parser.error(f"nothing can be written into {given.into}: {error.strerror}")
+            parser.error(f"cannot write to {given.into}: {error.strerror}")
     return given
 
 
 def _positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return number
 
 

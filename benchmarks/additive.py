@@ -1,11 +1,11 @@
-"""Additive attention: its cases, eager PyTorch and torch.compile beside ours, and the limit of tanh.
+"""Benchmark of additive attention: Regard, eager PyTorch and torch.compile, against the throughput of tanh.
 
-python -m benchmarks.additive                         gates, then every case and peer, as a Markdown table
-python -m benchmarks.additive long-2048 --only regard one case, ours alone
-python -m benchmarks.additive short-50 --sweep        other tiles for a case, quickest first
-python -m benchmarks.additive long-2048 --profile     how long each kernel of a pass runs
+python -m benchmarks.additive                         check, then time every case and peer: a Markdown table
+python -m benchmarks.additive long-2048 --only regard one case, Regard only
+python -m benchmarks.additive short-50 --sweep        try other tile sizes for a case, fastest first
+python -m benchmarks.additive long-2048 --profile     time of each kernel of forward and backward
 
-Times are of the device: a pass is captured as a CUDA graph, for the peers too, and its replays are timed.
+Times are device times: each pass, of Regard and of the peers, is captured as a CUDA graph and replayed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from benchmarks.device import Device, graphed, timed
 __all__ = ["CASES", "PEERS", "Shape", "additive_case", "gate", "graphed", "passes", "run_case"]
 
 TANH = 4.13e12
-"""How many tanh an H200 computes a second, by its special-function units; measured there."""
+"""tanh evaluations per second of the special-function units of an H200, measured."""
 
 EAGER_COPIES, COMPILED_COPIES = 3.3, 1.2
-"""How many tensors of B x T x S x D forward and backward hold at once, as measured at long-2048."""
+"""Number of (B, T, S, D) tensors that forward and backward hold at the same time, measured on long-2048."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """B, T, S and D = E, and who may see whom: all, or by `padding` or `causal`."""
+    """The sizes B, T, S and D = E of a case, and its mask: "" for none, `padding` or `causal`."""
 
     batch: int
     queries: int
@@ -50,7 +50,7 @@ class Shape:
 
     @property
     def elements(self) -> float:
-        """B x T x S x D: how many tanh it takes, hidden pairs left out."""
+        """Number of tanh evaluations: B x T x S x D without masked pairs."""
         if self.seen == "causal":
             return self.batch * self.queries * (self.queries + 1) / 2 * self.width
         if self.seen == "padding":
@@ -59,35 +59,35 @@ class Shape:
 
     @property
     def limit(self) -> float:
-        """Milliseconds that a tanh of each element takes."""
+        """Lower bound of the forward time in milliseconds: one tanh per element."""
         return self.elements / TANH * 1e3
 
     @property
     def judged(self) -> Shape:
-        """As much of it as eager PyTorch can compute in float64."""
+        """The part of this shape that eager PyTorch can compute in float64, for the correctness check."""
         batch = min(self.batch, 1 if self.queries > 1000 else 4)
         queries = self.queries if self.queries <= 4096 else 256
         return replace(self, batch=batch, queries=queries)
 
     def lengths(self) -> Tensor:
-        """From half of the keys to all of them."""
+        """Key lengths of the batch, (B,), from S/2 to S."""
         return torch.linspace(max(1, self.keys // 2), self.keys, self.batch).long()
 
     def mask(self, device: str = "cuda") -> regard.Mask | None:
-        """Who may see whom, as we say it."""
+        """The mask as a regard.Mask."""
         if self.seen == "causal":
             return regard.causal()
         return regard.padding(self.lengths().to(device)) if self.seen == "padding" else None
 
     def hidden(self, device: str = "cuda") -> Tensor | None:
-        """Who may not see whom, as a table."""
+        """The mask as a bool tensor, True where a query must not attend to a key."""
         if self.seen == "causal":
             return torch.ones(self.queries, self.keys, dtype=torch.bool, device=device).triu(1)
         places = torch.arange(self.keys, device=device)
         return places >= self.lengths().to(device)[:, None, None] if self.seen == "padding" else None
 
     def inputs(self, dtype: torch.dtype, device: str = "cuda") -> list[Tensor]:
-        """Query, key, value and vector; the same numbers in every dtype that holds them."""
+        """Query, key, value and vector, with the same bfloat16-representable values in every dtype."""
         source = torch.Generator().manual_seed(0)
         shapes = [(self.batch, n, self.width) for n in (self.queries, self.keys, self.keys)]
         numbers = [torch.randn(shape, generator=source) for shape in [*shapes, (self.width,)]]
@@ -107,7 +107,7 @@ CASES = {
 
 
 class AsGiven(regard.Score):
-    """An additive score of queries and keys that are projected already: the attention alone is timed."""
+    """An additive score without projections, so that only the attention itself is timed."""
 
     combine = "additive"
 
@@ -119,7 +119,7 @@ class AsGiven(regard.Score):
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """What one would write."""
+    """Additive attention in plain PyTorch, with a matrix product for the scores."""
     scores = torch.tanh(query[:, :, None] + key[:, None]) @ vector
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
@@ -129,7 +129,7 @@ def eager(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Ten
 def eager_summed(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Tensor | None = None
 ) -> Tensor:
-    """What one would write who thinks in sums: one more tensor of B x T x S x D."""
+    """Additive attention in plain PyTorch, with a product and a sum: one more (B, T, S, D) tensor."""
     scores = (torch.tanh(query[:, :, None] + key[:, None]) * vector).sum(-1)
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
@@ -140,7 +140,7 @@ def ours(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, mask: regard.Mask | None = None,
     backend: str = "fused",
 ) -> Tensor:  # fmt: skip
-    """A backend by name: a case that it would not run must not be timed as something else."""
+    """Run regard.attention() with a named backend, so that no other backend is timed by mistake."""
     return regard.attention(query, key, value, score=AsGiven(vector), mask=mask, backend=backend).output
 
 
@@ -155,7 +155,7 @@ PEERS: dict[str, Callable[[], Callable[..., Tensor]]] = {
 def passes(
     peer: str, shape: Shape, dtype: torch.dtype, device: str = "cuda", backend: str = "fused"
 ) -> Passes:
-    """What is timed of a peer; backend: of ours."""
+    """Return the passes to time for a peer; backend: used if the peer is regard."""
     inputs, function = shape.inputs(dtype, device), PEERS[peer]()
     if peer == "regard":
         return both_ways(partial(function, mask=shape.mask(device), backend=backend), inputs)
@@ -163,8 +163,11 @@ def passes(
 
 
 def gate(whole: Shape, dtype: torch.dtype, device: str = "cuda", backend: str = "fused") -> Gate:
-    """Judge output and gradients of ours. The allowance is a rounding step of the scores in float32, which is
-    as large as the scores are loud: lse tells."""
+    """Check the output and gradients of Regard against float64.
+
+    Beyond the strict budget, the check allows one float32 rounding step of the scores, relative to the
+    largest absolute log-sum-exp.
+    """
     shape = whole.judged
     mine = partial(ours, mask=shape.mask(device), backend=backend)
     plain = partial(eager, hidden=shape.hidden(device))
@@ -193,8 +196,11 @@ def additive_case(
     device: str = "cuda",
     backend: str = "fused",
 ) -> Case:
-    """A case of the suite; compiled: the turn of torch.compile, a dtype each; backend: of ours. The limit is
-    that of an H200."""
+    """Return a case of the suite.
+
+    compiled: the turn of torch.compile for each dtype (see Peer). backend: that of Regard. The limit on a GPU
+    is the tanh throughput of an H200.
+    """
     peers = []
     for dtype, turn in zip(dtypes, compiled, strict=True):
         kind = getattr(torch, dtype)
@@ -221,7 +227,7 @@ def additive_case(
 
 
 def run_case(name: str, peer: str, dtype: torch.dtype) -> dict[str, float | str]:
-    """Forward, both, and the peak of both, for one peer."""
+    """Measure forward, forward + backward, and peak memory of one peer."""
     device, shape = Device(), CASES[name]
     device.clean()
     found: dict[str, float | str] = {"case": name, "peer": peer, "dtype": str(dtype).removeprefix("torch.")}
@@ -234,7 +240,7 @@ def run_case(name: str, peer: str, dtype: torch.dtype) -> dict[str, float | str]
 
 
 def table(rows: list[dict[str, float | str]]) -> str:
-    """Markdown, one row a peer."""
+    """Return a Markdown table with one row per peer."""
     lines = [
         "| case | dtype | peer | forward ms | of the tanh limit | forward + backward ms | peak MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -248,21 +254,21 @@ def table(rows: list[dict[str, float | str]]) -> str:
 
 
 def main() -> None:
-    """Run the gates, then the clocks."""
+    """Check correctness, then measure additive attention."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.additive", description=main.__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all unless given")
-    parser.add_argument("--only", action="append", choices=list(PEERS), help="a peer; all unless given")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} (default: all)")
+    parser.add_argument("--only", action="append", choices=list(PEERS), help="peer to time (default: all)")
     parser.add_argument("--dtype", action="append", choices=["bfloat16", "float16", "float32"])
-    parser.add_argument("--sweep", action="store_true", help="try other tiles")
+    parser.add_argument("--sweep", action="store_true", help="time other tile sizes")
     parser.add_argument("--profile", action="store_true", help="time each kernel")
-    parser.add_argument("--json", metavar="FILE", help="also write the numbers here")
+    parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("needs a CUDA device")
+        sys.exit("this benchmark needs a CUDA device")
     names = given.cases or list(CASES)
     unknown = [name for name in names if name not in CASES]
     if unknown:
-        parser.error(f"no case {unknown[0]!r}; known: {', '.join(CASES)}")
+        parser.error(f"unknown case {unknown[0]!r}; known cases: {', '.join(CASES)}")
     dtypes = [getattr(torch, each) for each in given.dtype or ["bfloat16", "float32"]]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     rows = []
@@ -270,10 +276,10 @@ def main() -> None:
         try:
             used = gate(CASES[name], dtype)
         except Wrong as wrong:
-            sys.exit(f"wrong before it was fast: {name}: {wrong}")
+            sys.exit(f"correctness check failed: {name}: {wrong}")
         print(
-            f"{name} {dtype}: the gate is passed, {used.allowed:.2f} of its budget used, "
-            f"{used.strict:.2f} of the strict one",
+            f"{name} {dtype}: correctness check passed, {used.allowed:.2f} of the allowed error, "
+            f"{used.strict:.2f} of the strict budget",
             flush=True,
         )
         if given.profile or given.sweep:

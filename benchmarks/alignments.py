@@ -1,14 +1,15 @@
-"""Alignments: how well trained runs align words, by one direction and by both, beside eflomal.
+"""Benchmark of word alignment: runs of one direction, of both directions combined, and eflomal.
 
 python -m benchmarks.alignments --set korean --runs runs/ko-en:runs/en-ko
 python -m benchmarks.alignments --set deen --runs runs/de-en:runs/en-de --tokenise \\
     --source test.de.gz --target test.en.gz --gold de-en.wa.gz \\
     --corpus Tatoeba --note "Europarl, of which the training text has nothing."
 
-Each call measures one set, and adds it to the table of the day. Where runs are read is chosen on some pairs,
-by their links and by agreement, and judged on the others. A run folder is left as it is; in the table, a run
-has the name of its folder, and of its model unless the folder says it. eflomal is measured where it can be
-imported; it is given the pairs that the first run was trained on, plus the pairs to align.
+Each call measures one set and adds it to today's table. The layer, head and step that alignments are read
+from are selected on some pairs, by gold links and by agreement, and evaluated on the other pairs. Run folders
+are not changed. In the table, a run is named by its folder, and also by its model if the folder name does not
+contain it. eflomal is measured if it is installed; it gets the training pairs of the first run plus the pairs
+to align.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ __all__ = ["Direction", "Pairs", "Row", "diagonal", "main", "measured", "table"]
 SYMMETRISED = ("intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
 EFLOMAL_RUNS = 3
 ABOUT = """\
-How well trained runs align words: the alignment error rate (Och and Ney 2003; lower is better) of given
-translations. Where a run is read, site, head and step, is chosen on other pairs than it is judged by: by
-their links, or, without links, by what both directions agree on. eflomal, a statistical aligner, is given the
-training pairs of the first run plus the pairs to align; of three runs the median. The diagonal links each
-target word to the source word at its place, and knows nothing. A run called guided was shown the links of its
-training pairs, which no other aligner here has seen.
+Alignment error rate (Och and Ney 2003; lower is better) of trained runs on reference translations. The site,
+head and step that alignments are read from are selected on other pairs than those evaluated: by gold links,
+or, without links, by the agreement of both directions. eflomal, a statistical aligner, gets the training
+pairs of the first run plus the pairs to align; it is the median of three runs. The diagonal baseline links
+each target word to the source word at the same relative position. Runs called guided were trained with the
+gold links of their training pairs, which the other aligners did not get.
 """
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sentences of both sides, and the links that people drew."""
+    """Sentences of both sides, and their gold links."""
 
     sources: list[str]
     targets: list[str]
@@ -60,13 +61,13 @@ class Pairs:
         return Pairs(self.sources[part], self.targets[part], self.gold[part])
 
     def turned(self) -> Pairs:
-        """The other direction."""
+        """Return the pairs of the other direction: sources and targets swapped."""
         return Pairs(self.targets, self.sources, [each.turned() for each in self.gold])
 
 
 @dataclass(frozen=True)
 class Row:
-    """Who aligned, read where, and how well, in per cent."""
+    """One row of the table: the aligner, where its alignment was read, and its scores in per cent."""
 
     aligner: str
     read: str
@@ -77,13 +78,13 @@ class Row:
 
     @classmethod
     def of(cls, aligner: str, read: object, score: AlignmentScore) -> Row:
-        """Rounded to what is shown."""
+        """Return a row with rounded scores."""
         rates = [round(100 * each, 2) for each in (score.error_rate, score.precision, score.recall)]
         return cls(aligner, str(read), rates[0], rates[1], rates[2], score.proposed)
 
 
 def built_in(chosen_by: int, judged_by: int, version: int = VERSION) -> tuple[Pairs, Pairs]:
-    """Pairs of the built-in corpus to choose by and to judge by; version: of its grammar."""
+    """Return pairs of the built-in corpus for selection and for evaluation; version: of its grammar."""
     found = []
     for split, count in (("valid", chosen_by), ("test", judged_by)):
         some = list(korean_english(split, count, version=version))
@@ -93,7 +94,7 @@ def built_in(chosen_by: int, judged_by: int, version: int = VERSION) -> tuple[Pa
 
 
 def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -> tuple[Pairs, Pairs]:
-    """Pairs from files: the first so many to choose by, the others to judge by."""
+    """Read pairs from files: the first `chosen_by` for selection, the others for evaluation."""
     whole = Pairs(list(read_lines(source)), list(read_lines(target)), read_links(gold, base))
     lengths = [(len(a.split()), len(b.split())) for a, b in zip(whole.sources, whole.targets, strict=True)]
     check_drawn(whole.gold, lengths, gold)
@@ -101,13 +102,13 @@ def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -
 
 
 def named(run: TranslationRun) -> str:
-    """What a run is called in a table, wherever it lies."""
+    """Return the name of a run in the table, independent of the path of its folder."""
     folder, model = run.folder.name, run.settings.model.name
     return folder if model in folder else f"{model} {folder}"
 
 
 class Direction:
-    """One run: what it saw of the pairs to judge by, and where it is read, for which reasons."""
+    """One run with its attention on the evaluation pairs, and the places (Choice) to read alignments from."""
 
     def __init__(self, run: TranslationRun, few: Pairs, many: Pairs):
         self.name, self.run, self.gold = named(run), run, many.gold
@@ -123,16 +124,16 @@ class Direction:
         self.add(other, "by links, the best of the other step")
 
     def add(self, choice: Choice, reason: str) -> None:
-        """Read it there too."""
+        """Add a place to read alignments from, and why."""
         self.reasons.setdefault(choice, []).append(reason)
 
     def links(self, choice: Choice) -> list[Links]:
-        """The links of the pairs to judge by, read there."""
+        """Return the links of the evaluation pairs, read at this place."""
         read = (each.align(choice.site, choice.head, choice.shifted) for each in self.scored)
         return [Links(frozenset(each.links)) for each in read]
 
     def rows(self) -> list[Row]:
-        """A row for each place that it is read at."""
+        """Return one row for each place."""
         return [
             Row.of(self.name, f"{choice} ({', '.join(why)})", score_links(self.links(choice), self.gold))
             for choice, why in self.reasons.items()
@@ -140,7 +141,7 @@ class Direction:
 
 
 def measured(forward: TranslationRun, backward: TranslationRun | None, few: Pairs, many: Pairs) -> list[Row]:
-    """All rows of a run, and of both directions where there is a run of the other."""
+    """Return the rows of a run, and those of both directions if there is a backward run."""
     ours = Direction(forward, few, many)
     if backward is None:
         return ours.rows()
@@ -159,7 +160,7 @@ def measured(forward: TranslationRun, backward: TranslationRun | None, few: Pair
 
 
 def diagonal(many: Pairs) -> Row:
-    """What an aligner gets that knows no word: each target word linked to the source word at its place."""
+    """Return the diagonal baseline: links between words at the same relative position."""
     links = []
     for source, target in zip(many.sources, many.targets, strict=True):
         there, here = len(source.split()), len(target.split())
@@ -168,11 +169,14 @@ def diagonal(many: Pairs) -> Row:
 
 
 def eflomal_rows(trained: Sequence[tuple[str, str]], many: Pairs, words: Words) -> list[Row]:
-    """eflomal on the training pairs and those to align: the median of a few runs, for it draws at random."""
+    """Return the rows of eflomal, trained on the training pairs and the pairs to align.
+
+    eflomal samples at random, so each row is the median of EFLOMAL_RUNS runs.
+    """
     try:
         from eflomal import Aligner  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        print("eflomal is not installed here, and is left out: pip install eflomal")
+        print("eflomal is not installed and is left out; to include it: pip install eflomal")
         return []
     sides = [
         [" ".join(each) for each in (*(words.of(pair[side]) for pair in trained), *map(words.given, lines))]
@@ -196,22 +200,24 @@ def eflomal_rows(trained: Sequence[tuple[str, str]], many: Pairs, words: Words) 
 
 
 def table(sets: dict[str, Any]) -> Iterator[str]:
-    """The lines of all sets."""
+    """Yield the lines of the Markdown page with all sets."""
     yield from ABOUT.splitlines()
     for name, each in sets.items():
         yield f"\n## {name}\n"
         counts = [f"{each[use]:,}" for use in ("judged", "chosen", "trained")]
         corpus = f" of {each['corpus']}" if each["corpus"] else ""
         corpus += f" (version {each['grammar']} of its grammar)" if "grammar" in each else ""
-        yield "{} pairs, chosen on {} others; {}{} to learn from.".format(*counts, corpus)
-        written = "lower-cased" if each["lowercase"] else "as written"
+        yield "{} evaluation pairs, {} other pairs for selection; {} training pairs{}.".format(
+            *counts, corpus
+        )
+        written = "lowercased" if each["lowercase"] else "cased"
         shares = "; ".join(
-            "of the {}, {:.1f} % of its words and {:.1f} % of those that differ".format(
+            "of the {}, {:.1f} % of all words and {:.1f} % of the distinct words".format(
                 side, *shares.values()
             )
             for side, shares in each["unknown"].items()
         )
-        yield f"Words unknown to those, {written}: {shares}."
+        yield f"Words that do not occur in the training pairs, {written}: {shares}."
         yield f"{each['note']}\n" if each["note"] else ""
         yield "| aligner | read | error rate | precision | recall | links |"
         yield "| --- | --- | ---: | ---: | ---: | ---: |"
@@ -222,31 +228,41 @@ def table(sets: dict[str, Any]) -> Iterator[str]:
 
 
 def parsed() -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.alignments", description=main.__doc__)
-    parser.add_argument("--set", required=True, help="its name in the table; korean is the built-in corpus")
     parser.add_argument(
-        "--runs", nargs="+", required=True, help="RUN, or RUN:BACKWARD of the other direction"
+        "--set", required=True, help="name of the set in the table; korean is the built-in corpus"
+    )
+    parser.add_argument(
+        "--runs", nargs="+", required=True, help="RUN, or RUN:BACKWARD with the run of the other direction"
     )
     parser.add_argument("--source"), parser.add_argument("--target"), parser.add_argument("--gold")
-    parser.add_argument("--base", type=int, default=0, help="of --gold: the number of a first word, 0 or 1")
-    parser.add_argument("--choose", type=int, default=None, help="pairs to choose by; a fifth unless given")
-    parser.add_argument("--sentences", type=int, default=500, help="of the built-in corpus, to judge by")
+    parser.add_argument("--base", type=int, default=0, help="number of the first word in --gold, 0 or 1")
     parser.add_argument(
-        "--grammar", type=int, choices=VERSIONS, default=VERSION, help="version of the built-in corpus"
+        "--choose", type=int, default=None, help="number of pairs for selection (default: a fifth)"
     )
     parser.add_argument(
-        "--tokenise", action="store_true", help="the training text has punctuation in its words"
+        "--sentences", type=int, default=500, help="evaluation pairs of the built-in corpus (default: 500)"
     )
-    parser.add_argument("--corpus", default="", help="what the runs were trained on, for the table")
-    parser.add_argument("--note", default="", help="what is to be known about the set, for the table")
+    parser.add_argument(
+        "--grammar",
+        type=int,
+        choices=VERSIONS,
+        default=VERSION,
+        help="grammar version of the built-in corpus",
+    )
+    parser.add_argument(
+        "--tokenise", action="store_true", help="separate punctuation from words in the training text"
+    )
+    parser.add_argument("--corpus", default="", help="name of the training corpus, for the table")
+    parser.add_argument("--note", default="", help="remark about the set, for the table")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure the alignments of runs on one set, and write it into the dated table in benchmarks/results."""
+    """Measure the alignments of runs on one set, and add it to today's table in benchmarks/results."""
     given = parsed()
     if given.set == "korean":
         few, many = built_in(given.choose or 200, given.sentences, given.grammar)
@@ -287,7 +303,7 @@ def main() -> None:
 
 
 def write(name: str, found: dict[str, Any], printed_only: bool) -> None:
-    """Add a set to the table of the day."""
+    """Add a set to today's table."""
     stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-alignments"
     path = stem.with_suffix(".json")
     sets = json.loads(path.read_text()) if path.exists() else {}
@@ -297,7 +313,7 @@ def write(name: str, found: dict[str, Any], printed_only: bool) -> None:
     if not printed_only:
         path.write_text(json.dumps(sets, indent=2, ensure_ascii=False) + "\n")
         stem.with_suffix(".md").write_text(text)
-        print(f"written: {stem.name}.json and .md")
+        print(f"Wrote {stem.name}.json and .md")
 
 
 if __name__ == "__main__":

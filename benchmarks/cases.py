@@ -1,4 +1,4 @@
-"""What a benchmark is made of: a case, the peers that compute it, and the gate it must pass first."""
+"""The parts of a benchmark: a case, the peers that compute it, and the correctness check (gate)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from torch import Tensor
 __all__ = ["Case", "Gate", "Passes", "Peer", "Wrong", "both_ways", "judged"]
 
 Passes = dict[str, Callable[[], object]]
-"""What is timed, by name: `forward`, and `both` for forward and backward."""
+"""The functions to time, by name: `forward`, and `both` for forward and backward."""
 
 
 @dataclass(frozen=True)
 class Peer:
     """One way to compute a case.
 
-    make: builds the inputs and gives the passes. ours: is timed only if the gate is passed. turn: 0 comes
-    first, 1 has to be compiled by PyTorch and is asked for, 2 is compiled too and run if time is left,
-    3 likewise, and takes long. holds: bytes that it is known to need. work: how much it computes, to foretell
-    its time from that of a shorter length. note: what is told beside it, found when it is run.
+    make: builds the inputs and returns the passes. ours: whether it is Regard, which is timed only if the
+    gate passes. turn: when it runs. 0: first; 1: needs torch.compile, and a target refers to it; 2: needs
+    torch.compile, and runs if time is left; 3: as 2, but compiles for long. holds: memory that it is known to
+    need, in bytes. work: amount of computation, to predict its time from that of a shorter length. note: text
+    for the table, computed when the peer runs.
     """
 
     name: str
@@ -37,9 +38,10 @@ class Peer:
 
 @dataclass(frozen=True)
 class Gate:
-    """The worst error of ours against float64, as a fraction of two budgets.
+    """The largest error of Regard against float64, as a fraction of two budgets.
 
-    strict: of twice the error of plain PyTorch plus one rounding step. allowed: of what the gate allows.
+    strict: relative to twice the error of eager PyTorch plus one rounding step. allowed: relative to what the
+    gate allows.
     """
 
     strict: float
@@ -48,10 +50,10 @@ class Gate:
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed, and by whom.
+    """A benchmark case: what is computed (about), and the peers that compute it.
 
-    gate: judges a peer that is ours; raises Wrong. limit: milliseconds a forward pass takes if nothing but
-    `limited_by` takes time.
+    gate: checks a peer of Regard, raises Wrong. limit: lower bound of the forward time in milliseconds, by
+    the throughput of `limited_by` (tanh or matmul).
     """
 
     about: str
@@ -62,7 +64,7 @@ class Case:
 
 
 class Wrong(Exception):
-    """Ours is wrong before it was fast."""
+    """The correctness check failed: an error of Regard is over the budget."""
 
 
 def judged(
@@ -72,9 +74,10 @@ def judged(
     dtype: torch.dtype,
     allowance: float = 0.0,
 ) -> Gate:
-    """Raise where an error of ours is over the budget.
+    """Compare Regard with float64; raise Wrong if an error is over the budget.
 
-    allowance: rounding steps, relative to the largest number, beyond the one of the strict budget.
+    The budget is twice the error of eager PyTorch in the same dtype plus one rounding step. allowance:
+    further allowed error, relative to the largest value.
     """
     strict = allowed = 0.0
     for name, exact in oracle.items():
@@ -90,7 +93,7 @@ def judged(
 
 
 def both_ways(function: Callable[..., Tensor], inputs: list[Tensor]) -> Passes:
-    """A forward pass without a graph of gradients, and a forward with its backward pass."""
+    """Return two passes: forward under no_grad, and forward with backward."""
     plain = [each.detach() for each in inputs]
     source = torch.Generator(inputs[0].device).manual_seed(1)
     doutput = torch.randn(plain[0].shape, generator=source, device=plain[0].device).to(plain[0].dtype)

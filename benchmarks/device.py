@@ -1,7 +1,7 @@
-"""Measuring on a CUDA device: its own events for time, its allocator for memory, nvidia-smi for the clock.
+"""Measurements on a CUDA device: time by CUDA events, memory by the allocator, clock rate by nvidia-smi.
 
-What takes less than LONG milliseconds, launches from Python and all, is captured as a CUDA graph, so that
-these do not count; where that fails it is launched, and the row says so.
+A function that takes less than LONG milliseconds is captured as a CUDA graph, so that launches from Python do
+not count. If the capture fails, it is timed uncaptured, and the row of the table says so.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from regard.training.cuda_graphs import uncollected
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 
 LONG = 1000.0
-"""Milliseconds from which launches are too little of it to matter, however many there are."""
+"""Functions that take at least this many milliseconds are not captured: launch overhead is negligible."""
 
 
 def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
-    """The run, captured so many times in one CUDA graph."""
+    """Capture `repeats` calls of run in one CUDA graph and return its replay function."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -38,7 +38,7 @@ def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
             for _ in range(repeats):
                 run()
     except Exception:
-        # PyTorch leaves the pool open, and the allocator would refuse to give memory back ever after.
+        # PyTorch leaves the pool open, and the allocator would not free memory any more.
         with contextlib.suppress(Exception):
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
         raise
@@ -46,7 +46,7 @@ def graphed(run: Callable[[], object], repeats: int = 1) -> Callable[[], None]:
 
 
 def waits(run: Callable[[], object]) -> bool:
-    """Whether a run waits for the device, which cannot be captured."""
+    """Return whether run synchronises with the device, which cannot be captured."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         run()
@@ -58,12 +58,12 @@ def waits(run: Callable[[], object]) -> bool:
 
 
 def timed(run: Callable[[], object], seconds: float = 0.3) -> Timing:
-    """Median and quartiles of the device time of one run."""
+    """Return the median and quartiles of the device time of one call of run."""
     run()
     first = min(_elapsed(run), _elapsed(run))
     if first >= LONG:
         return taken_for(seconds, lambda: _elapsed(run), "launched")
-    repeats = max(1, min(20, int(2.0 / max(first, 1e-3))))  # events must not be most of what is timed
+    repeats = max(1, min(20, int(2.0 / max(first, 1e-3))))  # so that the overhead of events is small
     replay, how = _repeated(run, repeats), "launched (it waits for the device)"
     if not waits(run):
         try:
@@ -93,7 +93,7 @@ def _elapsed(run: Callable[[], object]) -> float:
 
 
 class Device:
-    """A CUDA device; entered, it watches its clock."""
+    """A CUDA device. As a context manager, it samples the clock rate with nvidia-smi."""
 
     def __init__(self) -> None:
         self.memory = float(torch.cuda.get_device_properties(0).total_memory)
@@ -102,7 +102,7 @@ class Device:
 
     def __enter__(self) -> Device:
         torch._dynamo.reset()
-        gc.freeze()  # all that was imported: clean() looks at what came since
+        gc.freeze()  # clean() collects only objects created after the imports
         command = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
         with contextlib.suppress(OSError):
             self.watcher = subprocess.Popen(
@@ -144,7 +144,7 @@ class Device:
     def clock(self, start: float) -> list[float] | None:
         rates = [rate for at, rate in list(self.seen) if at >= start]
         if not rates:
-            with contextlib.suppress(Exception):  # without nvidia-smi, and without pynvml, nobody knows
+            with contextlib.suppress(Exception):  # needs nvidia-smi or pynvml
                 rates = [float(torch.cuda.clock_rate())]
         return [min(rates), max(rates)] if rates else None
 
@@ -154,9 +154,9 @@ class Device:
             "gpu": properties.name,
             "memory": f"{properties.total_memory / 2**30:.0f} GiB",
             "multiprocessors": str(properties.multi_processor_count),
-            "driver": _asked("driver_version"),
-            "top clock": f"{_asked('clocks.max.sm')} MHz",
-            "power limit": f"{_asked('power.limit')} W",
+            "driver": _query_smi("driver_version"),
+            "top clock": f"{_query_smi('clocks.max.sm')} MHz",
+            "power limit": f"{_query_smi('power.limit')} W",
             "cuda": str(torch.version.cuda),
             "cudnn": str(torch.backends.cudnn.version()),
         }
@@ -170,7 +170,7 @@ class Device:
 
 
 def ceilings() -> dict[str, float]:
-    """What this device does at best: a product of matrices of 8,192 in bfloat16, and a copy of 4 GiB."""
+    """Measure the peak throughput of this device: a bfloat16 matmul of size 8,192, and a copy of 4 GiB."""
     matrix = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
     product = timed(lambda: matrix @ matrix, 0.2).median
     much = torch.empty(1 << 31, dtype=torch.bfloat16, device="cuda")
@@ -182,7 +182,7 @@ def ceilings() -> dict[str, float]:
     }
 
 
-def _asked(what: str) -> str:
+def _query_smi(what: str) -> str:
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()

@@ -1,7 +1,7 @@
-"""Scaled dot attention: PyTorch's kernels and FlexAttention beside what `auto` takes; the limit of matmul.
+"""Benchmark of scaled dot-product attention: PyTorch's kernels, FlexAttention, and the backend of `auto`.
 
-We call the fastest of those kernels, so what is to be seen is that calling it through regard costs nothing,
-and which of them is best for a mask that none of them knows by name.
+Regard calls the fastest of these kernels, so the benchmark shows whether the call through Regard adds
+overhead, and which backend is best for masks that no fixed kernel supports. The limit is that of matmul.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from benchmarks.cases import Case, Gate, Passes, Peer, both_ways, judged
 __all__ = ["Heads", "auto", "chosen", "dot_case", "eager_of", "gate", "masked_case", "ours", "passes", "peer"]
 
 MATMUL = 790e12
-"""Floating-point operations a second of a large matrix product in bfloat16 on an H200; measured there."""
+"""Floating-point operations per second of a large bfloat16 matrix product on an H200, measured."""
 
 MATERIALISED_COPIES = 4.5
-"""How many tensors of B x H x T x S forward and backward of eager PyTorch hold at once, about."""
+"""Approximate number of (B, H, T, S) tensors that forward and backward of eager PyTorch hold at once."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """B, H, T = S and D = E; seen: `causal`, `window` (causal, `reach` back) or `documents` (causal, each
-    `reach` long)."""
+    """The sizes B, H, T = S and D = E of a case, and its mask.
+
+    seen: "" for no mask, `causal`, `window` (causal, at most `reach` positions back) or `documents` (causal,
+    within documents of length `reach`).
+    """
 
     batch: int
     heads: int
@@ -46,12 +49,12 @@ class Heads:
 
     @property
     def size(self) -> tuple[int, int, int, int]:
-        """Of query, key, value and output alike."""
+        """The shape of query, key, value and output."""
         return self.batch, self.heads, self.length, self.width
 
     @property
     def pairs(self) -> float:
-        """How many pairs of a query and a key may see each other."""
+        """Number of (query, key) pairs that the mask allows."""
         a_head = {
             "": self.length**2,
             "causal": self.length * (self.length + 1) / 2,
@@ -62,16 +65,16 @@ class Heads:
 
     @property
     def limit(self) -> float:
-        """Milliseconds that the two products of a forward pass take."""
+        """Lower bound of the forward time in milliseconds: its two matrix products."""
         return 4 * self.pairs * self.width / MATMUL * 1e3
 
     @property
     def materialised(self) -> float:
-        """Bytes of one T x S for every head, in half precision."""
+        """Size in bytes of one (B, H, T, S) tensor in half precision."""
         return 2.0 * self.batch * self.heads * self.length**2
 
     def mask(self, device: str) -> regard.Mask | None:
-        """Who may see whom, as we say it."""
+        """The mask as a regard.Mask."""
         if self.seen == "window":
             return regard.causal() & regard.window(left=self.reach)
         if self.seen == "documents":
@@ -80,7 +83,7 @@ class Heads:
         return regard.causal() if self.seen else None
 
     def may_see(self) -> Callable[[Any, Any, Any, Any], Any] | None:
-        """The same, as FlexAttention asks it."""
+        """The mask as a mask_mod of FlexAttention."""
         reach = self.reach
         if self.seen == "window":
             return lambda batch, head, i, j: (j <= i) & (i - j <= reach)
@@ -89,19 +92,19 @@ class Heads:
         return (lambda batch, head, i, j: j <= i) if self.seen else None
 
     def table(self, device: str) -> Tensor | None:
-        """The same, as a table (T, S)."""
+        """The mask as a bool tensor (T, S), True where attention is allowed."""
         may_see, places = self.may_see(), torch.arange(self.length, device=device)
         return may_see(None, None, places[:, None], places[None]) if may_see else None
 
     def inputs(self, dtype: torch.dtype, device: str) -> list[Tensor]:
-        """Query, key and value; the same numbers in every dtype that holds them."""
+        """Query, key and value, with the same bfloat16-representable values in every dtype."""
         source = torch.Generator(device).manual_seed(0)
         numbers = [torch.randn(self.size, generator=source, device=device) for _ in range(3)]
         return [each.to(torch.bfloat16).to(dtype).requires_grad_() for each in numbers]
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor, table: Tensor | None = None) -> Tensor:
-    """What one would write."""
+    """Scaled dot-product attention in plain PyTorch."""
     scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
     if table is not None:
         scores = scores.masked_fill(~table, -torch.inf)
@@ -123,7 +126,7 @@ def _sdpa(name: str, shape: Heads, device: str) -> Callable[..., Tensor]:
 
 
 def _flex(shape: Heads, device: str) -> Callable[..., Tensor]:
-    """FlexAttention, compiled for this shape, with its mask made beforehand."""
+    """FlexAttention, compiled for this shape, with its block mask created in advance."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     compiled = (
@@ -153,7 +156,7 @@ def passes(
 
 
 def chosen(shape: Heads, dtype: str, device: str) -> str:
-    """Which backend auto takes."""
+    """Return the backend that auto chooses."""
     query, key, value = shape.inputs(getattr(torch, dtype), device)
     return regard.explain(query, key, value, mask=shape.mask(device)).backend
 
@@ -174,18 +177,18 @@ def peer(
     dtype: str = "bfloat16",
     **more: Any,
 ) -> Peer:
-    """Something that runs forward and both."""
+    """Return a peer that runs forward, and forward with backward."""
     return Peer(name, partial(passes, make, shape, dtype, device), dtype, **more)
 
 
 def auto(shape: Heads, device: str, dtype: str = "bfloat16", **more: Any) -> Peer:
-    """Ours, as it is by default."""
+    """Return the peer of Regard with the default backend, auto."""
     note = partial(chosen, shape, dtype, device)
     return peer("regard", partial(ours, "auto"), shape, device, dtype, ours=True, note=note, **more)
 
 
 def gate(shape: Heads, dtype: torch.dtype, device: str, backend: str = "auto") -> Gate:
-    """Judge output and gradients of ours, run whole, by one sequence and one head of it."""
+    """Check the output and gradients of Regard, run on the whole batch, for the first sequence and head."""
     found = []
     ways = ((ours(backend, shape, device), dtype, True), (eager_of(shape, device), dtype, False))
     source = torch.Generator(device).manual_seed(1)
@@ -203,7 +206,7 @@ def gate(shape: Heads, dtype: torch.dtype, device: str, backend: str = "auto") -
 
 
 def dot_case(shape: Heads, device: str = "cuda", flex: int = 2) -> Case:
-    """What PyTorch has, and what auto takes of it; flex: its turn."""
+    """Return a case with all kernels of PyTorch and the backend of auto; flex: the turn of FlexAttention."""
     math = MATERIALISED_COPIES * shape.materialised * 2  # in float32
     peers = (
         peer("eager", eager_of, shape, device, holds=MATERIALISED_COPIES * shape.materialised),
@@ -218,7 +221,10 @@ def dot_case(shape: Heads, device: str = "cuda", flex: int = 2) -> Case:
 
 
 def masked_case(shape: Heads, device: str = "cuda", turn: int = 3) -> Case:
-    """A mask that no fixed kernel knows: compiled by flex, as a table, or by blocks; turn: of our flex."""
+    """Return a case with a mask that no fixed kernel supports; turn: that of Regard's flex backend.
+
+    The mask is compiled (flex), passed as a tensor (sdpa-efficient), or evaluated block by block (blocked).
+    """
     mine = [
         peer(
             f"regard {name}",

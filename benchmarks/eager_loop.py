@@ -1,5 +1,4 @@
-"""What benchmarks/recurrent.py trains: random pairs, and the loss of Bahdanau's model, by the library and as
-one would write it in plain PyTorch."""
+"""Random batches and losses for benchmarks/recurrent.py: Bahdanau's model in Regard and in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ WORDS, WIDTH, EMBEDDING, ROWS, SMOOTHING = 30_000, 1000, 620, 80, 0.1
 
 
 def batch_of(length: int, seed: int, ragged: bool = False) -> Batch:
-    """80 random pairs, EOS counted all of this length, or of lengths up to it."""
+    """Return a batch of 80 random pairs of this length, EOS included; ragged: of random lengths up to it."""
     source = torch.Generator().manual_seed(seed)
     lengths = torch.full((2, ROWS), length - 1)
     if ragged:
@@ -36,7 +35,7 @@ def batch_of(length: int, seed: int, ragged: bool = False) -> Batch:
 
 
 class Learned(Task):
-    """The model with a loss, and no data."""
+    """A training task with a model and a loss, without data."""
 
     small_steps = True
 
@@ -64,7 +63,7 @@ class Learned(Task):
 
 
 def eager_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
-    """The loss as one would write it in plain PyTorch, a Python loop over the steps; with our weights."""
+    """Return the loss in plain PyTorch with the weights of the model: a Python loop over the target steps."""
     gru, cell, score, width = model.encoder.layers.layers, model.cell, model.score, model.width
 
     def encoded(embedded: Tensor, lengths: Tensor) -> Tensor:
@@ -102,12 +101,12 @@ def eager_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
 
 
 def our_loss(model: Bahdanau) -> Callable[[Batch], tuple[Tensor, Tensor]]:
-    """The loss of the translation task."""
+    """Return the loss of Regard's translation task."""
     return lambda batch: cross_entropy(model(batch), batch.labels, SMOOTHING)
 
 
 def packed(layers: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-    """How an encoder read sequences of several lengths before: the host waits for them."""
-    given = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    states, last = layers.layers(given)
+    """Run the encoder on packed sequences, as Regard did before; copying the lengths synchronises."""
+    sequences = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+    states, last = layers.layers(sequences)
     return pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0], (last.transpose(0, 1),)

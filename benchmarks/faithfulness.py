@@ -1,7 +1,7 @@
-"""Which attention can be believed: translators of each kind trained on the built-in corpus, and then tried.
+"""Benchmark of faithfulness: train translators on the built-in corpus and test their attention.
 
-python -m benchmarks.faithfulness runs/faithfulness              train what is not there yet, and measure
-python -m benchmarks.faithfulness runs/faithfulness --no-write   the same, and write no result
+python -m benchmarks.faithfulness runs/faithfulness              train runs that do not exist yet, and measure
+python -m benchmarks.faithfulness runs/faithfulness --no-write   the same, without writing results
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """How a model is made and trained; seeds: how often. even: with its attention held even all the while."""
+    """Settings of a kind of model. seeds: number of runs. even: train and test it with uniform attention."""
 
     settings: dict[str, Any]
     seeds: int = 2
@@ -65,7 +65,7 @@ KINDS: dict[str, Kind] = {
 
 COLUMNS = (
     *("model", "seeds", "BLEU", "AER %", "hidden", "random", "unknown", "random", "compr.", "suff."),
-    *("tau", "even", "agree"),
+    *("tau", "uniform", "agree"),
 )
 
 
@@ -73,9 +73,9 @@ COLUMNS = (
 class Row:
     """One kind of model, or one site of it, with a number for each seed.
 
-    grammar: the version of the built-in corpus's grammar that it was trained and tested with. bleu,
-    error_rate: in per cent. truth: what faithfulness() says. agreement: for each pair of seeds, the share of
-    words for which both look most at one word, and distance, how far their weights are apart.
+    grammar: version of the built-in corpus in training and test. bleu, error_rate (of alignments): in per
+    cent. truth: the result of faithfulness(). agreement: for each pair of seeds, the share of target words
+    for which both give the largest weight to the same source word. distance: the distance of their weights.
     """
 
     kind: str
@@ -88,16 +88,16 @@ class Row:
 
 
 def trained(folder: Path, name: str, seed: int) -> TranslationRun:
-    """The run of this kind and seed, trained if it is not there."""
+    """Return the run of this kind and seed; train it first if it does not exist."""
     kind, place = KINDS[name], folder / f"{name}-{seed}"
-    given = merged(merged(SETTINGS, kind.settings), {"seed": seed})
+    settings = merged(merged(SETTINGS, kind.settings), {"seed": seed})
     with intervene(uniform=True, at="*cross") if kind.even else nullcontext():
-        train_translation(given, place, resume=True)
+        train_translation(settings, place, resume=True)
     return load_translator(place, search=Greedy())
 
 
 def measured(folder: Path, name: str, count: int) -> list[Row]:
-    """Train a kind, and try its attention: of all sites together, and of each where there are several."""
+    """Train a kind and test its attention: the mean over all cross-attention sites, and each site alone."""
     kind = KINDS[name]
     seeds = [trained(folder, name, seed) for seed in range(kind.seeds)]
     version = seeds[0].settings.data.grammar_version
@@ -123,12 +123,12 @@ def measured(folder: Path, name: str, count: int) -> list[Row]:
                     [each.same for each in alike],
                 )
             )
-            print(f"{rows[-1].kind}: tried", flush=True)
+            print(f"{rows[-1].kind}: measured", flush=True)
     return rows
 
 
 def spread(numbers: Sequence[float | None], digits: int) -> str:
-    """The mean of what was measured with each seed, and half of what lies between the least and the most.
+    """Return the mean over seeds ± half of the difference between the largest and the smallest value.
 
     >>> spread([2.0, 2.5], 2), spread([0.001, -0.002], 2), spread([None], 2)
     ('2.25 ± 0.25', '0.00 ± 0.00', '')
@@ -141,16 +141,17 @@ def spread(numbers: Sequence[float | None], digits: int) -> str:
 
 
 def table(rows: list[Row], count: int) -> str:
-    """One row a model or site."""
+    """Return a Markdown table with one row per model or site."""
     words = rows[0].truth[0]["words"]
     lines = [
-        f"Cost in nats of erasing, for each of {words:,} target words of {count} test sentences of the "
-        f"built-in corpus (version {rows[0].grammar} of its grammar), the source word looked at most, or "
-        "another drawn at random. Hidden: masked at all cross sites while that word is said. Unknown: its "
-        "token replaced. Comprehensiveness and sufficiency in probability, over 10, 20 and 50 % of the "
-        "words. tau: Kendall's, with gradient x input. Even: the cost a word of even attention at these "
-        "sites. Each number is the mean over seeds, with half of what lies between the least and the most of "
-        "them. Agree: words for which two seeds look most at the same word.",
+        f"Decrease of the log-probability, in nats, of each of {words:,} target words of {count} test "
+        f"sentences of the built-in corpus (version {rows[0].grammar} of its grammar) when the source word "
+        "with the largest weight, or a random one, is removed. hidden: masked in all cross-attention layers "
+        "while the target word is predicted. unknown: its token replaced by the unknown token. "
+        "Comprehensiveness and sufficiency: in probability, over 10, 20 and 50 % of the words. tau: "
+        "Kendall's rank correlation with gradient x input. uniform: decrease per word with uniform attention "
+        "at these sites. Each number is the mean over seeds ± half of the difference between the largest and "
+        "the smallest. agree: target words for which two seeds give the largest weight to the same word.",
         "",
         f"| {' | '.join(COLUMNS)} |",
         f"|{' --- |' * len(COLUMNS)}",
@@ -167,12 +168,14 @@ def table(rows: list[Row], count: int) -> str:
 
 
 def main() -> None:
-    """Train and measure, and write a dated table into benchmarks/results."""
+    """Train and measure translators, and write a dated table to benchmarks/results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faithfulness", description=main.__doc__)
-    parser.add_argument("folder", type=Path, help="where the runs are, or will be")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="which are measured")
-    parser.add_argument("--sentences", type=int, default=100, help="how many of the test sentences")
-    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    parser.add_argument("folder", type=Path, help="folder of the run folders; missing runs are trained")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds to measure (default: all)"
+    )
+    parser.add_argument("--sentences", type=int, default=100, help="number of test sentences (default: 100)")
+    parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
     given = parser.parse_args()
     rows = [row for name in given.kinds for row in measured(given.folder, name, given.sentences)]
     text = table(rows, given.sentences)
@@ -182,7 +185,7 @@ def main() -> None:
         found = {"environment": environment(), "rows": [asdict(row) for row in rows]}
         stem.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")
         stem.with_suffix(".md").write_text(text)
-        print(f"written: {stem.name}.json and .md")
+        print(f"Wrote {stem.name}.json and .md")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""First hour: the BLEU of `regard train --minutes N` without further settings, beside settings tried by hand.
+"""First hour: BLEU of `regard train --minutes N` without other settings, and of settings tuned by hand.
 
 python -m benchmarks.first_hour --tsv eng-deu.txt --cells 5k-2 20k-2 --slots 0,1 2,3
 python -m benchmarks.first_hour --tsv eng-deu.txt --cells gpu-2 --slots 0,1,2,3
 
-The file has English and German in its first two columns, as Tatoeba's does. 1,000 pairs are held out for the
-test, none of whose sentences is in the training data. Each slot is a list of CPU cores that one training at a
-time is pinned to; trainings in several slots run at the same time. BLEU is sacreBLEU on the 1,000 test pairs,
-decoded greedily with the best checkpoint. Results of other cells from the same day are kept.
+The file has English and German in its first two columns, as the file of Tatoeba. 1,000 pairs are held out as
+the test set; none of their sentences is in the training data. Each slot is a list of CPU cores to which one
+training run at a time is pinned; the slots run in parallel. BLEU is sacreBLEU on the 1,000 test pairs, with
+greedy decoding and the best checkpoint. Results of other cells from the same day are kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRANSFORMERS = ("transformer 128 x 2", "transformer 192 x 3")
 class Cell:
     """A budget: number of training pairs (None for all), minutes, and device.
 
-    hand: the settings tried by hand, a part of HAND[device]; None for all of them.
+    hand: names of the settings tuned by hand, from HAND[device]; None for all of them.
     """
 
     pairs: int | None
@@ -48,7 +48,7 @@ class Cell:
     hand: tuple[str, ...] | None = None
 
     def settings(self) -> tuple[str, ...]:
-        """The plain command and the settings tried by hand."""
+        """Return the names of all settings to train: the plain command and those tuned by hand."""
         return (PLAIN, *(HAND[self.device] if self.hand is None else self.hand))
 
 
@@ -94,12 +94,12 @@ HAND: dict[str, dict[str, list[str]]] = {
         "transformer 256 x 4": _transformer(256, 4, 4096, 1e-3, 0.1),
     },
 }
-"""Settings that were tried by hand, by the kind of device."""
+"""Settings tuned by hand, by the kind of device."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One training: its BLEU, and what it was trained with."""
+    """The result of one training run. steps: step of the best checkpoint. plan: the chosen settings."""
 
     cell: str
     setting: str
@@ -111,7 +111,9 @@ class Trained:
 
 
 def table(trained: Iterable[Trained]) -> list[tuple[str, float, str, float, float]]:
-    """For each cell: BLEU of the plain command, the best setting by hand, its BLEU, the ratio; seed means.
+    """Return for each cell: BLEU of the plain command, the best setting by hand, its BLEU, and their ratio.
+
+    BLEU is the mean over seeds.
 
     >>> first, second = Trained("5k-2", PLAIN, 0, 9.0, 1, "", 1.0), Trained("5k-2", "a", 0, 10.0, 1, "", 1.0)
     >>> table([first, second])
@@ -131,8 +133,9 @@ def table(trained: Iterable[Trained]) -> list[tuple[str, float, str, float, floa
 
 
 def summary(trained: list[Trained], about: str = "") -> str:
-    """The results as Markdown: the comparison, and every training. about: where they were measured."""
-    lines = ["# First hour: the plain command beside settings tried by hand", "", about, ""] if about else []
+    """Return the results as Markdown: the comparison, and every run. about: where they were measured."""
+    title = "# First hour: the plain command compared with settings tuned by hand"
+    lines = [title, "", about, ""] if about else []
     lines += ["| cell | plain command | best by hand | its BLEU | ratio |", "| --- | --- | --- | --- | --- |"]
     for cell, plain, setting, best, ratio in table(trained):
         lines.append(f"| {cell} | {plain:.1f} | {setting} | {best:.1f} | {ratio:.2f} |")
@@ -150,7 +153,7 @@ def summary(trained: list[Trained], about: str = "") -> str:
 
 
 def split(tsv: Path, folder: Path) -> None:
-    """Write train.en, train.de, test.en and test.de."""
+    """Write train.en, train.de, test.en and test.de, and smaller training sets for the cells."""
     options = ["--tsv", str(tsv), "--names", "en,de", "--held-out", str(TEST), "--seed", "1"]
     subprocess.run(
         [sys.executable, "-m", "regard", "data", "split", *options, "--out", str(folder)], check=True
@@ -164,7 +167,7 @@ def split(tsv: Path, folder: Path) -> None:
 
 
 def train(name: str, setting: str, seed: int, data: Path, slot: str) -> Trained:
-    """Train once, pinned to the cores of a slot, and evaluate."""
+    """Train and evaluate one run, pinned to the cores of a slot."""
     cell = CELLS[name]
     stem = data / ("train" if cell.pairs is None else f"train-{cell.pairs}")
     chosen = [] if setting == PLAIN else HAND[cell.device][setting]
@@ -202,7 +205,7 @@ def train(name: str, setting: str, seed: int, data: Path, slot: str) -> Trained:
 
 
 def score(run: Path, data: Path, device: str) -> dict[str, object]:
-    """The BLEU of a run on the test pairs, and what it was trained with."""
+    """Return the BLEU of a run on the test pairs, its best step, and the settings that were chosen."""
     from regard.decoding import Greedy
     from regard.evaluation import bleu
     from regard.tasks.translation import load_translator
@@ -217,16 +220,18 @@ def score(run: Path, data: Path, device: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Train every setting of some cells, and write the results."""
+    """Train every setting of the selected cells, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tsv", type=Path, help="English, tab, German")
-    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of each setting")
+    parser.add_argument("--tsv", type=Path, help="file with English, a tab and German on each line")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="default: all")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each setting (default: 1)")
     parser.add_argument(
-        "--slots", nargs="+", default=["0,1"], help="CPU cores, a list for each training at a time"
+        "--slots", nargs="+", default=["0,1"], help="CPU cores of each parallel training run, as in 0,1"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    parser.add_argument("--name", default="first-hour", help="name of the results, after the date")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="output folder (default: benchmarks/results)"
+    )
+    parser.add_argument("--name", default="first-hour", help="file name after the date (default: first-hour)")
     parser.add_argument("--score", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--test", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
@@ -235,7 +240,7 @@ def main() -> None:
         print(json.dumps(score(given.score, given.test, given.device)))
         return
     if given.tsv is None or not given.tsv.is_file():
-        parser.error("--tsv names no file: English, a tab and German on each line")
+        parser.error("--tsv needs an existing file with English, a tab and German on each line")
     path = given.out / f"{datetime.date.today()}-{given.name}"
     record = path.with_suffix(".json")
     kept = json.loads(record.read_text(encoding="utf-8"))["trained"] if record.is_file() else []
@@ -245,7 +250,7 @@ def main() -> None:
         (
             f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, greedy, with the best checkpoint.",
             ", ".join(f"{name} {value}" for name, value in machine.items()),
-            f"{len(given.slots)} trainings at a time, each pinned to these cores: {' '.join(given.slots)}.",
+            f"{len(given.slots)} runs in parallel, pinned to these cores: {' '.join(given.slots)}.",
         )
     )
     with TemporaryDirectory() as folder:
@@ -284,7 +289,7 @@ def main() -> None:
             thread.join()
     print(summary(trained))
     if failed:
-        sys.exit("\n".join(("these trainings failed:", *failed)))
+        sys.exit("\n".join(("these training runs failed:", *failed)))
 
 
 if __name__ == "__main__":

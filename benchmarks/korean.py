@@ -1,4 +1,4 @@
-"""The built-in corpus: translators trained on it for a while, and how well they translate and align.
+"""Benchmark on the built-in corpus: train translators for a fixed time, and measure BLEU and alignment error.
 
 python -m benchmarks.korean                     train bahdanau five times and seq2seq once, 90 seconds each
 python -m benchmarks.korean --seconds 20 --seeds 1 --no-write
@@ -48,8 +48,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Measured:
-    """BLEU and alignment error rate (in per cent; None without attention) on 500 test sentences, and BLEU on
-    200 of the long ones."""
+    """The scores of one model: BLEU and alignment error rate on 500 test sentences, BLEU on 200 long ones.
+
+    error_rate: in per cent; None for a model without attention.
+    """
 
     model: str
     seed: int
@@ -61,13 +63,13 @@ class Measured:
 
 @cache
 def examples(split: str, count: int, version: int = VERSION) -> list[Example]:
-    """Sentences of a split of the built-in corpus; version: of its grammar."""
+    """Return sentence pairs of a split of the built-in corpus; version: of its grammar."""
     return list(korean_english(split, count, version=version))
 
 
 @cache
 def training_data(version: int = VERSION) -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
-    """Tokenizers of whole words, and the training pairs encoded by them."""
+    """Return the word tokenizers of both sides, and the encoded training pairs."""
     pairs = examples("train", PAIRS, version)
     source, target = train_tokenizers(pairs, "word")
     encoded = EncodedPairs.in_memory(
@@ -95,14 +97,14 @@ def train_for(progress: Progress, name: str, seed: int, *, version: int = VERSIO
 
 
 def translated(trained: Trained, split: str, count: int) -> float:
-    """BLEU of greedy translations; the text is tokenized already."""
+    """Return the BLEU of greedy translations of this many sentences; the corpus is already tokenized."""
     pairs = examples(split, count, trained.version)
     found = trained.translator.translate([pair.source for pair in pairs])
     return bleu([each.text for each in found], [pair.target for pair in pairs]).value
 
 
 def aligned(trained: Trained, split: str, count: int) -> float:
-    """The alignment error rate in per cent: the most attended word of each, given the right translation."""
+    """Return the alignment error rate in per cent, by the largest weights for the reference translation."""
     pairs = examples(split, count, trained.version)
     found = trained.translator.align([pair.source for pair in pairs], [pair.target for pair in pairs])
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
@@ -110,7 +112,7 @@ def aligned(trained: Trained, split: str, count: int) -> float:
 
 
 def measured(progress: Progress, name: str, seed: int, version: int = VERSION) -> Measured:
-    """Train, translate and align."""
+    """Train a model, and measure its translations and alignments."""
     trained = train_for(progress, name, seed, version=version)
     return Measured(
         name,
@@ -123,7 +125,7 @@ def measured(progress: Progress, name: str, seed: int, version: int = VERSION) -
 
 
 def table(found: list[Measured], budget: float, version: int) -> str:
-    """One row a run, and the medians of the model with attention."""
+    """Return a Markdown table with one row per run, and the medians of the model with attention."""
     lines = [
         f"Trained for {budget:.0f} seconds on the built-in corpus, version {version} of its grammar; BLEU of "
         "greedy translations of 500 test sentences and of 200 long ones, alignment error rate by forced "
@@ -146,12 +148,12 @@ def table(found: list[Measured], budget: float, version: int) -> str:
 
 
 def main() -> None:
-    """Train and measure, and write a dated table into benchmarks/results."""
+    """Train and measure translators, and write a dated table to benchmarks/results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.korean", description=main.__doc__)
-    parser.add_argument("--seconds", type=float, default=90.0, help="how long each model is trained")
-    parser.add_argument("--seeds", type=int, default=5, help="how often bahdanau is trained")
-    parser.add_argument("--grammar", type=int, choices=VERSIONS, default=VERSION, help="its version")
-    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    parser.add_argument("--seconds", type=float, default=90.0, help="training time per model (default: 90)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of bahdanau runs (default: 5)")
+    parser.add_argument("--grammar", type=int, choices=VERSIONS, default=VERSION, help="grammar version")
+    parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
     given = parser.parse_args()
     training_data(given.grammar)
     found = []
@@ -171,7 +173,7 @@ def main() -> None:
         }
         stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
         stem.with_suffix(".md").write_text(text)
-        print(f"written: {stem.name}.json and .md")
+        print(f"Wrote {stem.name}.json and .md")
 
 
 if __name__ == "__main__":

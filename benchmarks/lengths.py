@@ -1,6 +1,7 @@
-"""Cost against length, forward and backward: as many tokens at every length, one sequence where it is longer.
+"""Time and memory by sequence length, forward and backward, with the same number of tokens at every length.
 
-A peer is stopped at the length where it would hold more than the device has, or take seconds.
+Sequences longer than that number run alone. A peer stops at the length where it would need more memory than
+the device has, or take seconds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ __all__ = ["LENGTHS", "additive_lengths", "dot_lengths"]
 LENGTHS = tuple(2**power for power in range(7, 17))
 TOKENS = 1 << 14
 COMPILED = (512, 2048, 8192)
-"""Where torch.compile is tried: it compiles for seconds at each."""
+"""Lengths at which torch.compile is measured; it compiles for seconds at each."""
 
 
 def additive_lengths(
     lengths: tuple[int, ...] = LENGTHS, width: int = 128, device: str = "cuda", tokens: int = TOKENS
 ) -> Case:
-    """Additive attention in bfloat16."""
+    """Return the case of additive attention in bfloat16."""
     copies = {"eager": EAGER_COPIES, "torch.compile": COMPILED_COPIES, "regard": 0.0}
     peers = []
     for name in copies:
@@ -52,7 +53,7 @@ def dot_lengths(
     device: str = "cuda",
     tokens: int = TOKENS,
 ) -> Case:
-    """Causal scaled dot attention in bfloat16."""
+    """Return the case of causal scaled dot-product attention in bfloat16."""
     peers = []
     for name, way in (("eager", eager_of), ("regard", partial(ours, "auto"))):
         for length in lengths:

@@ -1,4 +1,4 @@
-"""What seeing costs: looks at every row, beside the same attention without looking and the whole matrix."""
+"""Cost of looks at every row, compared with the same attention without a look and with the full matrix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["LOOK", "look_case"]
 LOOK = regard.Look(entropy=True, alignment=True, mass=True)
 
 MATRIX_COPIES = 8.0
-"""How many tensors of B x H x T x S in half precision the whole matrix and what is read of it take, about."""
+"""Approximate memory of the full matrix and its statistics, in half-precision tensors of B x H x T x S."""
 
 
 def look_case(
@@ -28,7 +28,7 @@ def look_case(
     look: regard.Look = LOOK,
     limited_by: str = "matmul",
 ) -> Case:
-    """A forward pass with these looks; limited_by: nothing where the limit is not known."""
+    """Return the case of a forward pass with these looks; limited_by: "" if the limit is not known."""
     ways: dict[str, Callable[..., Callable[..., object]]] = {
         "whole matrix": partial(_whole_matrix, look),
         "regard, not looking": partial(ours, "auto"),
@@ -56,7 +56,7 @@ def look_case(
 
 
 def gate(look: regard.Look, shape: Heads, dtype: str, device: str) -> Gate:
-    """Judge entropy and mass of a head, and that its alignments are those of the whole matrix, ties aside."""
+    """Check the entropy and mass of one head, and that 99 % of its alignments are exact (ties may differ)."""
     one = replace(shape, batch=1, heads=1, length=min(shape.length, 1024))
     inputs = [each.detach() for each in one.inputs(getattr(torch, dtype), device)]
     seen = regard.attention(*inputs, mask=one.mask(device), look=look)
@@ -78,7 +78,7 @@ def _forward(make: Callable[..., Callable[..., object]], shape: Heads, dtype: st
 
 
 def _whole_matrix(look: regard.Look, shape: Heads, device: str) -> Callable[..., dict[str, Tensor]]:
-    """What one would write, with the weights in float32 at least."""
+    """Attention in plain PyTorch with the full weight matrix, in float32 or float64."""
     table = shape.table(device)
 
     def run(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A loop of a few lines that trains a model, to see whether it learns: no run folder, nothing kept."""
+"""A minimal training loop, to test whether a model learns: no run folder, no checkpoints."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from regard.models import Model
 __all__ = ["Progress", "accuracy", "perplexity", "seconds", "steps", "train"]
 
 Progress = Callable[[int], float]
-"""From how many steps were taken to the part of the training that is done, 1 at its end."""
+"""progress(number of steps taken) -> fraction of the training that is done; 1 at the end."""
 
 
 def steps(count: int) -> Progress:
-    """As many steps as this."""
+    """Return a progress function for a fixed number of steps."""
     return lambda step: step / count
 
 
 def seconds(budget: float) -> Progress:
-    """As long as this, whatever that is in steps."""
+    """Return a progress function for a fixed number of seconds."""
     began = time.perf_counter()
     return lambda step: (time.perf_counter() - began) / budget
 
@@ -40,7 +40,7 @@ def train(
     smoothing: float = 0.0,
     warm_up: int = 50,
 ) -> int:
-    """Adam with a linear warm-up and a cosine to 0; gives how many steps were taken."""
+    """Train with Adam, linear warm-up and cosine decay to 0; return the number of steps."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(0.9, 0.98), fused=True)
     taken = 0
@@ -64,13 +64,13 @@ def train(
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch) -> float:
-    """e to the mean loss of a token, given the right ones before it."""
+    """Return the perplexity per token under teacher forcing."""
     logits = model.eval()(batch).flatten(0, 1)
     return math.exp(functional.cross_entropy(logits, batch.labels.flatten(), ignore_index=PAD))
 
 
 def accuracy(model: Model, batch: Batch) -> float:
-    """The part of the sentences that a greedy search gets right from the first token to the last."""
+    """Return the fraction of sentences whose greedy output is entirely correct."""
     found = search(model, batch, Greedy(), look=None)
     right = [
         list(best.tokens) == label[:length]

@@ -1,6 +1,6 @@
-"""Measuring: time as a median with its spread, memory as the peak above what was there before.
+"""Measurements: time as median and quartiles, memory as the peak above the memory in use before.
 
-Processor measures by the clock on the wall; device.py has the same for CUDA, by events.
+Processor measures wall-clock time on the CPU; device.py measures CUDA devices with events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the median, and the quartiles around it; how many runs, and how they were timed."""
+    """Median and quartiles in milliseconds, the number of calls, and how they were timed."""
 
     median: float
     low: float
@@ -36,28 +36,31 @@ class Timing:
 
 
 class Machine(Protocol):
-    """What is measured on."""
+    """The machine that is measured. memory: its size in bytes."""
 
     memory: float
 
     def timed(self, run: Callable[[], object], seconds: float) -> Timing:
-        """How long a run takes, found in about so many seconds."""
+        """Return the time of one call of run, measured for about this many seconds."""
 
     def peak(self, run: Callable[[], object], case: str, number: int) -> float:
-        """MiB that the run takes beyond what stood before it; case and number: which peer it is of."""
+        """Return the peak memory of run in MiB, above the memory in use before.
+
+        case, number: the name of the case and the index of the peer, to build run again in a new process.
+        """
 
     def clean(self) -> None:
-        """Forget what the last peer left."""
+        """Free what the last peer has left in memory."""
 
     def environment(self) -> dict[str, str]:
-        """What the numbers were measured on."""
+        """Return a description of the machine and the software versions."""
 
     def clock(self, start: float) -> list[float] | None:
-        """The lowest and the highest clock in MHz seen since then, by time.monotonic(), if it can be seen."""
+        """Return the lowest and highest clock rate in MHz since start (time.monotonic()), if known."""
 
 
 class Processor:
-    """The CPU, by the clock on the wall; a peak is found in a process of its own."""
+    """The CPU: wall-clock time; peak memory is measured in a new process."""
 
     def __init__(self) -> None:
         self.memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -69,7 +72,7 @@ class Processor:
             return (time.perf_counter() - start) * 1000
 
         once()
-        return taken_for(seconds, once, "by the clock on the wall")
+        return taken_for(seconds, once, "wall-clock time")
 
     def peak(self, run: Callable[[], object], case: str, number: int) -> float:
         command = [sys.executable, "-m", "benchmarks", "--suite", "cpu", "--peak", case, str(number)]
@@ -86,7 +89,7 @@ class Processor:
 
 
 def taken_for(seconds: float, once: Callable[[], float], how: str) -> Timing:
-    """Call `once`, which gives milliseconds, for about so long: five times at least, three if it is slow."""
+    """Call `once`, which returns milliseconds, for about this many seconds: at least 5 times (3 if slow)."""
     taken: list[float] = []
     begun = time.perf_counter()
     while True:
@@ -99,7 +102,7 @@ def taken_for(seconds: float, once: Callable[[], float], how: str) -> Timing:
 
 
 def extra_peak(run: Callable[[], object]) -> float:
-    """MiB by which the peak of this process rises during one run; the first run in a process can tell."""
+    """Return by how many MiB the peak memory of this process rises; only exact for the first call."""
     before = _memory("VmRSS")
     run()
     return max(0.0, _memory("VmHWM") - before)
@@ -112,7 +115,7 @@ def _memory(kind: str) -> float:
 
 
 def environment() -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Return the processor, the number of threads and the software versions."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as info:

@@ -1,10 +1,10 @@
-"""Multi30k: the recipes trained on its 29,000 pairs, and how well they translate test 2016.
+"""Benchmark on Multi30k: train the recipes on its 29,000 pairs, and evaluate them on test 2016.
 
 python -m benchmarks.multi30k --data data                        every recipe once, one after another
 python -m benchmarks.multi30k --data data --seeds 3 --only multi30k-en-de-transformer --at-once 3
 
-`regard data fetch multi30k-en-de --out data` brings the data. A run that has been measured, as a file in its
-folder says, is not measured again; one that was broken off goes on. --measured tells of those alone.
+`regard data fetch multi30k-en-de --out data` downloads the data. A run with a measured.json in its folder is
+not measured again; an interrupted run is resumed. --measured only reports the runs that are measured already.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RECIPES = {path.stem: path for path in sorted(Path(__file__).parents[1].glob("re
 TEST = "test_2016_flickr"
 MEASURED = "measured.json"
 ABOUT = """\
-Trained on the 29,000 pairs of Multi30k alone, in lower case; judged on val and on test 2016 (Flickr, 1,000
-sentences), by the checkpoint that was best on val while it was trained; beam 5, log-probabilities divided by
-the length to the power of alpha{chosen}. val, test: sacreBLEU, 13a, lower-cased. Moses: BLEU lower-cased and
-Moses-tokenised, as papers print it. Seconds: of training, with what judging on val took meanwhile. Tokens a
-second: of the target, the median of the run.
+Trained on the 29,000 pairs of Multi30k only, lowercased; evaluated on val and on test 2016 (Flickr, 1,000
+sentences) with the checkpoint that was best on val during training; beam size 5, log-probabilities divided by
+length^alpha{chosen}. val, test: sacreBLEU, 13a, lowercased. Moses: BLEU, lowercased and Moses-tokenized, as
+papers report it. seconds: training time, including evaluations on val. tokens/s: target tokens per second,
+the median of the run.
 """
 PEERS = """\
 | published | direction | model | test BLEU | flavour |
@@ -54,7 +54,7 @@ PEERS = """\
 
 @dataclass(frozen=True)
 class Measured:
-    """One run: what it was, how long it took, how well it translates; at_once: how many shared the GPU."""
+    """The result of one run: settings, time and BLEU. at_once: number of runs that shared the GPU."""
 
     recipe: str
     seed: int
@@ -75,7 +75,7 @@ class Measured:
 
 
 def given(recipe: str, data: Path, seed: int) -> dict[str, Any]:
-    """The settings of a recipe, its data in another folder than `data`, and its seed so much further."""
+    """Return the settings of a recipe, with the data in another folder and `seed` added to its seed."""
     settings = read_toml(RECIPES[recipe])
     for name, places in settings["data"].items():
         if isinstance(places, list):
@@ -84,14 +84,14 @@ def given(recipe: str, data: Path, seed: int) -> dict[str, Any]:
 
 
 def folder_of(recipe: str, seed: int, runs: Path) -> Path:
-    """Where a recipe is trained, with its seed so much further."""
+    """Return the run folder of a recipe with `seed` added to its seed."""
     return runs / f"{recipe}-{read_toml(RECIPES[recipe])['seed'] + seed}"
 
 
 def measured(
     recipe: str, seed: int, data: Path, runs: Path, at_once: int, alphas: Sequence[float]
 ) -> Measured:
-    """Train a recipe into a folder of its own, and judge it; or read what was found there before."""
+    """Train and evaluate a recipe in its own run folder, or read the results of an earlier call."""
     settings, folder = given(recipe, data, seed), folder_of(recipe, seed, runs)
     kept = folder / MEASURED
     if kept.exists():
@@ -101,15 +101,15 @@ def measured(
     translator = load_translator(folder, look=None, tokens_per_batch=16384)
     direction = recipe.split("-")[1:3]
 
-    def judged(part: str, alpha: float) -> list[Score]:
+    def evaluated(part: str, alpha: float) -> list[Score]:
         source, target = (lines(data / "multi30k" / f"{part}.{language}") for language in direction)
         translator.search = Beam(size=5, length=Average(alpha))
         found = [each.text for each in translator.translate(source)]
         return [bleu(found, target, lowercase=True), moses_bleu(found, target, direction[1])]
 
-    tried = {alpha: judged("val", alpha) for alpha in alphas}
+    tried = {alpha: evaluated("val", alpha) for alpha in alphas}
     alpha = max(tried, key=lambda each: tried[each][0].value)
-    scores = [*tried[alpha], *judged(TEST, alpha)]
+    scores = [*tried[alpha], *evaluated(TEST, alpha)]
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     pace = [each["tokens_per_second"] for each in records if each["kind"] == "training"]
     result = Measured(
@@ -132,19 +132,19 @@ def measured(
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file, whatever else in it could pass for the end of one."""
+    r"""Return the lines of a file, split at \n only."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def machine() -> dict[str, str]:
-    """What this runs on, the GPU too."""
+    """Return a description of the machine, including the GPU."""
     return {**environment(), **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})}
 
 
 def table(found: list[Measured], alphas: Sequence[float], notes: str = "") -> str:
-    """One row a run, what others have published, and what was measured on."""
+    """Return a Markdown table with one row per run, published results, and the machine."""
     tried = ", ".join(f"{alpha:g}" for alpha in alphas)
-    about = ABOUT.format(chosen=f", of {tried} the one that was best on val" if len(alphas) > 1 else "")
+    about = ABOUT.format(chosen=f", alpha selected on val from {tried}" if len(alphas) > 1 else "")
     counted = "direction | model | seed | parameters | steps | best | seconds | tokens/s | alpha"
     rows = [about, f"| {counted} | val | test | val Moses | test Moses |", "| --- " * 13 + "|"]
     for each in sorted(found, key=lambda each: (each.recipe, each.seed)):
@@ -165,7 +165,7 @@ def table(found: list[Measured], alphas: Sequence[float], notes: str = "") -> st
         "Signatures: " + "; ".join(signatures) + ".",
     ]
     together = [
-        ("each alone on its GPU" if count == 1 else f"up to {count} at once on one GPU")
+        ("one run at a time on its GPU" if count == 1 else f"up to {count} runs at a time on one GPU")
         + (f" ({', '.join(directions)})" if len(shared) > 1 else "")
         for count, directions in shared.items()
     ]
@@ -173,29 +173,33 @@ def table(found: list[Measured], alphas: Sequence[float], notes: str = "") -> st
 
 
 def main() -> None:
-    """Train the recipes, and write a dated table into benchmarks/results."""
+    """Train and evaluate the recipes, and write a dated table to benchmarks/results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.multi30k", description=main.__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder that regard data fetch filled")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the runs are trained")
-    parser.add_argument("--only", nargs="+", choices=RECIPES, default=[*RECIPES], help="these recipes")
-    parser.add_argument("--seeds", type=int, default=1, help="how often each is trained")
-    parser.add_argument("--at-once", type=int, default=1, help="how many are trained at the same time")
+    parser.add_argument("--data", type=Path, required=True, help="output folder of regard data fetch")
     parser.add_argument(
-        "--sharing", type=int, help="how many share the machine, where others run beside these"
+        "--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)"
     )
     parser.add_argument(
-        "--alphas", type=float, nargs="+", default=[1.0], help="length penalties to try on val"
+        "--only", nargs="+", choices=RECIPES, default=[*RECIPES], help="recipes to train (default: all)"
     )
-    parser.add_argument("--measured", action="store_true", help="train nothing, only tell what is there")
-    parser.add_argument("--notes", default="", help="what the table is to say besides")
-    parser.add_argument("--no-write", action="store_true", help="print the table, write no result file")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each recipe (default: 1)")
+    parser.add_argument("--at-once", type=int, default=1, help="number of parallel runs (default: 1)")
+    parser.add_argument(
+        "--sharing", type=int, help="number of runs that share the machine, if other programs run too"
+    )
+    parser.add_argument(
+        "--alphas", type=float, nargs="+", default=[1.0], help="length penalties to select from on val"
+    )
+    parser.add_argument("--measured", action="store_true", help="only report existing results, train nothing")
+    parser.add_argument("--notes", default="", help="remarks for the table")
+    parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
     asked = parser.parse_args()
     asked.runs.mkdir(parents=True, exist_ok=True)
     jobs = [(recipe, seed) for recipe in asked.only for seed in range(asked.seeds)]
     if asked.measured:
         jobs = [job for job in jobs if (folder_of(*job, asked.runs) / MEASURED).exists()]
     found = []
-    # A process each: a fresh one is seeded and timed alike, whatever was trained before it.
+    # Each run has a new process, so that its seed and timing do not depend on earlier runs.
     with ProcessPoolExecutor(asked.at_once, get_context("spawn"), max_tasks_per_child=1) as pool:
         rest = (asked.data, asked.runs, asked.sharing or min(asked.at_once, len(jobs)), asked.alphas)
         for each in as_completed([pool.submit(measured, *job, *rest) for job in jobs]):
@@ -209,7 +213,7 @@ def main() -> None:
         record = {"notes": asked.notes, "runs": [asdict(each) for each in found]}
         stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
         stem.with_suffix(".md").write_text(text)
-        print(f"written: {stem.name}.json and .md")
+        print(f"Wrote {stem.name}.json and .md")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A case as a picture: a dot a pass on an axis of milliseconds, or curves of time and memory against length.
+"""Plot a case: one dot per pass on an axis of milliseconds, or curves of time and memory by length.
 
-Drawn on the paper of regard.viewing, as the other pictures are: the same record is the same bytes anywhere.
+It uses the SVG writer of regard.viewing, so the same record gives the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ __all__ = ["Plot", "plot_of"]
 
 Found = dict[str, Any]
 OTHERS = ("#b0591f", "#69707f", "#7a320c")
-"""Of peers, in the order they come; ours is drawn in the ink of links."""
+"""Colours of the peers, in order; Regard has the colour of links."""
 
 WIDE, HIGH, ROW, RADIUS = 300.0, 200.0, 17.0, 3.5
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A paper that to_svg() draws."""
+    """A plot that to_svg() can write."""
 
     paper: Canvas
 
     def svg(self, title: str = "") -> str:
-        """The text of an SVG file."""
+        """Return the plot as SVG text."""
         return svg_of(self.paper, title)
 
 
 def plot_of(name: str, case: Found) -> Plot | None:
-    """The picture of a case; None where nothing was measured."""
+    """Return the plot of a case, or None if nothing was measured."""
     lengths = any("length" in row for row in case["rows"])
     measured = [row for row in case["rows"] if "forward" in row or "both" in row]
     if not measured:
@@ -47,7 +47,7 @@ def plot_of(name: str, case: Found) -> Plot | None:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic axis, from the power of `base` below the least number to the one above the largest."""
+    """A logarithmic axis of length `room`, from `low` to `high`, both powers of its base."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ class Axis:
 
 
 def _dots(name: str, case: Found, rows: list[Found]) -> Canvas:
-    """A line a peer: a ring for the forward pass, a dot for both, and where the limit is."""
+    """Draw one line per peer: a ring for forward, a dot for forward + backward, and the limit."""
     paper = Canvas(name, about=case["about"])
     limit = [case["limit"]] if case.get("limit") else []
     times = [row[each]["median"] for row in rows for each in ("forward", "both") if each in row]
@@ -103,7 +103,7 @@ def _dots(name: str, case: Found, rows: list[Found]) -> Canvas:
 
 
 def _curves(name: str, case: Found, rows: list[Found]) -> Canvas:
-    """Time and memory against length, both logarithmic, a curve a peer."""
+    """Draw time and memory by length, on logarithmic axes, one curve per peer."""
     paper = Canvas(name, about=case["about"])
     panels: dict[str, Callable[[Found], float | None]] = {
         "milliseconds": lambda row: row["both"]["median"] if "both" in row else None,
@@ -147,7 +147,7 @@ def _panel(title: str, points: dict[str, list[tuple[int, float]]]) -> Canvas:
             _dot(paper, x, y, ink, ink, 2.4)
         x, y = places[-1]
         while any(abs(y - other) < 11 for other in taken):
-            y -= 11  # names of curves that end together stand over each other
+            y -= 11  # labels of curves that end at the same height are stacked
         taken.append(y)
         room = width_of(peer, 9) + 10
         paper.words(min(x + 7, WIDE + 100 - room), y, peer, 9, color=ink)

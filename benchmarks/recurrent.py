@@ -1,7 +1,8 @@
-"""Training a recurrent translator: tokens a second of Bahdanau's model, beside a loop in plain PyTorch.
+"""Benchmark of training Bahdanau's model: target tokens per second, compared with a loop in plain PyTorch.
 
-python -m benchmarks.recurrent --into FOLDER: the gate first, then the clocks. Widths 620 and 1,000, 30,000
-words, batches of 80 sentences; a whole step of training: loss, gradients, clipping, AdamW.
+python -m benchmarks.recurrent --into FOLDER checks correctness, then measures. Embeddings of 620, states of
+1,000, 30,000 words, batches of 80 sentences. A step is a whole training step: loss, gradients, gradient
+clipping, AdamW.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ STEP_BY_STEP: dict[str, Any] = {"regard.models.bahdanau.Bahdanau._alone": lambda
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train: by which loss and backend of attention, captured or not, and what it does otherwise
-    than the library does now."""
+    """A way to train.
+
+    loss: the loss function. backend: of attention. captured: as CUDA graphs. otherwise: functions of the
+    library to replace, by name, to measure earlier versions.
+    """
 
     about: str
     loss: Callable[[Bahdanau], Callable[[Batch], tuple[Tensor, Tensor]]] = our_loss
@@ -67,22 +71,24 @@ class Way:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """With the choices of this way."""
+        """Apply the backend and the replaced functions of this way."""
 
         def choose(call: Call, name: str = "auto") -> str:
             return choose_backend(call, self.backend)
 
         with ExitStack() as stack:
-            for place, made in {"regard.attention.choose_backend": choose, **self.otherwise}.items():
-                stack.enter_context(mock.patch(place, made))
+            for name, replacement in {"regard.attention.choose_backend": choose, **self.otherwise}.items():
+                stack.enter_context(mock.patch(name, replacement))
             yield
 
 
 STEPWISE = Way("regard, step by step, fused", backend="fused", otherwise=STEP_BY_STEP)
-ALONG = Way("regard, gradients of weights and memory behind the last step", backend="fused")
+ALONG = Way("regard, gradients of weights and memory computed after the last step", backend="fused")
 WAYS = {
     "eager loop": Way("plain PyTorch, a Python loop over the steps", eager_loss),
-    "before": Way("regard before, step by step, blocked", backend="blocked", otherwise=BEFORE | STEP_BY_STEP),
+    "before": Way(
+        "earlier version of regard, step by step, blocked", backend="blocked", otherwise=BEFORE | STEP_BY_STEP
+    ),
     "fused": STEPWISE,
     "fused, captured": replace(STEPWISE, about="the same in a CUDA graph", captured=True),
     "along": ALONG,
@@ -92,13 +98,13 @@ WAYS = {
 
 @functools.cache
 def untrained() -> Bahdanau:
-    """The model that every way begins with."""
+    """Return the initial model, the same for every way."""
     torch.manual_seed(0)
     return Bahdanau(WORDS, WORDS, WIDTH, embedding=EMBEDDING)
 
 
 class Trained:
-    """A way to train, with a model and an optimizer of its own."""
+    """A way to train with its own model and optimizer."""
 
     def __init__(self, way: Way, half: bool = True):
         self.model = copy.deepcopy(untrained()).to(DEVICE).train()
@@ -109,12 +115,12 @@ class Trained:
         self.task, self.optimizer = task, build_optimizer(self.model, beta=0.98, weight_decay=0.01)
 
     def added(self, step: int, batch: Batch) -> Tensor:
-        """The loss of a batch; its gradients stand in the parameters."""
+        """Return the loss of a batch; its gradients are in the parameters."""
         sums = self.gradients.add(step, [batch], self.task.count(batch))
         return sums[""]
 
     def step(self, step: int, batch: Batch) -> None:
-        """One whole step."""
+        """Run one training step."""
         self.added(step, batch)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimizer.param_groups:
@@ -124,10 +130,11 @@ class Trained:
 
 
 def gate(half: bool, names: Iterable[str] = WAYS) -> dict[str, float]:
-    """How far each way is from the eager loop in float32, on ragged batches: the loss, and all gradients.
+    """Return the relative error of each way against the eager loop in float32: of the loss and all gradients.
 
-    Stops where it is over twice as far as the eager loop in the same precision, plus a rounding step of
-    bfloat16; in float32, where the eager loop is the oracle itself, where it is further than 1e-4.
+    The batch has sequences of different lengths. Exits if an error is larger than twice the error of the
+    eager loop in the same precision plus one rounding step of bfloat16; in float32, where the eager loop is
+    the reference itself, if it is larger than 1e-4.
     """
     batch, found = batch_of(20, 7, ragged=True), dict[str, list[Tensor]]()
     plain = WAYS["eager loop"]
@@ -152,13 +159,13 @@ def gate(half: bool, names: Iterable[str] = WAYS) -> dict[str, float]:
         errors[name] = max(parts).item()
         allowed = 2 * errors["eager loop"] + (step if half else 1e-4)
         if not errors[name] <= allowed:
-            sys.exit(f"wrong before it was fast: {name}: {errors[name]:.2e}, allowed {allowed:.2e}")
+            sys.exit(f"correctness check failed: {name}: error {errors[name]:.2e}, allowed {allowed:.2e}")
     return errors
 
 
 @dataclass
 class Row:
-    """What was found of one way at one length."""
+    """The measurements of one way at one length."""
 
     way: str
     length: int
@@ -172,11 +179,11 @@ class Row:
 
     @property
     def rate(self) -> float:
-        """Target tokens a second."""
+        """Target tokens per second."""
         return ROWS * self.length / self.median * 1000
 
     def written(self, eager: float | None) -> dict[str, Any]:
-        """As JSON has it; eager: the rate of the eager loop."""
+        """Return the row for JSON; eager: the rate of the eager loop."""
         if self.missing:
             return {"way": self.way, "length": self.length, "missing": self.missing}
         low, _, high = statistics.quantiles(self.milliseconds, n=4)
@@ -186,7 +193,7 @@ class Row:
 
 
 def measured(name: str, length: int, seconds: float = 2.0, each: int = 3) -> Row:
-    """A way at a length: windows of so many steps, by the clock on the wall, for about so long."""
+    """Measure a way at a length: the wall-clock time of windows of `each` steps, for about `seconds`."""
     row, way = Row(name, length), WAYS[name]
     try:
         trained, batches = Trained(way), [batch_of(length, seed) for seed in range(4)]
@@ -211,7 +218,7 @@ def measured(name: str, length: int, seconds: float = 2.0, each: int = 3) -> Row
 
 
 def profiled(length: int) -> str:
-    """The kernels of five captured steps, the longest first."""
+    """Return a table of the kernels of five captured steps, by total time."""
     way = WAYS["along, captured"]
     trained, batch = Trained(way), batch_of(length, 0)
     with way.entered():
@@ -226,9 +233,9 @@ def profiled(length: int) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown, one line a way and length."""
+    """Return a Markdown table with one row per way and length."""
     lines = [
-        "| batch | way | tokens/s | times the eager loop | ms a step (quartiles) | peak MiB |",
+        "| batch | way | tokens/s | speed-up over the eager loop | ms per step (quartiles) | peak MiB |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
@@ -243,7 +250,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def keep(folder: Path, errors: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> None:
-    """Write what is known so far."""
+    """Write the results so far."""
     folder.mkdir(parents=True, exist_ok=True)
     head = {"date": f"{datetime.date.today()}", "device": torch.cuda.get_device_name(), **environment()}
     whole = {**head, "gate, error against the eager loop in float32": errors, "rows": rows}
@@ -254,27 +261,29 @@ def keep(folder: Path, errors: dict[str, dict[str, float]], rows: list[dict[str,
         for precision, found in errors.items()
     )
     about = (
-        f"Bahdanau's model, embeddings of {EMBEDDING}, states of {WIDTH:,}, {WORDS:,} words a side, batches "
-        f"of {ROWS} sentences of one length; a whole step in bfloat16: loss, gradients, clipping, fused "
-        f"AdamW. {head['device']}, torch {torch.__version__}, by the clock on the wall. The gate, on batches "
-        "of many lengths: the largest relative error of loss or gradients against the eager loop in float32, "
-        f"{worst}."
+        f"Bahdanau's model, embeddings of {EMBEDDING}, states of {WIDTH:,}, {WORDS:,} words per side, "
+        f"batches of {ROWS} sentences of one length; a whole training step in bfloat16: loss, gradients, "
+        f"clipping, fused AdamW. {head['device']}, torch {torch.__version__}, wall-clock time. "
+        "Correctness check, on batches with different lengths: the largest relative error of loss or "
+        f"gradients against the eager loop in float32 is {worst}."
     )
     stem.with_suffix(".md").write_text(f"{about}\n\n{table(rows)}\n")
 
 
 def main() -> None:
-    """Run the gate, then the clocks."""
+    """Check correctness, then measure the training of Bahdanau's model."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recurrent", description=main.__doc__)
-    parser.add_argument("--into", metavar="FOLDER", type=Path, help="write the numbers and a table there")
+    parser.add_argument(
+        "--into", metavar="FOLDER", type=Path, help="write the numbers and a table to this folder"
+    )
     parser.add_argument("--profile", action="store_true", help="also time each kernel")
-    parser.add_argument("--only", action="append", choices=list(WAYS), help="a way; all unless given")
+    parser.add_argument("--only", action="append", choices=list(WAYS), help="way to measure (default: all)")
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("needs a CUDA device")
+        sys.exit("this benchmark needs a CUDA device")
     captured = [name for name, way in WAYS.items() if way.captured]
     errors = {"float32": gate(False, captured), "bfloat16": gate(True)}
-    print(f"the gate is passed; error against float32: {errors}", flush=True)
+    print(f"correctness check passed; error against float32: {errors}", flush=True)
     rows = []
     for length in LENGTHS:
         eager = None

@@ -1,4 +1,4 @@
-"""A record as Markdown: one table a case, losses and what was not run among the rows."""
+"""A benchmark record as Markdown: one table per case; peers that did not run are rows too."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ Found = dict[str, Any]
 
 
 def tables(found: Found) -> str:
-    """Everything in a record."""
+    """Return all cases of a record as Markdown."""
     parts = [f"## {name}\n\n{about(case)}\n\n{table_of(case)}" for name, case in found["cases"].items()]
     return "\n".join([*parts, f"{measured_on(found)}\n"])
 
 
 def measured_on(found: Found) -> str:
-    """The machine, in a sentence."""
+    """Return one sentence about the machine."""
     where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
     return f"Measured on: {where}."
 
 
 def about(case: Found) -> str:
-    """What a case is, its limit, its gate and the clock, in sentences."""
-    said = [f"{case['about']}."]
+    """Return sentences about a case: what it is, its limit, its correctness check and the clock rate."""
+    sentences = [f"{case['about']}."]
     if case.get("limit"):
-        said.append(f"Limit of {case['limited by']}: {number(case['limit'])} ms forward.")
-    for judged, gate in case["gates"].items():
+        sentences.append(f"Limit of {case['limited by']}: {number(case['limit'])} ms forward.")
+    for dtype, gate in case["gates"].items():
         if "failed" in gate:
-            said.append(f"The gate failed in {judged}: {gate['failed']}.")
+            sentences.append(f"The correctness check failed in {dtype}: {gate['failed']}.")
         else:
-            said.append(f"Error in {judged}: {number(gate['strict'])} of the budget{_allowance(gate)}.")
+            sentences.append(f"Error in {dtype}: {number(gate['strict'])} of the budget{_allowance(gate)}.")
     clocks = [rate for row in case["rows"] for rate in row.get("clock", [])]
     if clocks:
-        said.append(f"Clock: {min(clocks):.0f} to {max(clocks):.0f} MHz.")
-    return " ".join(said)
+        sentences.append(f"Clock: {min(clocks):.0f} to {max(clocks):.0f} MHz.")
+    return " ".join(sentences)
 
 
 def _allowance(gate: Found) -> str:
     same = abs(gate["strict"] - gate["allowed"]) < 0.005 * max(gate["strict"], 1e-9)
-    return "" if same else f" ({number(gate['allowed'])} of it with what the gate allows for loud scores)"
+    return "" if same else f" ({number(gate['allowed'])} with the rounding step allowed for large scores)"
 
 
 def table_of(case: Found) -> str:
-    """A row a peer; where the rows are of lengths, a row a length."""
+    """Return the table of a case: one row per peer, or per length if the case has several lengths."""
     rows = case["rows"]
     return _by_length(rows) if any("length" in row for row in rows) else _by_peer(case)
 
@@ -86,7 +86,7 @@ def _by_length(rows: list[Found]) -> str:
 
 
 def _stopped(row: Found) -> str:
-    """Why a curve ends, where it ends."""
+    """Return why a peer stopped at this length; "" at longer lengths."""
     missing = str(row.get("missing", ""))
     return "" if missing.startswith("stopped at") else missing
 
@@ -98,19 +98,19 @@ def _timing(timing: Found | None) -> list[str]:
 
 
 def _launched(row: Found) -> str:
-    """Told where launches from Python are in the time."""
+    """Return a note if the time includes launches from Python."""
     ways = {row[each]["how"] for each in ("forward", "both") if each in row}
     return next((f"{way}" for way in ways if way.startswith("launched (")), "")
 
 
 def markdown(headings: list[str], rows: list[list[str]]) -> str:
-    """A table."""
+    """Return a Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def number(value: float) -> str:
-    """Three digits that count, and no exponent."""
+    """Format a number with three significant digits, without an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:#.3g}" if value >= 0.001 else f"{value:.4f}"

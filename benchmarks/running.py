@@ -1,4 +1,4 @@
-"""Running a suite: gates first, peers in turns, a row for each, and nothing that fails ends the run."""
+"""Run a suite: check correctness, then measure each peer; a peer that fails does not stop the run."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from benchmarks.measure import Machine
 __all__ = ["Budget", "Run"]
 
 FITS = 0.85
-"""Of the memory of the machine: what is known to need more is not tried."""
+"""Peers that are known to need more than this fraction of the memory are not run."""
 
 SLOWEST = 2000.0
-"""Milliseconds: a peer that would take longer at the next length is stopped there."""
+"""A peer that is expected to take more milliseconds than this at the next length stops there."""
 
 TAKES = (2.0, 12.0, 12.0, 40.0)
-"""Seconds that a peer of each turn takes about, compiling included."""
+"""Approximate time of a peer of each turn in seconds, including compilation."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """seconds: of measuring, a case. limit: seconds of the whole run. turns: the last turn that is run."""
+    """Time limits. seconds: measuring time per case. limit: of the whole run. turns: the last turn to run."""
 
     seconds: float = 3.0
     limit: float = math.inf
     turns: int = 3
 
     def left_out(self, peer: Peer, gone: float) -> str:
-        """Why this peer is not run, after so many seconds."""
+        """Return why this peer is not run, or ""; gone: seconds since the start of the run."""
         if peer.turn > self.turns:
             return "left out of a quick run"
         if gone + TAKES[peer.turn] > self.limit:
-            return f"no time was left: the run may take {self.limit:.0f} s"
+            return f"not run: the time limit of {self.limit:.0f} s was reached"
         return ""
 
 
 @dataclass
 class Run:
-    """Cases on a machine. `found` is the record, complete after every peer; `keep` is given it."""
+    """A run of cases on a machine. found: the record. keep: called with the record after every peer."""
 
     cases: dict[str, Case]
     machine: Machine
@@ -52,7 +52,7 @@ class Run:
     found: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, Any]:
-        """Run everything."""
+        """Run all cases and return the record."""
         self.begun = time.monotonic()
         self.found["cases"] = {
             name: {
@@ -89,7 +89,7 @@ class Run:
 
     def _measure(self, name: str, case: Case, number: int, row: dict[str, Any]) -> None:
         peer, start = case.peers[number], time.monotonic()
-        stage = "making it"
+        stage = "setup"
         passes: dict[str, Callable[[], object]] = {}
         try:
             self.machine.clean()
@@ -98,7 +98,7 @@ class Run:
             share = self.budget.seconds / (len(case.peers) * len(passes))
             for stage, run in passes.items():
                 row[stage] = asdict(self.machine.timed(run, share))
-            stage = "its peak"
+            stage = "peak memory"
             row["peak_mib"] = self.machine.peak(run, name, number)
         except Exception as error:
             row["missing"] = f"{stage}: {_why(error)}"
@@ -111,10 +111,10 @@ class Run:
         row["clock"] = self.machine.clock(start)
 
     def _too_much(self, peer: Peer, rows: list[dict[str, Any]]) -> str:
-        """What of this peer would not fit, or take too long at its length."""
+        """Return why this peer is not run at its length: too much memory or time; otherwise ""."""
         if peer.holds > FITS * self.machine.memory:
             gib = 2**30
-            return f"would hold {peer.holds / gib:.0f} GiB of {self.machine.memory / gib:.0f}: not tried"
+            return f"not run: would need {peer.holds / gib:.0f} GiB of {self.machine.memory / gib:.0f} GiB"
         if peer.length is None:
             return ""
         before = [
@@ -129,21 +129,21 @@ class Run:
             missing = str(last.get("missing", ""))
             return missing if missing.startswith("stopped at") else f"stopped at {last['length']:,}"
         expected = last["both"]["median"] * peer.work / last["work"]
-        return f"would take {expected / 1000:.1f} s: not tried" if expected > SLOWEST else ""
+        return f"not run: would take {expected / 1000:.1f} s" if expected > SLOWEST else ""
 
     def _gated(self, name: str, case: Case, peer: Peer) -> str:
-        """Why ours may not be timed; each gate is asked once."""
+        """Return why a peer of Regard must not be timed, or ""; each gate runs once."""
         gates = self.found["cases"][name]["gates"]
         key = peer.dtype if peer.name == "regard" else f"{peer.dtype}, {peer.name}"
         if key not in gates:
             try:
                 self.machine.clean()
                 gates[key] = asdict(case.gate(peer))
-                self.say(f"{name} {key}: the gate is passed, {gates[key]['strict']:.2f} of the budget used")
+                self.say(f"{name} {key}: correctness check passed, {gates[key]['strict']:.2f} of the budget")
             except Exception as error:
                 gates[key] = {"failed": _why(error)}
         why = gates[key].get("failed")
-        return f"the gate: {why}" if why else ""
+        return f"correctness check failed: {why}" if why else ""
 
 
 def _empty(peer: Peer) -> dict[str, Any]:
@@ -154,16 +154,16 @@ def _empty(peer: Peer) -> dict[str, Any]:
 
 
 def _why(error: BaseException) -> str:
-    """The first line that says something, cut short."""
+    """Return the first two non-empty lines of an error message, shortened."""
     if type(error).__name__ == "OutOfMemoryError":
         return "out of memory"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = f"{type(error).__name__}: {' '.join(lines[:2])}"
-    return said if len(said) <= 160 else f"{said[:159]}…"
+    text = f"{type(error).__name__}: {' '.join(lines[:2])}"
+    return text if len(text) <= 160 else f"{text[:159]}…"
 
 
 def _said(name: str, row: dict[str, Any]) -> str:
-    """The line of progress."""
+    """Return the progress line of a row."""
     length = f" {row['length']:,}" if "length" in row else ""
     times = [f"{pass_} {row[pass_]['median']:.4g} ms" for pass_ in ("forward", "both") if pass_ in row]
     peak = [f"{row['peak_mib']:.0f} MiB"] if "peak_mib" in row else []

@@ -1,4 +1,4 @@
-"""The suites: which cases are run on which machine, by name. A new case is a line here."""
+"""The benchmark suites: the cases of each kind of machine, by name. To add a case, add a line here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SUITES"]
 
 GPU: dict[str, Callable[[], Case]] = {
     **{name: lambda shape=shape: additive_case(shape) for name, shape in CASES.items() if not shape.seen},
-    # torch.compile is asked for where a target names it; beside masks if time is left.
+    # With masks, torch.compile runs only if time is left: no target refers to it.
     **{
         name: lambda shape=shape: additive_case(shape, compiled=(2, 2))
         for name, shape in CASES.items()

@@ -1,4 +1,4 @@
-"""What was aimed at, and what the numbers say about it; and where somebody else is faster."""
+"""Performance targets and whether the results meet them; and the cases where a peer is faster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Found = dict[str, Any]
 LONG, SHORT, ONE = ("long-512", "long-2048"), ("short-50", "short-64"), ("decode-50",)
 DTYPES = ("bfloat16", "float32")
 LINEAR = 1.1
-"""Memory that grows at most so much faster than the length is linear in it."""
+"""Memory counts as linear in the length if it grows by at most this factor more than the length."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target in one place. met: None where it was not measured; by: the fraction by which it was missed."""
+    """The result for one target. met: None if it was not measured. by: the fraction it was missed by."""
 
     target: str
     where: str
@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def said(self) -> str:
-        """In a word or two."""
+        """The result in one or two words."""
         if self.met is False and self.by:
             return f"missed by {100 * self.by:.0f} %"
         return {True: "met", False: "missed", None: "not measured"}[self.met]
@@ -37,7 +37,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Loss:
-    """A peer that is faster than ours, beyond the quartiles of both. which: of ours."""
+    """A peer that is faster than Regard: its upper quartile is below our lower one. which: our peer."""
 
     case: str
     what: str
@@ -48,7 +48,7 @@ class Loss:
 
 
 def verdicts(gpu: Found) -> list[Verdict]:
-    """Every target of the additive kernel."""
+    """Return the results for all targets of the additive kernel."""
     cases = gpu["cases"]
     return [
         *_within(cases, LONG, 1.6),
@@ -66,7 +66,7 @@ def verdicts(gpu: Found) -> list[Verdict]:
 
 
 def training(recurrent: Found) -> list[Verdict]:
-    """The target of training a recurrent model, at each length, for the fastest way."""
+    """Return the result for the training target of recurrent models at each length, of the fastest way."""
     target, times, ratio = "training bahdanau at least 8 x the eager loop", 8.0, "times the eager loop"
     found = []
     for length in dict.fromkeys(row["length"] for row in recurrent["rows"]):
@@ -166,8 +166,10 @@ def _errors(cases: Found) -> Iterator[Verdict]:
 
 
 def losses(found: Found) -> list[Loss]:
-    """Every pass of every case in which a peer is faster than what we take; where that was not measured,
-    than the fastest of ours that was."""
+    """Return every pass in which a peer is faster than the backend of auto.
+
+    If that backend was not measured, the fastest measured backend of Regard is compared.
+    """
     lost = []
     for name, case in found["cases"].items():
         measured = [row for row in case["rows"] if row.get("ours") and not row.get("missing")]
@@ -190,5 +192,5 @@ def losses(found: Found) -> list[Loss]:
 
 
 def _taken(row: Found) -> bool:
-    """Whether it is what a user of ours gets."""
+    """Return whether a row is the backend that users get by default."""
     return row["peer"] == "regard" or row.get("note") == "what auto takes"

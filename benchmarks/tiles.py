@@ -1,4 +1,4 @@
-"""Other tiles for the additive kernels, and how long each kernel runs: for whoever tunes them.
+"""Tuning of the additive kernels: other tile sizes, and the time of each kernel.
 
 benchmarks/additive.py runs this with --sweep and --profile.
 """
@@ -23,11 +23,11 @@ WARPS = (1, 2, 4)
 
 
 def sweep(name: str, dtype: torch.dtype) -> None:
-    """Other tiles for a case: those of the scores by the forward pass, those of the gradients by both."""
+    """Time other tile sizes for a case: those of the forward pass, then those of the backward pass."""
     shape = CASES[name]
     kind = launch.Shape(1, 1, 1, shape.queries, shape.keys, shape.width, shape.width).kind
     own = launch.LAUNCHES[kind]
-    launch.CHANGES.clear()  # what is printed is what is timed
+    launch.CHANGES.clear()  # so that the printed launch settings are those that are timed
     scores = [
         replace(own, rows=rows, columns=columns, group=group, unroll=unroll, fill=fill)
         for (rows, columns), (group, unroll), fill in itertools.product(TILES, GROUPS, (8, 16))
@@ -59,10 +59,10 @@ def _quickest(
         launch.LAUNCHES[kind] = each
         try:
             taken[each] = timed(passes("regard", shape, dtype)[which], 0.03).median
-        except Exception as error:  # a tile that does not fit the machine is no reason to lose the others
+        except Exception as error:  # a tile size may not fit this device; try the others
             print(f"  {each}: {type(error).__name__}", flush=True)
     if not taken:
-        sys.exit(f"none of {len(tried)} tiles runs")
+        sys.exit(f"none of {len(tried)} tile sizes runs")
     order = sorted(taken, key=lambda each: taken[each])
     for each in order[:8]:
         print(f"  {name} {which} {taken[each]:.4f} ms  {each}", flush=True)
@@ -71,7 +71,7 @@ def _quickest(
 
 
 def profile(name: str, dtype: torch.dtype) -> None:
-    """How long each kernel of forward and backward runs."""
+    """Print the time of each kernel of forward and backward."""
     run = passes("regard", CASES[name], dtype)["both"]
     run(), run(), torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:

@@ -1,4 +1,4 @@
-"""Words: how a training text is cut into the words of a test text, and how many of those it does not have."""
+"""Split training text into words as in the test text, and count unknown words of the test text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUOTES = str.maketrans("‘’“”", "''\"\"")
 
 @dataclass(frozen=True)
 class Unknown:
-    """How much of a text is words that another lacks, in per cent: of all its words, of those that differ."""
+    """Unknown words of a text in per cent. running: of all its words. different: of its distinct words."""
 
     running: float
     different: float
@@ -26,7 +26,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Words:
-    """How words are found: between spaces, or with punctuation apart; in lower case, or as they are.
+    """How text is split into words. tokenise: separate punctuation. lowercase: lowercase the words.
 
     >>> Words(tokenise=True, lowercase=True).of("Don’t ask Olaf's EU-friends, please.")
     ['do', "n't", 'ask', 'olaf', "'s", 'eu-friends', ',', 'please', '.']
@@ -36,24 +36,24 @@ class Words:
     lowercase: bool
 
     def given(self, line: str) -> list[str]:
-        """The words of a test text, which stand between spaces; quotes are made straight."""
+        """Return the words of a test text, split at spaces; typographic quotes become straight."""
         return (line.lower() if self.lowercase else line).translate(QUOTES).split()
 
     def of(self, line: str) -> list[str]:
-        """The words of a training text."""
+        """Return the words of a training text."""
         words = self.given(line)
         return WORD.findall(" ".join(words)) if self.tokenise else words
 
     def unknown(self, lines: Iterable[str], trained: Iterable[str]) -> Unknown:
-        """How much of a test text is words that the training text does not have.
+        """Return how many words of a test text do not occur in the training text.
 
         >>> Words(tokenise=True, lowercase=True).unknown(["no , no man"], ["No, Tom."])
         Unknown(running=25.0, different=33.33)
         """
-        known = {word for line in trained for word in self.of(line)}
-        said = [word for line in lines for word in self.given(line)]
+        vocabulary = {word for line in trained for word in self.of(line)}
+        words = [word for line in lines for word in self.given(line)]
         shares = [
-            round(100 * sum(word not in known for word in some) / max(len(some), 1), 2)
-            for some in (said, set(said))
+            round(100 * sum(word not in vocabulary for word in some) / max(len(some), 1), 2)
+            for some in (words, set(words))
         ]
         return Unknown(*shares)

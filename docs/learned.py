@@ -5,7 +5,7 @@
     python docs/make.py README            draw docs/pictures/readme-1.svg from learned.json
 
 The model is the one of `regard demo`: bahdanau on the built-in corpus, without guided alignment. The script
-writes nothing and exits with 1 where the translation of SENTENCE is not TRANSLATION.
+writes nothing and exits with 1 if the translation of SENTENCE is not TRANSLATION.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def learn(minutes: float, seed: int) -> dict[str, Any]:
 
 
 def written(learned: dict[str, Any]) -> str:
-    """JSON with one line for each fact and for each row of weights."""
+    """Return JSON with one line for each entry and for each row of weights."""
     rows = ",\n  ".join(json.dumps(row) for row in learned["weights"])
     facts = {name: json.dumps(value, ensure_ascii=False) for name, value in learned.items()}
     facts["weights"] = f"[\n  {rows}\n ]"
@@ -60,7 +60,7 @@ def written(learned: dict[str, Any]) -> str:
 
 
 def pictures() -> dict[str, Any]:
-    """The picture, by the name of its file."""
+    """Return the picture, by the name of its file."""
     from regard.viewing import Seen, Site
 
     learned = json.loads(KEPT.read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def pictures() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Train and write."""
+    """Train the model and write its attention weights."""
     parser = argparse.ArgumentParser(description="Learn the attention weights of the picture in the README.")
     parser.add_argument("--minutes", type=float, default=2.0, help="how long to train (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
@@ -79,7 +79,7 @@ def main() -> int:
     learned = learn(given.minutes, given.seed)
     translated = " ".join(learned["target"])
     if translated != TRANSLATION:
-        print(f"the model says {translated!r}; train longer, or with another --seed", file=sys.stderr)
+        print(f"the translation is {translated!r}: train longer, or with another --seed", file=sys.stderr)
         return 1
     KEPT.write_text(written(learned), encoding="utf-8")
     print(f"wrote {KEPT.relative_to(ROOT)} after {learned['steps']} steps; now: python docs/make.py README")

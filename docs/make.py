@@ -1,14 +1,14 @@
-"""Make every picture and every made part of the pages, by running the code that the pages show.
+"""Update the pictures, outputs and generated tables of the documentation by running the code of its pages.
 
-    python docs/make.py           write what is missing or stale
-    python docs/make.py --check   write nothing; exit 1 where a page's code fails or something is stale
-    python docs/make.py PAGE ...  these pages alone, by name: performance
+    python docs/make.py           write what is missing or out of date
+    python docs/make.py --check   write nothing; exit with 1 if code fails or something is out of date
+    python docs/make.py PAGE ...  only these pages, by name: performance
 
-A page is Markdown. Its ```python blocks run from top to bottom in one namespace, every page with one seed.
-The ```text block right after a python block is what that block printed. A block that sets `picture` has it
-drawn to pictures/PAGE-N.svg, which the page must show. What stands between `<!-- made: NAME -->` and
+A page is Markdown. Its ```python blocks run from top to bottom in one namespace; every page starts with the
+same seed. The ```text block after a python block is the output of that block. If a block sets `picture`, it
+is drawn to pictures/PAGE-N.svg, which the page must show. The text between `<!-- made: NAME -->` and
 `<!-- end -->` is written by the function of that name in page_tables.py, page_models.py or page_results.py;
-pictures shown there are the plots of the latter. The picture of the README is drawn by learned.py.
+the pictures there are the plots of page_results.py. learned.py draws the picture of the README.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SHOWN = re.compile(r"!\[(?P<words>[^\]]*)\]\((?P<path>[^)]*\.svg)\)")
 COLOUR = re.compile(r"#[0-9a-f]{6}")
 WRITERS = {**TABLES, **MODEL_TABLES, **PARTS}
 NEAR = 6
-"""How far a shade may be from the one on file: the last digit of a weight differs between machines."""
+"""Largest difference of a colour channel from the committed picture: weights vary between machines."""
 
 
 @dataclass
 class Made:
-    """One page as it should be, the pictures it asked for, and what went wrong."""
+    """The new text of a page, its pictures, and its problems."""
 
     path: Path
     text: str = ""
@@ -58,13 +58,12 @@ class Made:
 
 
 def pages() -> list[Path]:
-    """Every page with something to run, the README first; the design is prose."""
-    found = sorted(path for path in DOCS.rglob("*.md") if path != DOCS / "design.md")
-    return [ROOT / "README.md", *found]
+    """Return all pages to run, the README first; design.md has nothing to run."""
+    return [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if path != DOCS / "design.md")]
 
 
 def make(path: Path) -> Made:
-    """Run a page: its blocks, then its tables."""
+    """Run the code blocks of a page, then generate its tables."""
     made = Made(path)
     source = path.read_text(encoding="utf-8")
     words = {(path.parent / shown["path"]).resolve(): shown["words"] for shown in SHOWN.finditer(source)}
@@ -93,7 +92,7 @@ def make(path: Path) -> Made:
 
 
 def _draw_plots(made: Made) -> None:
-    """The pictures of a page that no block has drawn: learned weights, plots of results, or a mistake."""
+    """Add the pictures that no block has drawn: learned weights and plots; others are problems."""
     drawn: dict[str, Any] | None = None
     for shown in SHOWN.finditer(made.text):
         name = (made.path.parent / shown["path"]).resolve()
@@ -107,13 +106,13 @@ def _draw_plots(made: Made) -> None:
 
 
 def page_name(path: Path) -> str:
-    """The name that a page's pictures begin with."""
+    """Return the prefix of the picture names of a page."""
     place = path.relative_to(DOCS) if path.is_relative_to(DOCS) else Path(path.name.lower())
     return "-".join(place.with_suffix("").parts)
 
 
 def stale(made: Made) -> Iterator[tuple[Path, str]]:
-    """What of a page is not on file as it should be, and what should be there."""
+    """Yield each file of a page that is out of date, with its new content."""
     if made.path.read_text(encoding="utf-8") != made.text:
         yield made.path, made.text
     for path, svg in made.pictures.items():
@@ -122,7 +121,7 @@ def stale(made: Made) -> Iterator[tuple[Path, str]]:
 
 
 def same_picture(one: str, other: str) -> bool:
-    """Whether two pictures show the same words in the same places in nearly the same shades."""
+    """Return whether two SVG pictures are equal, except for small differences of colour."""
     if COLOUR.sub("#", one) != COLOUR.sub("#", other):
         return False
     pairs = zip(COLOUR.findall(one), COLOUR.findall(other), strict=True)
@@ -130,13 +129,13 @@ def same_picture(one: str, other: str) -> bool:
 
 
 def orphans(made: list[Made]) -> list[Path]:
-    """Pictures on file that no page asks for."""
-    wanted = {name for each in made for name in each.pictures}
-    return sorted(path for path in PICTURES.glob("*.svg") if path not in wanted)
+    """Return the picture files that no page shows."""
+    shown = {name for each in made for name in each.pictures}
+    return sorted(path for path in PICTURES.glob("*.svg") if path not in shown)
 
 
 def _run(code: str, path: Path, line: int, namespace: dict[str, Any], made: Made) -> str:
-    """Run one block and give what it printed; what goes wrong is told with the line of the page."""
+    """Run one block and return what it printed; an error becomes a problem with the line of the page."""
     printed = io.StringIO()
     try:
         compiled = compile("\n" * line + code, str(path), "exec")
@@ -158,17 +157,17 @@ def _short(path: Path) -> str:
 
 
 def main() -> int:
-    """Make everything, or check it."""
-    parser = argparse.ArgumentParser(description="Make the pictures and tables of the pages by running them.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where something is stale")
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="all unless given")
-    given = parser.parse_args()
-    check, wanted = given.check, given.pages or [path.stem for path in pages()]
-    made = [make(path) for path in pages() if path.stem in wanted]
+    """Update or check all pages."""
+    parser = argparse.ArgumentParser(description="Update the pictures and tables of the documentation.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="names of pages (default: all)")
+    arguments = parser.parse_args()
+    check, names = arguments.check, arguments.pages or [path.stem for path in pages()]
+    made = [make(path) for path in pages() if path.stem in names]
     problems = [problem for each in made for problem in each.problems]
     for each in made:
         if each.problems:
-            continue  # what a page that fails would show is not written
+            continue  # a page that fails is not written
         for path, text in stale(each):
             if check:
                 problems.append(f"{_short(path)} is stale: run python docs/make.py")
@@ -176,9 +175,9 @@ def main() -> int:
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8")
                 print(f"wrote {_short(path)}")
-    for path in [] if given.pages else orphans(made):
+    for path in [] if arguments.pages else orphans(made):
         if check:
-            problems.append(f"{_short(path)} is shown nowhere: run python docs/make.py")
+            problems.append(f"{_short(path)} is not shown on any page: run python docs/make.py")
         else:
             path.unlink()
             print(f"removed {_short(path)}")

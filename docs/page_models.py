@@ -62,33 +62,33 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def defaults(model: str) -> dict[str, Any]:
-    """The options of a model and their defaults, as build_model() and `--set model.NAME=...` take them."""
+    """Return the options of a model with their defaults, as in build_model() and `--set model.NAME=...`."""
     part, whole = PARTS.get(model, ("", None))
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for name, parameter in list(signature(MODELS[model]).parameters.items())[2:]:
         if name != part or isinstance(parameter.default, str):
-            found[name] = parameter.default
+            options[name] = parameter.default
         if name == part and is_dataclass(whole):
             inside = {field.name: getattr(whole, field.name) for field in fields(whole)}
             # A named size has its own numbers; the options only override them.
-            found |= dict.fromkeys(inside) if isinstance(parameter.default, str) else inside
-    return {name: None if value is Parameter.empty else value for name, value in found.items()}
+            options |= dict.fromkeys(inside) if isinstance(parameter.default, str) else inside
+    return {name: None if value is Parameter.empty else value for name, value in options.items()}
 
 
 def settings(model: str) -> str:
-    """The table of one model."""
-    found, about = defaults(model), OPTIONS[model]
-    if set(found) != set(about):
-        raise KeyError(f"OPTIONS[{model!r}] and the model differ in {sorted(set(found) ^ set(about))}")
+    """Return the settings table of one model."""
+    options, about = defaults(model), OPTIONS[model]
+    if set(options) != set(about):
+        raise KeyError(f"OPTIONS[{model!r}] and the model differ in {sorted(set(options) ^ set(about))}")
     rows = [
         (f"`{name}`", f"`{_toml(value)}`" if value is not None else "", about[name])
-        for name, value in found.items()
+        for name, value in options.items()
     ]
     return table(("setting", "default", "meaning"), rows)
 
 
 def sizes() -> str:
-    """The named sizes of the Transformer."""
+    """Return the table of the named sizes of the Transformer."""
     rows = [
         (f"`{name}`", *(f"{getattr(size, each):,}" for each in ("width", "heads", "inner", "layers")))
         for name, size in SIZES.items()

@@ -1,4 +1,4 @@
-"""The made parts of the page about performance: from the newest result file of each kind, nothing typed."""
+"""The generated parts of docs/performance.md, from the newest result file of each kind."""
 
 from __future__ import annotations
 
@@ -20,77 +20,77 @@ PLACES = {
     "cpu": "on this page",
     "gpu": "on this page",
     "recurrent": "on this page",
-    "faithfulness": "[Does attention tell the truth?](faithfulness.md)",
-    "alignments": "[Seeing](seeing.md)",
-    "korean": "[Pairs in, translations out](translation.md)",
+    "faithfulness": "[Is attention faithful?](faithfulness.md)",
+    "alignments": "[Viewing attention](seeing.md)",
+    "korean": "[Data and decoding](translation.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
 }
-"""Where each kind of result is told."""
+"""The page that reports each kind of result."""
 
 
 def newest(kind: str, ending: str = "json") -> Path | None:
-    """The newest file of this kind, by the date in its name."""
-    found = sorted(RESULTS.glob(f"????-??-??-{kind}.{ending}"))
-    return found[-1] if found else None
+    """Return the newest result file of this kind, by the date in its name, or None."""
+    files = sorted(RESULTS.glob(f"????-??-??-{kind}.{ending}"))
+    return files[-1] if files else None
 
 
 def record(kind: str) -> dict[str, Any] | None:
-    """What is in it; None where there is none."""
+    """Return the newest record of this kind, or None."""
     path = newest(kind)
     return json.loads(path.read_text(encoding="utf-8")) if path else None
 
 
 def measured() -> str:
-    """On what, when, and how."""
+    """Describe the machine, the date and the clock rate of the GPU results."""
     found = record("gpu")
     if found is None:
         return NOTHING
-    said = [f"{measured_on(found)} On {found['date']}, in {found['seconds']:.0f} seconds."]
+    sentences = [f"{measured_on(found)} On {found['date']}, in {found['seconds']:.0f} seconds."]
     clocks = [
         rate for case in found["cases"].values() for row in case["rows"] for rate in row.get("clock", [])
     ]
     if clocks:
-        said.append(f"Its clock was between {min(clocks):.0f} and {max(clocks):.0f} MHz meanwhile.")
+        sentences.append(f"The clock was between {min(clocks):.0f} and {max(clocks):.0f} MHz.")
     if "ceilings" in found:
         best = ", ".join(f"{name} {value:g}" for name, value in found["ceilings"].items())
-        said.append(f"At its best it does, measured in the same run: {best}.")
-    return " ".join(said) + "\n"
+        sentences.append(f"Peak throughput, measured in the same run: {best}.")
+    return " ".join(sentences) + "\n"
 
 
 def targets() -> str:
-    """Each target, and what the numbers say."""
+    """Return the table of targets, with what was measured."""
     gpu, recurrent = record("gpu"), record("recurrent")
-    judged = [*(verdicts(gpu) if gpu else []), *(training(recurrent) if recurrent else [])]
-    if not judged:
+    results = [*(verdicts(gpu) if gpu else []), *(training(recurrent) if recurrent else [])]
+    if not results:
         return NOTHING
-    rows = [[each.target, each.where, each.measured, each.said] for each in judged]
-    return markdown(["target", "where", "measured", ""], [[_cell(text) for text in row] for row in rows])
+    rows = [[each.target, each.where, each.measured, each.said] for each in results]
+    return markdown(["target", "case", "measured", "result"], [[_cell(text) for text in row] for row in rows])
 
 
 def additive() -> str:
-    """The cases of additive attention."""
+    """Return the cases of additive attention."""
     return _cases("gpu", lambda case: case["about"].startswith(ADDITIVE) and not _curve(case))
 
 
 def lengths() -> str:
-    """Cost against length."""
+    """Return the cases with several lengths."""
     return _cases("gpu", _curve)
 
 
 def dot() -> str:
-    """The cases of scaled dot attention, masks and looks among them."""
+    """Return the cases of scaled dot-product attention, with masks and looks."""
     return _cases("gpu", lambda case: case["about"].startswith(DOT) and not _curve(case))
 
 
 def cpu() -> str:
-    """The suite of the CPU."""
+    """Return the cases of the CPU suite."""
     found = record("cpu")
     return _cases("cpu", lambda case: True) + (f"\n{measured_on(found)}\n" if found else "")
 
 
 def lost() -> str:
-    """Where a peer is faster than what a user of ours gets."""
+    """Return the table of passes in which a peer is faster than the backend of auto."""
     rows = [
         [
             each.case,
@@ -106,33 +106,33 @@ def lost() -> str:
     ]
     if not rows:
         return "Nowhere in the results above.\n" if record("gpu") or record("cpu") else NOTHING
-    return markdown(["case", "pass", "who", "theirs, ms", "what of ours", "ours, ms", "ours / theirs"], rows)
+    return markdown(["case", "pass", "peer", "peer ms", "Regard's peer", "Regard ms", "Regard / peer"], rows)
 
 
 def recurrent() -> str:
-    """Training of a recurrent model, as its benchmark tells it."""
+    """Return the newest report of the training benchmark for recurrent models."""
     path = newest("recurrent", "md")
     return path.read_text(encoding="utf-8").strip() + "\n" if path else NOTHING
 
 
 def others() -> str:
-    """Every kind of result that a page tells, with its newest file."""
+    """Return the table of all kinds of results, with the newest file and the page of each."""
     newest_of = {kind: newest(kind, "md") for kind in PLACES}
     rows = [
         [kind, f"`benchmarks/results/{path.name}`", PLACES[kind]] for kind, path in newest_of.items() if path
     ]
-    return markdown(["kind", "newest file", "told"], rows)
+    return markdown(["kind", "newest file", "page"], rows)
 
 
 def plots() -> dict[str, Plot]:
-    """The pictures of the page, by name."""
-    found = {}
+    """Return the plots of the page, by name."""
+    pictures = {}
     for kind in ("gpu", "cpu"):
         for name, case in (record(kind) or {"cases": {}})["cases"].items():
-            drawn = plot_of(name, case)
-            if drawn is not None:
-                found[_picture(kind, name)] = drawn
-    return found
+            plot = plot_of(name, case)
+            if plot is not None:
+                pictures[_picture(kind, name)] = plot
+    return pictures
 
 
 PARTS: dict[str, Callable[[], str]] = {

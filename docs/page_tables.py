@@ -1,4 +1,4 @@
-"""The made parts of the pages: tables asked of the code itself, so that they cannot be wrong for long."""
+"""Generated tables of the documentation, computed from the code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PLACES = {
 }
 
 LENGTH = 128
-ASKED: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "causal": {"mask": regard.causal()},
     "padding": {"mask": regard.padding(torch.tensor([LENGTH, LENGTH // 2]))},
@@ -65,39 +65,41 @@ ASKED: dict[str, dict[str, Any]] = {
     "dropout": {"dropout": 0.1},
     "Sparse": {"select": regard.Sparse()},
 }
-"""What can be asked of a call besides its score."""
+"""Arguments of a call besides its score: the rows of the tables of choices."""
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor that says it is on another device: reasons() can be asked about machines that are not here."""
+    """A CPU tensor that reports another device, to call reasons() for devices that this machine lacks."""
 
-    said: torch.device
+    reported: torch.device
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self.said
+        return self.reported
 
 
-def call_on(device: str, dtype: torch.dtype, name: str, **asked: Any) -> Call | None:
-    """A training call of 2 sequences, 4 heads of 64 and 128 positions, with the score of this name, as if on
-    this device; None where the two do not go together."""
+def call_on(device: str, dtype: torch.dtype, name: str, **options: Any) -> Call | None:
+    """Return a training call with 2 sequences, 4 heads of size 64 and 128 positions, as if on this device.
+
+    name: of the score. options: other arguments of attention(). None if score and options do not fit.
+    """
     defaults = regard.attention.__kwdefaults__ or {}
     names = ("mask", "bias", "select", "start", "dropout", "look")
-    given = [asked.get(name, defaults[name]) for name in names]
+    arguments = [options.get(name, defaults[name]) for name in names]
     score = regard.build_score(name, 64, 64)
     score = score.to(dtype) if isinstance(score, torch.nn.Module) else score
     query, key, value = (torch.zeros(2, 4, LENGTH, 64, dtype=dtype, requires_grad=True) for _ in range(3))
     try:
-        call = check(query, key, value, score, *given)
+        call = check(query, key, value, score, *arguments)
     except regard.ArgumentError:
         return None
-    told = call.query.as_subclass(Elsewhere)
-    told.said = torch.device(device)
-    return replace(call, query=told)
+    elsewhere = call.query.as_subclass(Elsewhere)
+    elsewhere.reported = torch.device(device)
+    return replace(call, query=elsewhere)
 
 
 def now() -> str:
-    """Everything there is, by name."""
+    """Return the table of the README: all public names by topic."""
     masks = ("causal", "padding", "window", "documents", "where", "dense")
     rows = [
         ("scores", _names(kind.__name__ for kind in regard.SCORES.values())),
@@ -119,7 +121,7 @@ def now() -> str:
 
 
 def scores() -> str:
-    """Every score, with its equation and its page."""
+    """Return the table of scores, with their equations and pages."""
     rows = []
     for name, score in regard.SCORES.items():
         page = SHARED_PAGES.get(name, name)
@@ -131,7 +133,7 @@ def scores() -> str:
 
 
 def positions() -> str:
-    """Every position scheme and where it acts."""
+    """Return the table of position schemes and what they act on."""
     rows = [
         (f"`{name}`", f"`{kind.__name__}`", kind.acts, _paper(kind))
         for name, kind in regard.POSITIONS.items()
@@ -140,7 +142,7 @@ def positions() -> str:
 
 
 def selections() -> str:
-    """Every selection and the looks it can give."""
+    """Return the table of selections and the looks that they support."""
     rows = [
         (f"`{kind.__name__}`", *("yes" if look in kind.looks else "" for look in LOOKS))
         for kind in SELECTIONS
@@ -149,7 +151,7 @@ def selections() -> str:
 
 
 def backends() -> str:
-    """The backends and the looking passes, in the order they are tried."""
+    """Return the tables of backends and of looking passes, in the order of `auto`."""
     read = table(("backend", "what it is"), [(f"`{name}`", each.about) for name, each in BACKENDS.items()])
     looked = table(
         ("looking pass", "what it is"), [(f"`{name}`", each.about) for name, each in PASSES.items()]
@@ -158,34 +160,34 @@ def backends() -> str:
 
 
 def choices() -> str:
-    """What auto takes: a table a device, with a column for the scores that are treated alike."""
+    """Return one table per device of what `auto` chooses, with one column per group of scores."""
     parts = []
     for place, (device, dtype) in PLACES.items():
         alike: dict[tuple[str, ...], list[str]] = {}
         for name in regard.SCORES:
-            calls = (call_on(device, dtype, name, **options) for options in ASKED.values())
+            calls = (call_on(device, dtype, name, **options) for options in OPTIONS.values())
             chosen = tuple(f"`{choose_backend(call)}`" if call else "refused" for call in calls)
             alike.setdefault(chosen, []).append(name)
         headings = ("besides the score", *(", ".join(names) for names in alike.values()))
-        rows = zip(ASKED, *alike, strict=True)
+        rows = zip(OPTIONS, *alike, strict=True)
         parts.append(f"### {place}\n\n{table(headings, rows)}")
     return "\n".join(parts)
 
 
 def reasons() -> str:
-    """Everything that a backend says against a call in the tables above."""
+    """Return the reasons of each backend against any call of the tables of choices."""
     parts = []
     for name, backend in BACKENDS.items():
-        said: dict[str, None] = {}
+        unique: dict[str, None] = {}
         for device, dtype in PLACES.values():
             for score in regard.SCORES:
-                for options in ASKED.values():
+                for options in OPTIONS.values():
                     call = call_on(device, dtype, score, **options)
                     if call is not None:
-                        said.update(dict.fromkeys(backend.reasons(call) + backend.unasked(call)))
-        # Whether there is a compiler depends on the machine that makes this page.
-        told = [reason for reason in said if "compiler" not in reason]
-        lines = "".join(f"- {reason}\n" for reason in told) or "- nothing: it takes every call\n"
+                        unique.update(dict.fromkeys(backend.reasons(call) + backend.unasked(call)))
+        # Whether there is a compiler depends on the machine that builds this page.
+        shown = [reason for reason in unique if "compiler" not in reason]
+        lines = "".join(f"- {reason}\n" for reason in shown) or "- none: it runs every call\n"
         parts.append(f"**{name}**\n\n{lines}")
     return "\n".join(parts)
 
@@ -211,7 +213,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [list(headings), *map(list, rows)]
     drawn = [f"| {' | '.join(line)} |\n" for line in lines]
     rule = f"|{' --- |' * len(lines[0])}\n"

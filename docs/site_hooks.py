@@ -46,9 +46,8 @@ GROUPS = {
     "attention": "The call",
     "attended": "The call",
     "memory": "The call",
-    "explaining": "The call",
+    "explain": "The call",
     "scores": "Scores",
-    "mask": "Masks",
     "masks": "Masks",
     "positions": "Positions",
     "select": "Selections",
@@ -57,7 +56,7 @@ GROUPS = {
     "interventions": "Looking",
     "viewing": "Looking",
     "layers": "Layers",
-    "loading": "Trained models",
+    "tasks": "Trained models",
     "errors": "Errors",
 }
 """Headings of the page on `regard`, by the module that defines a name."""

@@ -1,4 +1,4 @@
-"""A newcomer adds a score: what CONTRIBUTING says, followed to the letter in a copy of the project."""
+"""Follow the section "Add a score" of CONTRIBUTING.md in a copy of the project, and run its tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.M | re.S)
 
 
 def put(path: Path, text: str, mark: str) -> None:
-    """Write text into a file before what the mark finds there."""
+    """Insert text into a file before the match of a regular expression."""
     source = path.read_text(encoding="utf-8")
     at = re.search(mark, source, re.M)
     assert at, f"{path.name} has no {mark}"
@@ -29,7 +29,7 @@ def put(path: Path, text: str, mark: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the score of CONTRIBUTING added: its class, its line, and its equation by hand."""
+    """Copy the project and add the score of CONTRIBUTING.md: its class, its line and its equation."""
     written, line, by_hand = BLOCKS
     copy = tmp_path_factory.mktemp("project")
     for name in ("src", "tests", "docs"):
@@ -43,7 +43,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(copy: Path, *arguments: str) -> str:
-    """What this Python prints when it is run in the copy."""
+    """Run this Python in the copy and return what it prints."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
     ran = subprocess.run(
@@ -58,28 +58,28 @@ def run(copy: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-def test_the_tests_pick_it_up_and_pass(copy: Path):
+def test_existing_tests_run_the_new_score(copy: Path):
     agreement = ["tests/agreement/test_backends.py", "tests/agreement/test_looking.py"]
     places = ["src/regard/scores.py", "tests/test_scores.py", *agreement]
-    said = run(copy, "-m", "pytest", "-rA", "-k", "distance", "-m", "not slow and not gpu", *places)
-    passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", said, re.M)
+    report = run(copy, "-m", "pytest", "-rA", "-k", "distance", "-m", "not slow and not gpu", *places)
+    passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", report, re.M)
     files = [name for name, _ in passed]
     assert files.count("test_backends.py") > 20 and files.count("test_looking.py") > 10
     assert ("test_scores.py", "test_score_is_its_equation[distance]") in passed
     assert ("scores.py", "regard.scores.Distance") in passed
 
 
-def test_there_is_room_for_it(copy: Path):
+def test_scores_file_stays_within_the_length_limit(copy: Path):
     text = (copy / "src" / "regard" / "scores.py").read_text(encoding="utf-8")
     assert "class Distance(Score):" in text and len(text.splitlines()) <= LINES
 
 
-def test_the_command_line_picks_it_up(copy: Path):
+def test_command_line_lists_the_new_score(copy: Path):
     shown = run(copy, "-m", "regard", "backends")
     assert "distance" in shown and "-|q - k|^2 / 2D" in shown
 
 
-def test_the_docs_table_picks_it_up(copy: Path):
+def test_docs_table_lists_the_new_score(copy: Path):
     code = "import sys; sys.path.append('docs'); import page_tables; print(page_tables.scores())"
     row = r"| `distance` | `Distance` | `-\|q - k\|^2 / 2D` | inner | Nadaraya 1964 |"
     assert row in run(copy, "-c", code).splitlines()

@@ -1,4 +1,4 @@
-"""The README's commands are run and its tree is whole; its Python is run by tests/docs/test_docs.py."""
+"""The commands of the README run, and its tree is complete; tests/docs/test_docs.py runs its Python."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.reading import PACKAGE, ROOT, settings, short, texts
 
 COMMAND = r"(?:make|regard|pip3?|python3?|git|cd|sudo|\./[^\s`]+|\.venv/bin/[^\s`]+)(?: [^\s`]+)"
 SHORTER = {"--minutes 5": "--steps 20", "--pairs 40000": "--pairs 400", "make demo": "make demo ARGS=--quick"}
-"""What takes minutes is tried in seconds."""
+"""Replacements that make long commands short."""
 
 LEFT_OUT = {"make test", "make docs", "pip install ."}
-"""Not run here: what runs these tests, the site (tests/docs/test_site.py builds it), and an installation."""
+"""Commands that are not run here: the test suite, the site (tests/docs/test_site.py) and an installation."""
 
 
 def commands(text: str) -> Iterator[str]:
-    """The commands in shell blocks, in indented blocks and in the running text of a page."""
+    """Yield the commands in shell blocks, in indented blocks and in the text of a page."""
     blocks = "".join(re.findall(r"^```(?:sh|bash|shell|console)\n(.*?)^```", text, re.M | re.S))
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     for line in blocks.splitlines():
@@ -40,29 +40,29 @@ COMMANDS = [each for each in dict.fromkeys(commands(README)) if each]
 
 
 def recipe(target: str) -> str:
-    """What make runs for a target."""
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
-    assert found, f"the Makefile has no recipe for {target}"
-    return found[1].replace("\t", "").strip()
+    """Return the recipe of a make target."""
+    match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
+    assert match, f"the Makefile has no recipe for {target}"
+    return match[1].replace("\t", "").strip()
 
 
 def here(command: str) -> list[str]:
-    """A command as it can be run here: where make has not made .venv, what it would run, with this Python."""
+    """Return a command as it can run here: without .venv, the recipe of a make target with this Python."""
     words = shlex.split(command)
     if words[0] == "make":
         fresh = shutil.which("make") and not call(["make", "--question", ".venv/base"]).returncode
         if fresh:
             return words
-        given = " ".join(word.removeprefix("ARGS=") for word in words[2:])
-        words = shlex.split(recipe(words[1]).replace("$(ARGS)", given))
+        arguments = " ".join(word.removeprefix("ARGS=") for word in words[2:])
+        words = shlex.split(recipe(words[1]).replace("$(ARGS)", arguments))
     name = words[0].removeprefix(".venv/bin/")
-    ways = {"regard": ["-m", "regard"], "python": [], "python3": []}
-    assert name in ways, f"how is {command!r} run in a test? say it here"
-    return [sys.executable, *ways[name], *words[1:]]
+    options = {"regard": ["-m", "regard"], "python": [], "python3": []}
+    assert name in options, f"add a way to run {command!r} in this test"
+    return [sys.executable, *options[name], *words[1:]]
 
 
 def call(words: list[str], folder: Path = ROOT, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run it as a reader would, not as a part of the `make test` that runs this."""
+    """Run a command without the environment variables of the `make test` that runs this test."""
     ours = ("MAKE", "MFLAGS", "ARGS", "PYTEST_", "COV_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"PYTHONPATH": str(PACKAGE.parent), "PYTHONIOENCODING": "utf-8"}
@@ -72,17 +72,17 @@ def call(words: list[str], folder: Path = ROOT, timeout: float = 300) -> subproc
     )
 
 
-def test_the_two_commands_are_there():
+def test_readme_has_make_demo_and_make_test():
     assert {"make demo", "make test"} <= set(COMMANDS)
     assert set(COMMANDS) >= LEFT_OUT
 
 
-def test_the_readme_says_how_the_command_gets_onto_the_path():
+def test_readme_explains_how_to_put_the_command_on_the_path():
     assert "`. .venv/bin/activate`" in README and "`pip install .`" in README
     assert settings()["project"]["scripts"] == {"regard": "regard.__main__:main"}
 
 
-def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path):
+def test_readme_commands_run_in_order(tmp_path: Path):
     for command in [each for each in COMMANDS if each not in LEFT_OUT]:
         short = command
         for long, tried in SHORTER.items():
@@ -95,7 +95,7 @@ def test_the_commands_of_the_readme_run_one_after_another(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_readme_trains_a_good_translator(tmp_path: Path):
+def test_readme_training_reaches_90_bleu(tmp_path: Path):
     block = README[README.index("## Train your own") :]
     make, train, translate, _ = re.search(r"^```sh\n(.*?)^```", block, re.M | re.S)[1].splitlines()  # type: ignore[index]
     for command in (make, train, translate):
@@ -106,26 +106,26 @@ def test_the_readme_trains_a_good_translator(tmp_path: Path):
     assert max(each["bleu"] for each in records if each["kind"] == "evaluation") >= 90
 
 
-def test_make_test_is_lint_types_and_tests_and_ci_runs_it():
+def test_make_test_runs_lint_types_and_tests_and_ci_runs_it():
     lines = [line.split(" -")[0] for line in recipe("test").splitlines()]
     assert [line.split(".venv/bin/")[1] for line in lines] == ["ruff check", "ruff format", "mypy", "pytest"]
     ci = ROOT / ".ci" / "run"
     assert ci.read_text().splitlines()[-1] == "make test" and os.access(ci, os.X_OK)
 
 
-def test_every_make_target_that_is_named_exists():
+def test_every_make_target_in_the_docs_exists():
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
     named = {
-        (short(path), found.split()[1])
+        (short(path), command.split()[1])
         for path, text in texts().items()
         if path.suffix == ".md"
-        for found in commands(text)
-        if re.match(r"make [a-z]", found)
+        for command in commands(text)
+        if re.match(r"make [a-z]", command)
     }
     assert named and [(page, target) for page, target in named if target not in targets] == []
 
 
-def test_the_tree_names_every_part():
+def test_readme_tree_has_every_module():
     tree = re.search(r"^ {4}src/regard/\n((?: {4}.*\n)+)", README, re.M)
     assert tree
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}

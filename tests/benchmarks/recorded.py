@@ -1,4 +1,4 @@
-"""Records as the suites write them, with numbers that were made up, to be judged, tabled and drawn."""
+"""Example records in the format of the suites, with invented numbers, to test targets, tables and plots."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def case(about: str, rows: list[dict[str, Any]], limit: float | None = None, by:
 
 
 def gpu() -> dict[str, Any]:
-    """A run in which most went well."""
+    """Return a record in which most peers were measured."""
     ours = {"ours": True}
     additive = [row("eager", 4.0, 8.0), row("torch.compile", 0.6, 4.5), row("regard", 0.13, 0.8, **ours)]
     wide = [row("eager", 16.8, 33.5), row("torch.compile", 2.5, 22.1), row("regard", 0.9, 5.0, **ours)]

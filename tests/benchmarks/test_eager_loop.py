@@ -1,4 +1,4 @@
-"""The peer of the recurrent benchmark computes what ours computes, or it would be none."""
+"""The eager loop of the recurrent benchmark computes the same loss and gradients as Regard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.data.batch import Batch
 from regard.models.bahdanau import Bahdanau
 
 
-def test_the_loop_has_our_loss_and_gradients():
+def test_eager_loop_has_the_loss_and_gradients_of_regard():
     torch.manual_seed(0)
     model = Bahdanau(source_size=20, target_size=15, width=8, embedding=6)
     batch = Batch.collate([[4, 5, 9], [6], [7, 8]], [[4], [5, 6, 7], [8, 9]])

@@ -1,4 +1,4 @@
-"""First hour: settings tried by hand are valid, and the table compares means over seeds."""
+"""The first-hour benchmark: settings tuned by hand are valid, and the table compares means over seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trained(setting: str, bleu: float, seed: int = 0, cell: str = "5k-2") -> Tra
 
 
 @pytest.mark.parametrize("device", HAND)
-def test_settings_by_hand_are_valid(device: str):
+def test_settings_tuned_by_hand_are_valid(device: str):
     assert len(HAND[device]) >= 4
     for chosen in HAND[device].values():
         given = merged({"data": {"built_in": "korean"}}, override(chosen))
@@ -28,7 +28,7 @@ def test_settings_by_hand_are_valid(device: str):
         assert build_model(settings.model.name, 9, 9, **settings.model.options).target_size == 9
 
 
-def test_the_table_compares_means_with_the_best():
+def test_table_compares_seed_means_with_the_best_setting():
     runs = [
         *(trained(PLAIN, 9.0, seed) for seed in (0, 1)),
         trained("a", 12.0, 0),
@@ -42,7 +42,7 @@ def test_the_table_compares_means_with_the_best():
 
 
 @pytest.mark.slow
-def test_a_cell_is_trained_and_written(
+def test_cell_is_trained_and_results_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     tsv = tmp_path / "pairs.txt"

@@ -1,4 +1,4 @@
-"""Running a suite: budgets, gates, what fails, and what is kept."""
+"""Running a suite: time limits, correctness checks, failing peers, and the record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.running import Budget, Run
 
 
 class Clock(Processor):
-    """Says that a run took as many milliseconds as the run returns."""
+    """A fake machine: a function takes as many milliseconds as it returns."""
 
     def timed(self, run, seconds):
         taken = float(run())
@@ -36,40 +36,39 @@ def fails():
     raise RuntimeError("no kernel\nand more\nand a stack")
 
 
-def test_what_fails_is_a_row_and_the_others_go_on():
+def test_failed_peer_is_a_row_and_the_others_run():
     first, second = ran(Peer("one", fails), Peer("two", takes(3)))
-    assert first["missing"] == "making it: RuntimeError: no kernel and more"
+    assert first["missing"].endswith("RuntimeError: no kernel and more")
     assert second["both"]["median"] == 3 and "missing" not in second
 
 
-def test_a_pass_that_fails_keeps_the_one_before():
+def test_failed_pass_keeps_the_earlier_pass():
     (row,) = ran(Peer("one", lambda: {"forward": lambda: 1.0, "both": fails}))
     assert row["forward"]["median"] == 1 and row["missing"].startswith("both: ")
 
 
-def test_ours_is_not_timed_where_it_is_wrong():
+def test_regard_is_not_timed_if_its_check_fails():
     def gate(peer):
         raise Wrong("output in torch.float32: error 1, allowed 0")
 
     theirs, ours = ran(Peer("eager", takes(1)), Peer("regard", takes(1), ours=True), gate=gate)
     assert "both" in theirs and "both" not in ours
-    assert ours["missing"].startswith("the gate: Wrong: output in torch.float32")
+    assert "Wrong: output in torch.float32" in ours["missing"]
 
 
-def test_a_peer_is_stopped_where_it_would_take_seconds():
+def test_peer_stops_at_the_length_where_it_takes_seconds():
     peers = [Peer("one", takes(1000), length=n, work=n * n) for n in (1, 2, 4, 8)]
     found = ran(*peers)
-    assert [row.get("missing") for row in found] == [
-        None, "would take 4.0 s: not tried", "stopped at 2", "stopped at 2"
-    ]  # fmt: skip
+    assert [row.get("missing") for row in found][2:] == ["stopped at 2", "stopped at 2"]
+    assert "missing" not in found[0] and "4.0 s" in found[1]["missing"]
 
 
-def test_what_is_known_not_to_fit_is_not_tried():
+def test_peer_that_needs_too_much_memory_is_not_run():
     (row,) = ran(Peer("one", fails, holds=1e18))
     assert "GiB of" in row["missing"]
 
 
-def test_turns_are_taken_in_order_and_rows_stay_in_theirs():
+def test_turns_run_in_order_and_rows_keep_theirs():
     order = []
 
     def make(name):
@@ -79,14 +78,13 @@ def test_turns_are_taken_in_order_and_rows_stay_in_theirs():
     assert order == ["early", "late"] and [row["peer"] for row in found] == ["late", "early"]
 
 
-def test_no_time_left_and_a_quick_run_are_told():
+def test_reason_for_time_limit_and_quick_run():
     (late,) = ran(Peer("one", takes(1), turn=1), budget=Budget(limit=1))
     (left,) = ran(Peer("one", takes(1), turn=1), budget=Budget(turns=0))
-    assert late["missing"] == "no time was left: the run may take 1 s"
-    assert left["missing"] == "left out of a quick run"
+    assert "limit of 1 s" in late["missing"] and "quick run" in left["missing"]
 
 
-def test_what_was_measured_is_kept_when_it_is_stopped():
+def test_interrupted_run_keeps_its_results():
     def stop():
         raise KeyboardInterrupt
 
@@ -99,7 +97,7 @@ def test_what_was_measured_is_kept_when_it_is_stopped():
     assert first["both"]["median"] == 1 and second["missing"] == "stopped"
 
 
-def test_a_slow_run_is_timed_three_times():
+def test_slow_function_is_timed_three_times():
     timing = taken_for(0.0, lambda: 2.0, "said")
     assert timing == Timing(2.0, 2.0, 2.0, 3, "said")
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Targets and losses, judged from the numbers."""
+"""Performance targets, and cases where a peer is faster, from example records."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ def judged(found: dict, target: str, where: str) -> Verdict:
     return verdict
 
 
-def test_a_limit_is_met_or_missed_by_so_much():
+def test_limit_is_met_or_missed_by_a_percentage():
     met = judged(gpu(), "forward within 1.6 x", "long-512, bfloat16")
     missed = judged(gpu(), "forward within 1.6 x", "long-2048, bfloat16")
     assert (met.said, met.measured) == ("met", "1.00 x")
     assert (missed.said, missed.measured) == ("missed by 8 %", "1.73 x")
 
 
-def test_a_gain_is_met_or_missed_by_so_much():
+def test_speed_up_is_met_or_missed_by_a_percentage():
     compiled = "forward + backward at least 5 x faster than torch.compile"
     assert judged(gpu(), compiled, "long-512, bfloat16").said == "met"
     assert judged(gpu(), compiled, "long-2048, bfloat16").said == "missed by 12 %"
 
 
-def test_what_was_not_measured_is_not_met():
+def test_target_without_measurement_is_not_met():
     verdict = judged(gpu(), "forward faster than torch.compile", "decode-50, bfloat16")
     assert verdict.met is None and verdict.said == "not measured"
 
 
-def test_equal_is_not_faster():
+def test_equal_time_is_not_faster():
     found = gpu()
     rows = [row("torch.compile", 1.0, 1.0), row("regard", 1.0, 0.5, ours=True)]
     found["cases"]["decode-50"] = {**found["cases"]["short-50"], "rows": rows}
@@ -37,19 +37,19 @@ def test_equal_is_not_faster():
     assert judged(found, "forward + backward faster", "decode-50, bfloat16").met is True
 
 
-def test_memory_is_judged_where_one_sequence_grows():
+def test_memory_is_compared_for_single_sequences():
     assert judged(gpu(), "extra memory", "16,384 to 65,536").met is True
     found = gpu()
     found["cases"]["additive-lengths"]["rows"][-1]["peak_mib"] *= 4
     assert judged(found, "extra memory", "16,384 to 65,536").said == "missed by 300 %"
 
 
-def test_training_at_16384_says_what_eager_would_need():
+def test_training_at_16384_reports_what_eager_needs():
     verdict = judged(gpu(), "16,384 x 16,384", "additive-16384")
     assert verdict.met is True and "would hold 211 GiB" in verdict.measured
 
 
-def test_the_strict_budget_decides_and_the_allowance_is_told():
+def test_strict_budget_decides_and_allowance_is_reported():
     found = gpu()
     found["cases"]["long-512"]["gates"]["float32"] = {"strict": 1.5, "allowed": 0.75}
     verdict = judged(found, "error at most twice", "1 cases, float32")
@@ -58,7 +58,7 @@ def test_the_strict_budget_decides_and_the_allowance_is_told():
     assert judged(found, "error at most twice", "float32").measured == "long-512: Wrong: output"
 
 
-def test_training_is_judged_by_its_fastest_way():
+def test_training_target_uses_the_fastest_way():
     rows = [
         {"way": "eager loop", "length": 30, "times the eager loop": 1.0, "tokens a second": 4e4},
         {"way": "fused", "length": 30, "times the eager loop": 6.0, "tokens a second": 2.4e5},
@@ -72,20 +72,20 @@ def test_training_is_judged_by_its_fastest_way():
     assert training({"rows": rows[4:]})[0].met is None
 
 
-def test_a_peer_wins_beyond_the_quartiles_of_both():
+def test_peer_is_faster_only_beyond_both_quartiles():
     (lost,) = losses(gpu())
     assert (lost.case, lost.what, lost.peer) == ("dot-4096", "forward, bfloat16", "SDPA flash")
     assert lost.theirs < lost.ours
 
 
-def test_what_auto_does_not_take_counts_as_a_peer():
+def test_backend_that_auto_does_not_choose_counts_as_a_peer():
     found = gpu()
     rows = found["cases"]["window-16384"]["rows"]
     rows[0]["both"] = {**rows[0]["both"], "median": 1.0, "low": 1.0, "high": 1.0}
     assert ("window-16384", "regard sdpa-efficient") in {(each.case, each.peer) for each in losses(found)}
 
 
-def test_where_what_auto_takes_was_not_measured_all_of_ours_is_judged():
+def test_fastest_backend_is_compared_if_that_of_auto_was_not_measured():
     found = gpu()
     taken = {"peer": "regard flex", "dtype": "bfloat16", "ours": True, "missing": "not reached"}
     rows = [row("SDPA", 1.0, 2.0), row("regard blocked", 3.0, 4.0, ours=True), taken]
@@ -93,7 +93,7 @@ def test_where_what_auto_takes_was_not_measured_all_of_ours_is_judged():
     assert {(each.which, each.peer) for each in losses(found)} == {("regard blocked", "SDPA")}
 
 
-def test_not_looking_is_no_peer_of_looking():
+def test_attention_without_look_is_not_a_peer_of_looking():
     found = gpu()
     rows = [row("regard, not looking", 0.1, 0.2), row("regard", 1.0, 2.0, ours=True)]
     found["cases"] = {"looks": {**found["cases"]["dot-4096"], "rows": rows}}

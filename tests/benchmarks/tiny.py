@@ -1,5 +1,7 @@
-"""The suite for CUDA at tiny sizes on the CPU, its kernels interpreted; test_suites.py runs this file in a
-process of its own and reads the record that it prints."""
+"""Run the CUDA suite at tiny sizes on the CPU, with the kernels in the Triton interpreter.
+
+test_suites.py runs this file in a new process and reads the record that it prints.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ _patched = interpreter._patch_lang_tensor
 
 
 def _patch_lang_tensor(tensor, scope):
-    """Triton 3.6 gives range() arrays of one number, which numpy has stopped to take since."""
+    """Patch Triton 3.6, which passes arrays with one element to range(); newer numpy refuses them."""
     _patched(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
 
 class Stand(Processor):
-    """A device that the CPU stands in for; its memory is a MiB, so that something does not fit."""
+    """A fake device that runs on the CPU; its memory is 1 MiB, so that some peers do not fit."""
 
     memory = 2.0**20
 

@@ -1,4 +1,4 @@
-"""The pages: their code runs, what they show is up to date, their links lead somewhere."""
+"""The pages: their code runs, their outputs and pictures are up to date, and their links work."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def load(name: str):
-    """A script of docs/, as a module."""
+    """Import a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -35,7 +35,7 @@ def short(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_a_page_runs_and_is_up_to_date(page):
+def test_page_runs_and_is_up_to_date(page):
     made = make.make(page)
     assert made.problems == []
     assert [short(path) for path, _ in make.stale(made)] == []
@@ -51,7 +51,7 @@ def test_every_picture_is_shown():
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
-def test_a_picture_needs_nothing_from_elsewhere(path):
+def test_picture_is_self_contained(path):
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"https?:[^\"' ]*", text) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"url\(|@import|@font-face|href|<script|<foreignObject", text)
@@ -59,7 +59,7 @@ def test_a_picture_needs_nothing_from_elsewhere(path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=short)
-def test_links_and_named_files_are_there(page):
+def test_links_and_named_files_exist(page):
     text = page.read_text(encoding="utf-8")
     named = set(re.findall(r"`(src/regard/[\w/.]*)`", text))
     linked = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
@@ -70,7 +70,7 @@ def test_links_and_named_files_are_there(page):
 
 
 def test_equations_also_render_on_github():
-    """GitHub refuses \\operatorname, and its Markdown drops the backslash before punctuation."""
+    """GitHub does not support \\operatorname, and its Markdown drops a backslash before punctuation."""
     wrong = {}
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -82,7 +82,7 @@ def test_equations_also_render_on_github():
     assert wrong == {}
 
 
-def test_the_navigation_has_every_page():
+def test_navigation_has_every_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = set(re.findall(r"^ +- .*: (\S+\.md)$", nav, re.M))
     generated = {place for place in listed if place.startswith("api/")}  # by docs/site_hooks.py
@@ -91,7 +91,7 @@ def test_the_navigation_has_every_page():
     }
 
 
-def test_a_page_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
+def test_failing_page_is_reported_with_its_line(tmp_path, monkeypatch):
     page = tmp_path / "broken.md"
     page.write_text(
         "# Broken\n\n```python\nx = 1\nprint(x / 0)\n```\n\n```text\nold\n```\n", encoding="utf-8"
@@ -101,7 +101,7 @@ def test_a_page_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
     assert made.problems == ["broken.md:5: ZeroDivisionError: division by zero"]
 
 
-def test_what_a_block_prints_is_put_after_it(tmp_path, monkeypatch):
+def test_output_of_a_block_is_written_after_it(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint('new')\n```\n\n```text\nold\n```\n\nend\n", encoding="utf-8")
     monkeypatch.setattr(make, "ROOT", tmp_path)
@@ -110,7 +110,7 @@ def test_what_a_block_prints_is_put_after_it(tmp_path, monkeypatch):
     assert [path for path, _ in make.stale(made)] == [page]
 
 
-def test_the_picture_of_the_readme_shows_learned_weights():
+def test_readme_picture_shows_learned_weights():
     kept = json.loads(make.learned.KEPT.read_text(encoding="utf-8"))
     assert " ".join(kept["source"]) == make.learned.SENTENCE
     assert " ".join(kept["target"]) == make.learned.TRANSLATION
@@ -120,7 +120,7 @@ def test_the_picture_of_the_readme_shows_learned_weights():
     assert [word for word in kept["source"] + kept["target"] if f">{word}<" not in svg] == []
 
 
-def test_a_picture_must_be_shown(tmp_path, monkeypatch):
+def test_picture_that_is_not_shown_is_a_problem(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("```python\nfrom rich.text import Text\npicture = Text('x')\n```\n", encoding="utf-8")
     monkeypatch.setattr(make, "ROOT", tmp_path)
@@ -128,14 +128,14 @@ def test_a_picture_must_be_shown(tmp_path, monkeypatch):
     assert ["is drawn but not shown" in problem for problem in made.problems] == [True]
 
 
-def test_pictures_may_differ_by_a_shade_and_by_nothing_else():
+def test_pictures_may_differ_only_slightly_in_colour():
     one = '<rect fill="#102030"/><text>나</text>'
     assert make.same_picture(one, one.replace("#102030", "#122e30")) is False
     assert make.same_picture(one, one.replace("#102030", "#112133")) is True
     assert make.same_picture(one, one.replace("나", "너")) is False
 
 
-def test_a_new_score_is_in_the_tables(monkeypatch):
+def test_new_score_is_in_the_tables(monkeypatch):
     class Negative(regard.Score):
         equation = "-q . k"
 
@@ -144,14 +144,14 @@ def test_a_new_score_is_in_the_tables(monkeypatch):
     assert tables.choices().count("negative") == len(tables.PLACES)
 
 
-def test_the_readme_is_short_and_begins_with_its_picture():
+def test_readme_is_short_and_starts_with_its_picture():
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) < 150
     picture = next(number for number, line in enumerate(lines) if line.startswith("!["))
     assert picture < 6 and not any(line.startswith("## ") for line in lines[:picture])
 
 
-def test_the_tree_in_the_readme_is_the_tree():
+def test_files_of_the_readme_tree_exist():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     tree = re.findall(r"^ {4}( {2})?([\w./]+\.py|[\w./]+/) {2,}\S", text, re.M)
     named = [ROOT / ("src/regard" if inside else "") / name for inside, name in tree]
@@ -159,7 +159,7 @@ def test_the_tree_in_the_readme_is_the_tree():
     assert [short(path) for path in named if not path.exists()] == []
 
 
-def test_the_page_about_performance_is_made_from_the_newest_results(tmp_path, monkeypatch):
+def test_performance_page_uses_the_newest_results(tmp_path, monkeypatch):
     old, new = gpu(), gpu()
     new["environment"]["gpu"] = "A newer device"
     for day, found in (("2026-01-02", new), ("2026-01-01", old)):
@@ -174,7 +174,7 @@ def test_the_page_about_performance_is_made_from_the_newest_results(tmp_path, mo
     assert drawn == {f"performance-gpu-{name}" for name in new["cases"]}
 
 
-def test_a_page_without_results_says_so(tmp_path, monkeypatch):
+def test_performance_page_without_results(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     made = make.make(ROOT / "docs" / "performance.md")
     assert made.problems == [] and made.pictures == {}
@@ -182,7 +182,7 @@ def test_a_page_without_results_says_so(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("model", regard.models.MODELS)
-def test_the_settings_of_a_model_are_described(model):
+def test_all_settings_of_a_model_are_described(model):
     assert set(models.defaults(model)) == set(models.OPTIONS[model])
     written = regard.models.build_model(
         model,

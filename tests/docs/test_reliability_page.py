@@ -1,4 +1,4 @@
-"""The counts on the reliability page are those of the tests that it names."""
+"""The numbers of cases on the reliability page are those of the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTS = {
 }
 
 
-def test_every_count_is_that_of_its_test():
+def test_numbers_of_cases_match_the_tests():
     page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| .* \| ([\d,]+)[\w ]* \| .* \| `(\S+)` \|$", page, re.M)
     counts = {path: int(count.replace(",", "")) for count, path in rows}

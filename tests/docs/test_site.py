@@ -26,7 +26,7 @@ PAGES = (
 
 
 def load(name: str):
-    """A script of docs/, as a module."""
+    """Import a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,7 +38,7 @@ hooks, docstrings = load("site_hooks"), load("docstring_markdown")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site, built once for all workers of this test run."""
+    """Build the site once for all workers of this test run."""
     from filelock import FileLock
 
     workers = tmp_path_factory.getbasetemp()
@@ -69,7 +69,7 @@ def test_pages_load_nothing_from_other_hosts(site):
     assert not any(re.search(r"@import|url\([\"']?(?:https?:)?//", style) for style in styles)
 
 
-def test_the_reference_has_every_public_name(site):
+def test_reference_has_every_public_name(site):
     for page, (package, _) in hooks.API.items():
         text = (site / "api" / f"{page}.html").read_text(encoding="utf-8")
         names = hooks.public_names(package)
@@ -87,19 +87,19 @@ def test_equations_are_mathml(site):
     assert texts[site / "mechanisms" / "dot.html"].count("<msqrt>") == 1
 
 
-def test_records_are_pages_that_numbers_link_to(site):
+def test_benchmark_records_are_linked_pages(site):
     text = (site / "performance.html").read_text(encoding="utf-8")
     linked = set(re.findall(r'href="(records/[\w.-]+\.html)"', text))
     assert linked and all((site / link).exists() for link in linked)
 
 
-def test_the_search_index_has_guides_and_reference(site):
+def test_search_index_has_guides_and_reference(site):
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     places = {entry["location"].split("#")[0] for entry in index["docs"]}
     assert {"training.html", "models/bahdanau.html", "api/regard.html"} <= places
 
 
-def test_it_works_in_a_browser_from_the_disk(site, browser):
+def test_site_works_in_a_browser_from_disk(site, browser):
     trouble = []
     phone = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     phone.set_default_timeout(10_000)
@@ -121,7 +121,7 @@ def test_it_works_in_a_browser_from_the_disk(site, browser):
     assert trouble == []
 
 
-def test_an_unknown_latex_command_is_a_warning(caplog):
+def test_unknown_latex_command_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         assert "<mfrac>" in hooks.typeset(r"\frac{q \cdot k}{\sqrt{D}}", display=True)
         assert not caplog.records
@@ -129,7 +129,7 @@ def test_an_unknown_latex_command_is_a_warning(caplog):
     assert r"\nonsense" in caplog.text
 
 
-def test_links_out_of_docs_lead_to_records_or_are_names():
+def test_links_outside_docs_become_records_or_plain_names():
     class Page:
         class file:
             src_uri = "mechanisms/dot.md"
