@@ -281,7 +281,7 @@ def test_a_name_says_what_kind_of_file_it_is(tmp_path):
 
 def test_where_nothing_was_seen_it_says_so():
     for view, told in {
-        "matrix": "nothing was looked at",
+        "matrix": "regard.layers",
         "self": "looks at itself",
         "long": "nothing long",
     }.items():

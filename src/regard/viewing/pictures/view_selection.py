@@ -44,8 +44,11 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     ['decoder.cross']
     """
     if not seen.sites:
-        problem = "nothing was looked at: the model has no attention, or none was kept"
-        raise ArgumentError(message("picture()", problem, hint="bahdanau, luong and transformer have some"))
+        problem = "no attention was recorded: there is no site to draw"
+        hint = (
+            "the layers of regard.layers have sites; convert nn.MultiheadAttention by MultiHead.from_torch()"
+        )
+        raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
         crossing = [each for each in seen.sites if each.kind == "cross"]
