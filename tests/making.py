@@ -65,10 +65,10 @@ MASKS: dict[str, Callable[[], regard.Mask]] = {
     "window": lambda: regard.window(left=1, right=1),
     "documents": _documents,
     "table": lambda: regard.dense(_table()),
-    "question": lambda: regard.where(_not_three),
+    "condition": lambda: regard.where(_not_three),
     "causal & padding": lambda: regard.causal() & regard.padding(torch.tensor([1, 2])),
     "causal & window": lambda: regard.causal() & regard.window(left=1),
     "documents & documents": lambda: _documents() & _documents(),
-    "padding | question": lambda: regard.padding(torch.tensor([1, 2])) | regard.where(_not_three),
+    "padding | condition": lambda: regard.padding(torch.tensor([1, 2])) | regard.where(_not_three),
     "~table": lambda: ~regard.dense(~_table()),
 }

@@ -1,4 +1,4 @@
-"""Bad input: the message shows the call, the problem, lettered shapes in rows, what was expected, a hint."""
+"""Invalid input: the message has the call, the problem, shapes in aligned rows, what was expected, a hint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = re.compile(
 
 
 def shown(error: regard.RegardError, call: str, hint: bool = True) -> list[str]:
-    """The names of the tensors shown, after the parts and the alignment of the message have been checked."""
+    """Check the parts and the alignment of a message, and return the names of the tensors that it shows."""
     first, *rest = str(error).split("\n")
     assert first.startswith(f"{call}: ")
     kinds = [line.split(":")[0] for line in rest if not line.startswith("  ")]
@@ -35,46 +35,54 @@ def f(*shape: int, **options: Any) -> torch.Tensor:
 
 ATTENTION: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "widths": ((f(2, 8), f(3, 4)), {}, "query and key have different widths"),
-    "widths of a score": ((f(2, 8), f(3, 4)), {"score": regard.General(8, 5)}, "was made for other widths"),
-    "widths of an additive score": ((f(2, 8), f(3, 4)), {"score": regard.Additive(7, 4)}, "other widths"),
-    "too many positions": ((f(2, 8), f(9, 4)), {"score": regard.Location(8, 6)}, "there are 9 keys"),
-    "values": ((f(2, 3, 4), f(2, 5, 4), f(2, 6, 4)), {}, "there are not as many keys as values"),
-    "batches": ((f(2, 3, 4), f(3, 5, 4)), {}, "the batches differ"),
-    "heads": ((f(2, 3, 1, 4), f(2, 2, 5, 4)), {}, "the heads cannot be shared"),
+    "widths of a score": ((f(2, 8), f(3, 4)), {"score": regard.General(8, 5)}, "do not match this General"),
+    "widths of an additive score": (
+        (f(2, 8), f(3, 4)),
+        {"score": regard.Additive(7, 4)},
+        "do not match this Additive",
+    ),
+    "too many positions": ((f(2, 8), f(9, 4)), {"score": regard.Location(8, 6)}, "S = 9"),
+    "values": ((f(2, 3, 4), f(2, 5, 4), f(2, 6, 4)), {}, "keys and values"),
+    "batches": ((f(2, 3, 4), f(3, 5, 4)), {}, "batch"),
+    "heads": ((f(2, 3, 1, 4), f(2, 2, 5, 4)), {}, "heads"),
     "heads of value": ((f(1, 4, 1, 4), f(1, 2, 5, 4), f(1, 4, 5, 4)), {}, "different numbers of heads"),
-    "numbers of sizes": ((f(2, 4), f(2, 5, 4)), {}, "the numbers of sizes do not fit"),
-    "one size": ((f(4), f(4)), {}, "the numbers of sizes do not fit"),
-    "dtypes": ((f(2, 4), f(5, 4).double()), {}, "the dtypes differ"),
+    "numbers of dimensions": ((f(2, 4), f(2, 5, 4)), {}, "query has 2 dimensions, key has 3"),
+    "one dimension": ((f(4), f(4)), {}, "query has 1 dimensions"),
+    "dtypes": ((f(2, 4), f(5, 4).double()), {}, "dtypes"),
     "dtype of a score": ((f(2, 4), f(5, 4)), {"score": regard.General(4, 4).double()}, "dtype"),
-    "devices": ((f(2, 4), f(5, 4, device="meta")), {}, "the devices differ"),
+    "devices": ((f(2, 4), f(5, 4, device="meta")), {}, "devices"),
     "device of a score": ((f(2, 4), f(5, 4)), {"score": regard.Additive(4, 4).to("meta")}, "device"),
-    "whole numbers": ((f(2, 4).long(), f(5, 4).long()), {}, "these are not all real numbers"),
+    "integers": ((f(2, 4).long(), f(5, 4).long()), {}, "floating-point"),
     "score by name": ((f(2, 4), f(5, 4)), {"score": "dot"}, "score is 'dot'"),
     "select by name": ((f(2, 4), f(5, 4)), {"select": "soft"}, "select is 'soft'"),
     "a bias that is none": ((f(2, 4), f(5, 4)), {"bias": regard.Rotary(4)}, "bias is Rotary"),
-    "bias sizes": ((f(2, 3, 4), f(2, 5, 4)), {"bias": f(3, 3, 5)}, "the bias does not fit the scores"),
-    "bias of bool": ((f(2, 4), f(5, 4)), {"bias": f(2, 5).bool()}, "the bias is bool"),
+    "bias sizes": ((f(2, 3, 4), f(2, 5, 4)), {"bias": f(3, 3, 5)}, "bias does not broadcast"),
+    "bias of bool": ((f(2, 4), f(5, 4)), {"bias": f(2, 5).bool()}, "bool"),
     "bias device": ((f(2, 4), f(5, 4)), {"bias": f(2, 5, device="meta")}, "device"),
     "negative start": ((f(2, 4), f(5, 4)), {"start": -1}, "start is -1"),
     "fractional start": ((f(2, 4), f(5, 4)), {"start": 1.5}, "start is 1.5"),
     "dropout of 1": ((f(2, 4), f(5, 4)), {"dropout": 1.0}, "dropout is 1.0"),
     "negative dropout": ((f(2, 4), f(5, 4)), {"dropout": -0.1}, "dropout is -0.1"),
-    "float mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5)}, "the mask is not bool"),
-    "whole mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5).int()}, "the mask is not bool"),
-    "3-D mask, 4-D query": ((f(2, 3, 4, 4), f(2, 3, 5, 4)), {"mask": f(2, 4, 5).bool()}, "not clear"),
-    "1-D mask": ((f(2, 4), f(5, 4)), {"mask": f(5).bool()}, "not clear"),
+    "float mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5)}, "float32"),
+    "whole mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5).int()}, "int32"),
+    "3-D mask, 4-D query": ((f(2, 3, 4, 4), f(2, 3, 5, 4)), {"mask": f(2, 4, 5).bool()}, "3-D mask"),
+    "1-D mask": ((f(2, 4), f(5, 4)), {"mask": f(5).bool()}, "1-D mask"),
     "mask sizes": ((f(2, 4), f(5, 4)), {"mask": f(3, 5).bool()}, "does not broadcast to"),
-    "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "3 lengths"),
-    "lengths in a question": (
+    "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "lengths has 3"),
+    "lengths in a condition": (
         (f(2, 3, 4), f(2, 5, 4)),
         {"mask": ~regard.padding(torch.ones(3).long())},
-        "3 lengths",
+        "lengths has 3",
     ),
-    "documents": ((f(1, 3, 4), f(1, 5, 4)), {"mask": regard.documents(f(1, 3).long())}, "documents names 3"),
+    "documents": (
+        (f(1, 3, 4), f(1, 5, 4)),
+        {"mask": regard.documents(f(1, 3).long())},
+        "3 queries and 3 keys",
+    ),
     "documents past start": (
         (f(1, 3, 4), f(1, 3, 4)),
         {"mask": regard.documents(f(1, 3).long()), "start": 1},
-        "documents names 3 queries",
+        "3 queries and 3 keys",
     ),
     "heads of ALiBi": ((f(1, 2, 3, 4), f(1, 2, 5, 4)), {"bias": regard.ALiBi(heads=4)}, "heads"),
     "heads of T5": ((f(1, 4, 3, 4), f(1, 4, 5, 4)), {"bias": regard.T5Bias(heads=2)}, "heads"),
@@ -94,7 +102,7 @@ WITHOUT_HINT = BY_NAME | {"values", "heads of value", "dropout of 1", "negative 
 
 
 @pytest.mark.parametrize("name", ATTENTION)
-def test_attention_says_what_is_wrong(name: str):
+def test_attention_errors_name_the_problem(name: str):
     arguments, options, says = ATTENTION[name]
     with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
         regard.attention(*arguments, **options)
@@ -103,43 +111,43 @@ def test_attention_says_what_is_wrong(name: str):
     assert {"mask", "query", "lengths"} & set(tensors)
 
 
-def test_a_message_in_full():
+def test_a_whole_message():
     with pytest.raises(regard.ArgumentError) as error:
         regard.attention(f(2, 10, 8), f(2, 3, 4), f(2, 3, 16).half())
     assert str(error.value) == (
-        "attention(): the dtypes differ\n"
+        "attention(): the tensors have different dtypes\n"
         "  query  B=2 T=10 D=8  float32 cpu\n"
         "  key    B=2 S=3 D=4   float32 cpu\n"
         "  value  B=2 S=3 E=16  float16 cpu\n"
         "expected: one dtype\n"
-        "hint: cast with .to(query.dtype), or use torch.autocast"
+        "hint: use .to(query.dtype) or torch.autocast"
     )
 
 
 ELSEWHERE: dict[str, tuple[Callable[[], object], str, str]] = {
-    "padding": (lambda: regard.padding(f(2, 3).bool()), "padding()", "whole numbers"),
-    "padding of floats": (lambda: regard.padding(f(2)), "padding()", "whole numbers"),
-    "documents": (lambda: regard.documents(f(3).long()), "documents()", "ids are (B, N)"),
-    "read": (lambda: regard.read(f(2, 5), f(4, 3)), "read()", "the sizes do not fit"),
-    "read dtypes": (lambda: regard.read(f(2, 5), f(5, 3).double()), "read()", "the dtypes or devices differ"),
+    "padding": (lambda: regard.padding(f(2, 3).bool()), "padding()", "integers"),
+    "padding of floats": (lambda: regard.padding(f(2)), "padding()", "integers"),
+    "documents": (lambda: regard.documents(f(3).long()), "documents()", "2-D"),
+    "read": (lambda: regard.read(f(2, 5), f(4, 3)), "read()", "shapes"),
+    "read dtypes": (lambda: regard.read(f(2, 5), f(5, 3).double()), "read()", "dtypes"),
     "prepare": (
         lambda: regard.prepare(f(2, 5, 4), score=regard.Additive(4, 6)),
         "prepare()",
-        "made for other widths",
+        "does not match this Additive",
     ),
     "prepare mask": (
         lambda: regard.prepare(f(2, 5, 4), mask=regard.padding(torch.ones(3).long())),
         "prepare()",
-        "3 sequences",
+        "a batch of 3",
     ),
-    "append": (lambda: regard.prepare(f(5, 4)).append(f(1, 3)), "Memory.append()", "not like those"),
-    "rotary": (lambda: regard.Rotary(4)(f(2, 6)), "Rotary()", "the width is another"),
-    "learned": (lambda: regard.Learned(4, 8)(f(2, 6)), "Learned()", "positions are 4 wide"),
+    "append": (lambda: regard.prepare(f(5, 4)).append(f(1, 3)), "Memory.append()", "do not match"),
+    "rotary": (lambda: regard.Rotary(4)(f(2, 6)), "Rotary()", "width is 6"),
+    "learned": (lambda: regard.Learned(4, 8)(f(2, 6)), "Learned()", "width 4"),
 }
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_the_call_that_failed_is_named(name: str):
+def test_errors_name_the_call_that_failed(name: str):
     make, call, says = ELSEWHERE[name]
     with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
         make()
@@ -160,7 +168,7 @@ def test_the_call_that_failed_is_named(name: str):
         (lambda: regard.attention(f(2, 4), f(5, 4), mask="causal"), "attention(): mask is of type str"),
     ],
 )
-def test_numbers_and_kinds_that_cannot_be(make: Callable[[], object], says: str):
+def test_invalid_values_and_types_raise(make: Callable[[], object], says: str):
     with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
         make()
     assert "\nexpected: " in str(error.value)
@@ -177,7 +185,7 @@ def test_numbers_and_kinds_that_cannot_be(make: Callable[[], object], says: str)
         (lambda: regard.AttentionLayer(4, 4, score="genral"), "unknown score 'genral'", "general"),
     ],
 )
-def test_unknown_names_list_the_known_and_guess(make: Callable[[], object], says: str, known: str):
+def test_unknown_names_list_known_names_and_suggest_one(make: Callable[[], object], says: str, known: str):
     with pytest.raises(regard.UnknownName) as error:
         make()
     first, second = str(error.value).split("\n")
@@ -185,17 +193,17 @@ def test_unknown_names_list_the_known_and_guess(make: Callable[[], object], says
     assert second.startswith("known: ") and known in second
 
 
-def test_a_backend_by_name_that_cannot_says_why():
+def test_a_named_backend_that_cannot_run_lists_its_reasons():
     x = f(2, 3, 4)
     with pytest.raises(regard.BackendError) as error:
         regard.attention(x, x, score=regard.Additive(4, 4), backend="sdpa")
     lines = str(error.value).split("\n")
     assert lines[0] == "attention(): backend 'sdpa' cannot run this call"
-    assert any(line.startswith("  sdpa-cpu: ") and "combines additively" in line for line in lines)
-    assert lines[-1] == "hint: backend=\"auto\" takes 'blocked' here"
+    assert any(line.startswith("  sdpa-cpu: ") and "additive" in line for line in lines)
+    assert lines[-1].startswith("hint: ") and "auto" in lines[-1] and "'blocked'" in lines[-1]
 
 
-def test_one_family():
+def test_all_errors_are_regard_errors():
     for kind, base in (
         (regard.ArgumentError, ValueError),
         (regard.BackendError, ValueError),
@@ -205,7 +213,7 @@ def test_one_family():
         assert issubclass(kind, regard.RegardError) and issubclass(kind, base)
 
 
-def test_letters_and_layout():
+def test_format_of_shapes_and_messages():
     assert lettered(f(2, 5, 64), "BTD") == "B=2 T=5 D=64  float32 cpu"
     assert lettered(f(7, 2, 5, 64).half(), "BTD") == "?=7 B=2 T=5 D=64  float16 cpu"
     assert lettered(f(5, 64), "BTD") == "T=5 D=64  float32 cpu"

@@ -135,7 +135,7 @@ def test_a_named_backend_that_cannot_says_why():
     x = randn(1, 4, 8, dtype=torch.float32)
     with regard.intervene(uniform=True), pytest.raises(regard.BackendError, match="Intervened") as error:
         attend(x, x, backend="sdpa-cpu")
-    assert "auto\" takes 'reference'" in str(error.value)
+    assert "'reference'" in str(error.value)
 
 
 def test_scopes_nest_with_each_other_and_with_record():
@@ -224,7 +224,7 @@ def test_they_are_data():
         read_interventions([{"kind": "cuts"}])
     with pytest.raises(regard.UnknownName, match="field of cut 'keys'"):
         read_interventions([{"kind": "cut", "row": 1, "keys": 2}])
-    with pytest.raises(regard.ArgumentError, match="key of cut is not said"):
+    with pytest.raises(regard.ArgumentError, match=r"cut .*key"):
         read_interventions([{"kind": "cut", "row": 1}])
 
 
@@ -237,20 +237,20 @@ def test_they_are_data():
         ({"cut": (1, None)}, "key is None"),
         ({"force": (1, 2, 1.5)}, "weight is 1.5"),
         ({"scale": float("nan")}, "factor is nan"),
-        ({"head": 2, "uniform": True}, "there is no head 2"),
+        ({"head": 2, "uniform": True}, "head 2"),
         ({"at": 3, "uniform": True}, "at is 3"),
         ({"cut": 1}, "cut has 1"),
         ({"force": "1-2"}, "force has '1-2'"),
         ({"uniform": 1.5}, "row is 1.5"),
-        ({}, "nothing is to be changed"),
-        ({"cut": (1, 1), "at": "nope"}, "no site that was called matches 'nope'"),
+        ({}, "no intervention"),
+        ({"cut": (1, 1), "at": "nope"}, "'nope'"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
     x = randn(1, 2, 4, 8)
     with pytest.raises(regard.ArgumentError, match=said), regard.intervene(**options):
         attend(x, x)
-    with pytest.raises(regard.ArgumentError, match="is no intervention"), regard.intervene("cut"):  # type: ignore[arg-type]
+    with pytest.raises(regard.ArgumentError, match="Intervention"), regard.intervene("cut"):  # type: ignore[arg-type]
         attend(x, x)
     assert not sites.open_scopes()
 
@@ -277,5 +277,5 @@ def test_beams_divide_the_queries():
         found = attend(x, x, start=4, beams=3).weights
     assert [row[1] == 1 for row in found[0].tolist()] == [False, True] * 3
     for beams in (4, 0):
-        with pytest.raises(regard.ArgumentError, match=f"6 queries are no {beams} sequences"):
+        with pytest.raises(regard.ArgumentError, match=f"T = 6 .*beams = {beams}"):
             attend(x, x, beams=beams)

@@ -140,10 +140,10 @@ def test_an_entropy_penalty_and_guided_alignment_have_their_gradients(name: str)
 @pytest.mark.parametrize(
     ("select", "look", "says"),
     [
-        (regard.Gate(), {"entropy": True}, "Gate cannot give the look 'entropy'"),
-        (regard.LocalP(torch.zeros(2, 5), 1), {"entropy": True}, "LocalP cannot give the look 'entropy'"),
-        (regard.Soft(), {"rows": (5,)}, "there is no row 5 to look at"),
-        (regard.Soft(), {"rows": (0, -6)}, "there is no row -6 to look at"),
+        (regard.Gate(), {"entropy": True}, "entropy.*Gate"),
+        (regard.LocalP(torch.zeros(2, 5), 1), {"entropy": True}, "entropy.*LocalP"),
+        (regard.Soft(), {"rows": (5,)}, "row 5"),
+        (regard.Soft(), {"rows": (0, -6)}, "row -6"),
     ],
 )
 def test_looks_that_cannot_be_given(select: regard.Select, look: dict[str, Any], says: str):

@@ -234,14 +234,14 @@ def test_normal_form():
     table, asked = torch.ones(4, 4, dtype=torch.bool), regard.where(lambda b, h, i, j: i >= j)
     everything = asked & table & regard.documents(ids) & regard.window(2, 1) & regard.padding(lengths)
     everything = everything & regard.causal()
-    assert everything.parts == ("causal", "lengths", "window", "documents", "table", "question")
+    assert everything.parts == ("causal", "lengths", "window", "documents", "table", "condition")
     assert everything.only(*everything.parts) and not everything.only("causal")
     assert Mask().parts == () and regard.window().parts == ()
     assert (regard.window(3, 1) & regard.window(2, None)).window == (2, 1)
     assert (regard.padding(lengths) & regard.padding(torch.tensor([1, 9]))).lengths.tolist() == [1, 2]
-    assert (regard.documents(ids) & regard.documents(ids)).parts == ("documents", "question")
+    assert (regard.documents(ids) & regard.documents(ids)).parts == ("documents", "condition")
     for mask in (regard.causal() | table, ~regard.causal()):
-        assert mask.parts == ("question",)
+        assert mask.parts == ("condition",)
 
 
 def test_tensors_combine_from_either_side():

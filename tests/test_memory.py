@@ -82,17 +82,23 @@ def test_a_memory_is_passed_and_never_changed():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda memory: memory.append(torch.ones(2, 1, 5)), "the keys are not like those before them"),
-        (lambda memory: memory.append(torch.ones(3, 1, 4)), "the keys are not like those before them"),
-        (lambda memory: regard.attention(torch.ones(2, 1, 4), memory, torch.ones(2, 3, 4)), "already holds"),
-        (lambda memory: regard.attention(torch.ones(2, 1, 4), memory, score=regard.Dot()), "already holds"),
+        (lambda memory: memory.append(torch.ones(2, 1, 5)), "D = 4"),
+        (lambda memory: memory.append(torch.ones(3, 1, 4)), "B=3"),
+        (
+            lambda memory: regard.attention(torch.ones(2, 1, 4), memory, torch.ones(2, 3, 4)),
+            "already contains values",
+        ),
+        (
+            lambda memory: regard.attention(torch.ones(2, 1, 4), memory, score=regard.Dot()),
+            "already contains .* score",
+        ),
         (lambda memory: regard.attention(torch.ones(2, 1, 3), memory), "different widths"),
-        (lambda memory: regard.attention(torch.ones(3, 1, 4), memory), "the batches differ"),
+        (lambda memory: regard.attention(torch.ones(3, 1, 4), memory), "batch sizes"),
         (
             lambda memory: regard.attention(
                 torch.ones(2, 1, 4), memory.append(torch.ones(2, 2, 4), torch.ones(2, 1, 4))
             ),
-            "there are not as many keys as values",
+            "keys and values",
         ),
     ],
 )

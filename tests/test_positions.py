@@ -163,7 +163,7 @@ def test_alibi_slopes_and_distances(heads: int, exponents: list[int]):
 
 def test_a_table_ends_and_says_so():
     for scheme in (regard.Noise(4, 6), regard.Learned(4, 6)):
-        with pytest.raises(regard.ArgumentError, match="positions 4 to 6 were asked for; the table has 6"):
+        with pytest.raises(regard.ArgumentError, match=r"positions 4 to 6 .* length 6"):
             scheme(torch.zeros(1, 3, 4), start=4)
     assert regard.Sinusoidal(4)(torch.zeros(1, 3, 4), start=10**6).isfinite().all()
 

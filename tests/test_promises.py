@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_blocked_can_be_differentiated_twice(score: str):
 def test_blocked_says_that_dropout_cannot_be_differentiated_twice():
     x = torch.randn(3, 4, requires_grad=True)
     output = regard.attention(x, x, dropout=0.5, backend="blocked").output
-    with pytest.raises(regard.BackendError, match="twice through dropout"):
+    with pytest.raises(regard.BackendError, match="double backward with dropout"):
         torch.autograd.grad(output.sum(), x, create_graph=True)
 
 
@@ -97,7 +98,7 @@ def test_lists_are_taken_where_tensors_are_meant():
 
 
 def test_masks_are_joined_by_their_own_signs():
-    with pytest.raises(regard.ArgumentError, match="join masks with &"):
+    with pytest.raises(regard.ArgumentError, match="combine masks with &"):
         regard.causal() and regard.padding([1])
 
 
@@ -116,3 +117,30 @@ def test_what_is_printed_is_short():
 def test_a_drawing_shows_itself_in_a_notebook():
     pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
     assert pair._repr_svg_().startswith("<svg") and "b" in str(pair) and "d" in str(pair)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        torch.nn.Linear(4, 4),
+        torch.nn.LayerNorm(4),
+        torch.nn.Dropout(0.1),
+        lambda attended: torch.matmul(attended, torch.eye(4)),
+        torch.relu,
+    ],
+    ids=["linear", "layer norm", "dropout", "matmul", "relu"],
+)
+def test_an_attended_in_place_of_a_tensor_is_a_type_error_that_names_output(use: Any):
+    attended = regard.attention(torch.ones(3, 4), torch.ones(3, 4))
+    with pytest.raises(TypeError, match=r"\.output"):
+        use(attended)
+    assert use(attended.output).shape == (3, 4)
+
+
+def test_an_attended_is_still_a_plain_named_tuple():
+    attended = regard.attention(torch.ones(3, 4), torch.ones(3, 4))
+    output, lse, *others = attended
+    assert output is attended.output and lse is attended[1] and others == [None] * 8
+    assert torch.cat(attended[:1]).shape == (3, 4) and not torch.is_tensor(attended)
+    leaves = torch.utils._pytree.tree_leaves(attended)
+    assert sum(isinstance(leaf, torch.Tensor) for leaf in leaves) == 2

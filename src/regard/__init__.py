@@ -2,10 +2,10 @@
 
     regard.attention(query, key, value, score=..., mask=..., select=..., look=...)
 
-is every attention mechanism since 2014. Read attention.py first.
+computes every attention mechanism since 2014. Read attention.py first.
 
-A name is imported from its module when it is first used: `import regard` takes no time, the command line
-prints its help without torch, and pictures are drawn without it.
+Public names are imported lazily, on first use: `import regard` is fast, and the command line can print its
+help and draw pictures without importing torch.
 """
 
 import importlib
@@ -187,12 +187,12 @@ _MODULES = {
     "regard.sites": ("Record", "name_sites", "record"),
     "regard.viewing": ("draw", "explore", "picture"),
 }
-"""The module of each public name; tests/test_house.py holds it to the imports above."""
+"""The public names that each module defines; tests/test_house.py checks that it matches the imports above."""
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-if not typing.TYPE_CHECKING:  # a type checker would take any name for granted
+if not typing.TYPE_CHECKING:  # with a __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> typing.Any:
         if name not in _HOMES:
@@ -207,9 +207,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """This package: `regard.attention` stays the function when the module of that name is imported.
+    """The type of this package: keeps `regard.attention` the function, not the module of the same name.
 
-    Python sets the module regard.attention as an attribute of the package once it has been imported.
+    After `import regard.attention`, Python sets the module as an attribute of the package; this class stores
+    the function instead.
     """
 
     def __setattr__(self, name: str, value: typing.Any) -> None:

@@ -1,4 +1,4 @@
-"""Attended: what one attention gave, and what was seen of it."""
+"""Attended: the result of one attention call."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from regard.errors import message
 from regard.look import Look
 
 __all__ = ["Attended", "Top"]
 
 
 class Top(NamedTuple):
-    """The k largest weights of each query and the keys they fell on, both (B, H, T, k), largest first.
+    """The k largest weights of each query and the indices of their keys, both (B, H, T, k), largest first.
 
-    Where a query sees fewer than k keys, the weight is 0 and the key -1.
+    If a query sees fewer than k keys, the remaining weights are 0 and their keys are -1.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), 9 * torch.eye(2), look=regard.Look(top=1)).top.keys
@@ -28,13 +29,17 @@ class Top(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The result of every attention; a field that was not asked for, or that does not exist, is None.
+    """The result of attention() and of the attention layers: a named tuple; pass `.output` to the next layer.
 
-    output: (B, H, T, E), what was read. lse: (B, H, T), the log-sum-exp of each row of scores, -inf for a row
-    that sees nothing; None for selections without one. Both are the same, bit for bit, with and without
-    looking; they differ between backends by rounding. weights, rows, top, alignment, entropy, mass: see
-    Look. chosen, log_probability: (B, H, T), the key that Hard or Best read, and the logarithm of the
-    probability it had. All shapes lose the sizes that the query did not have.
+    output: (B, H, T, E), the weighted sum of the values.
+    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if it sees no key; None for selections that
+        do not compute it.
+    weights, rows, top, alignment, entropy, mass: what `look` requested, see Look; otherwise None.
+    chosen: (B, H, T), the key that Hard or Best selected; otherwise None.
+    log_probability: (B, H, T), the log-probability of the key that Hard drew; otherwise None.
+
+    Results have no dimension for heads or batch if the query had none. output and lse are bitwise identical
+    with and without `look`; between backends they differ by rounding.
 
     >>> import regard, torch
     >>> regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True)).entropy.exp()
@@ -53,51 +58,58 @@ class Attended(NamedTuple):
     log_probability: Tensor | None = None
 
     def __repr__(self) -> str:
-        there = [(name, field) for name, field in zip(self._fields, self, strict=True) if field is not None]
-        return f"Attended({', '.join(f'{name}={_short(field)}' for name, field in there)})"
+        fields = [(name, field) for name, field in zip(self._fields, self, strict=True) if field is not None]
+        return f"Attended({', '.join(f'{name}={_short(field)}' for name, field in fields)})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raise a TypeError with a hint when a torch function gets an Attended in place of a tensor."""
+        name = getattr(func, "__name__", str(func))
+        hint = "pass the tensor in its field output, such as layer(attended.output)"
+        raise TypeError(message(f"{name}()", "an Attended is not a tensor", hint=hint))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Attended:
-        """The same with every tensor changed."""
+        """Return a copy with `change` applied to every tensor."""
         changed: list[Any] = [change(field) if isinstance(field, Tensor) else field for field in self]
         if self.top is not None:
             changed[self._fields.index("top")] = Top(change(self.top.weights), change(self.top.keys))
         return Attended(*changed)
 
     def but(self, **fields: Any) -> Attended:
-        """The same with some fields given anew. (_replace does not pass torch.compile before torch 2.12.)"""
-        found: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
-        return Attended(*found)
+        """Return a copy with some fields replaced. (torch.compile before torch 2.12 rejects _replace.)"""
+        values: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
+        return Attended(*values)
 
     def only(self, look: Look | None, everything: Look | None) -> Attended:
-        """Of what was seen for everybody who asked, what this look asked for."""
+        """Return only what `look` requested; `everything`: the union of all looks that was computed."""
         look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top
         if rows is not None and look.rows != everything.rows:
             rows = rows[..., [(everything.rows or ()).index(row) for row in look.rows or ()], :]
         if top is not None:
             top = Top(top.weights[..., : look.top], top.keys[..., : look.top])
-        asked = look.asked
-        found = self.but(
-            weights=self.weights if "weights" in asked else None,
-            rows=rows if "rows" in asked else None,
-            top=top if "top" in asked else None,
-            alignment=self.alignment if "alignment" in asked else None,
-            # Hard gives its entropy unasked, beside the log-probability that needs it.
-            entropy=self.entropy if "entropy" in asked or self.log_probability is not None else None,
-            mass=self.mass if "mass" in asked else None,
+        requested = look.asked
+        selected = self.but(
+            weights=self.weights if "weights" in requested else None,
+            rows=rows if "rows" in requested else None,
+            top=top if "top" in requested else None,
+            alignment=self.alignment if "alignment" in requested else None,
+            # Hard always returns its entropy: REINFORCE needs it together with the log-probability.
+            entropy=self.entropy if "entropy" in requested or self.log_probability is not None else None,
+            mass=self.mass if "mass" in requested else None,
         )
         if look.gradient or not everything.gradient:
-            return found
-        quiet = found.map(Tensor.detach)
-        return quiet.but(
+            return selected
+        detached = selected.map(Tensor.detach)
+        return detached.but(
             output=self.output,
             log_probability=self.log_probability,
-            entropy=quiet.entropy if self.log_probability is None else self.entropy,
+            entropy=detached.entropy if self.log_probability is None else self.entropy,
         )
 
 
 def _short(field: Tensor | Top) -> str:
-    """A tensor by its shape and dtype: what a reader of a long result wants first."""
+    """Shape and dtype of a tensor, for a short repr."""
     if isinstance(field, Top):
         return f"Top(weights={_short(field.weights)}, keys={_short(field.keys)})"
     return f"{tuple(field.shape)} {str(field.dtype).removeprefix('torch.')}"

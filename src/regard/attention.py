@@ -1,11 +1,11 @@
-"""attention(): every attention mechanism since 2014 is this call.
+"""attention(): one function for every attention mechanism since 2014, in four steps.
 
-    compare   score each query against each key
-    mask      drop the keys a query may not see
-    select    turn scores into weights: softly, sparsely, or hard
-    read      sum the values by those weights
+    compare   compute a score for each query and key
+    mask      remove the keys that a query may not attend to
+    select    turn scores into weights: soft, sparse or hard
+    read      compute the weighted sum of the values
 
-backends/reference.py is these four verbs as code; the other backends compute the same faster.
+backends/reference.py implements these four steps directly; the other backends compute the same result faster.
 """
 
 from __future__ import annotations
@@ -53,24 +53,31 @@ def attention(
     backend: str = "auto",
     site: str = "attention",
 ) -> Attended:
-    """Read a memory of keys and values through queries.
+    """Compute attention of queries over keys and values.
 
-    output_t = sum_s select(score(query_t, key_s) + bias_ts)_s value_s, over the keys s that t may see
+    output_t = sum_s select(score(query_t, key_s) + bias_ts)_s value_s, over the keys s visible to query t
 
-    query: (B, H, T, Dq). key: (B, H, S, Dk), or a Memory from prepare(). value: (B, H, S, E), the key itself
-    unless given. (B, T, D) without heads and (T, D) without a batch are taken and answered in kind; key and
-    value may have fewer heads than the query where the count divides (grouped heads).
-    score: how to compare. mask: who may see whom, a Mask or a bool tensor, True for may see. bias: numbers
-    (B, H, T, S) added to the scores, or a position scheme that acts on them. select: how scores become
-    weights. start: the position of the first query, for causal masks, windows and positions when decoding
-    with a cache. beams: how many sequences of queries stand side by side, T / beams of each, so that
-    intervene() finds the place of every row. dropout: of weights. look: what to see of it. backend: "auto"
-    takes the fastest that can; `explain` says which, and why not the others. site: the name under which
-    record() sees this call.
+    query: (B, H, T, Dq). Inputs without heads, (B, T, D), or without a batch, (T, D), work too; the results
+        then have no such dimensions either.
+    key: (B, H, S, Dk), or a Memory from prepare(). Key and value may have fewer heads than the query if their
+        number divides H (grouped-query attention).
+    value: (B, H, S, E). Default: the key.
+    score: how to compare query and key.
+    mask: a Mask, or a bool tensor that is True where a query may attend to a key.
+    bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
+    select: how to turn scores into weights.
+    start: position of the first query, for decoding with a cache; used by masks and position schemes.
+    beams: number of sequences of T / beams queries that are concatenated along T; used by intervene().
+    dropout: probability of dropping a weight.
+    look: what to return besides output and lse, such as the weights.
+    backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
+    site: name of this call for record() and intervene().
 
-    A row that may see nothing gives output 0, lse -inf and gradient 0. A key that no query may see never
-    reaches the result, even NaN or inf. -inf in a bias tensor hides a key as a mask does. Output and lse are
-    the same, bit for bit, with and without looking.
+    Returns an Attended; the result is its field `output`.
+
+    A query that sees no key gets output 0, lse -inf and gradient 0. A key that no query may see has no effect
+    on the result, even if it is NaN or inf. -inf in a bias tensor hides a key as a mask does. Output and lse
+    are bitwise identical with and without `look`.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), 9 * torch.eye(2), torch.tensor([[1.0], [2.0]])).output
@@ -81,23 +88,24 @@ def attention(
         raise ArgumentError(
             message(
                 "attention()",
-                "a Memory already holds its values and its score",
-                hint="prepare(key, value, score=...)",
+                "a Memory already contains values and a score",
+                hint="pass them to prepare(key, value, score=...) instead",
             )
         )
     call = check(query, key, value, score, mask, bias, select, start, dropout, look)
     if beams != 1:
-        call = _side_by_side(call, beams)
+        call = _with_beams(call, beams)
     return _attend(call, backend, site, query.dim())
 
 
 def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str = "read") -> Attended:
-    """Sum values by weights made elsewhere: the fourth verb alone, seen and edited like the other three.
+    """Compute the weighted sum of values for given weights: the last step of attention() alone.
 
     output_t = sum_s weight_ts value_s
 
-    weights: (B, H, T, S), value: (B, H, S, E), or both without heads, or without a batch. The shifted and
-    sharpened addresses of a neural Turing machine read this way.
+    weights: (B, H, T, S), value: (B, H, S, E); both may lack the heads, or heads and batch. record() and
+    intervene() apply to it as to attention(). A neural Turing machine uses it to read from its memory with
+    shifted and sharpened weights.
 
     >>> import regard, torch
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output
@@ -107,21 +115,24 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
     if weights.dim() != value.dim() or keys != value.shape[-2:-1] or weights.shape[:-2] != value.shape[:-2]:
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}
         raise ArgumentError(
-            message("read()", "the sizes do not fit", shown, "S of weights = S of value, B and H alike")
+            message("read()", "the shapes do not match", shown, "the same B, H and S in weights and value")
         )
     if weights.dtype != value.dtype or weights.device != value.device or not value.is_floating_point():
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}
         raise ArgumentError(
-            message("read()", "the dtypes or devices differ", shown, "one floating dtype and one device")
+            message("read()", "different dtypes or devices", shown, "one floating-point dtype and one device")
         )
-    given, nothing = Given(weights), value[..., :0]
-    call = check(weights[..., :0], nothing, value, Dot(), None, None, given, 0, 0.0, look)
+    empty_query, empty_key = weights[..., :0], value[..., :0]
+    call = check(empty_query, empty_key, value, Dot(), None, None, Given(weights), 0, 0.0, look)
     return _attend(call, "reference", site, weights.dim())
 
 
 def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
-    """Let the open scopes edit the call, choose a backend, read, look, and tell the scopes."""
-    own, scopes = call.look, sites.scopes_at(site)
+    """Apply the edits of open scopes, run a backend and the looking pass, and pass the result to the scopes.
+
+    dims: number of dimensions of the user's query, which the result gets too.
+    """
+    user_look, scopes = call.look, sites.scopes_at(site)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):
@@ -130,20 +141,20 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
     to_user = lower(dims)
     for scope in scopes:
         scope.keep(site, attended, call, to_user)
-    return (attended.only(own, call.look) if scopes else attended).map(to_user)
+    return (attended.only(user_look, call.look) if scopes else attended).map(to_user)
 
 
-def _side_by_side(call: Call, beams: int) -> Call:
-    """The call with so many sequences of queries among its rows; causal masks and positions count on."""
+def _with_beams(call: Call, beams: int) -> Call:
+    """Set the number of sequences among the rows; causal masks and positions still number rows through."""
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
-        problem = f"{queries} queries are no {beams} sequences of one length"
-        raise ArgumentError(message("attention()", problem, expected="T a multiple of beams"))
+        problem = f"T = {queries} is not divisible by beams = {beams}"
+        raise ArgumentError(message("attention()", problem, expected="beams >= 1, T a multiple of beams"))
     return replace(call, beams=beams)
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """The dtypes were settled by check(); autocast must not change them again inside a backend."""
+    """Disable autocast: check() has already cast the inputs, and backends must not cast them again."""
     device = call.query.device.type
     if not autocast_on(device):
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Call: one attention, checked and projected. It is what backends and looking passes are given."""
+"""Call: the arguments of one attention() call, checked and projected; the input of backends and looking."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ __all__ = ["Call", "Forward"]
 
 
 class Forward(NamedTuple):
-    """What a backend gives back: output (B, H, T, E), lse (B, H, T), and for selections other than Soft what
-    the looking pass cannot find again."""
+    """The result of a backend: output (B, H, T, E) and lse (B, H, T).
+
+    The other fields are for selections other than Soft: what the looking pass cannot recompute.
+    """
 
     output: Tensor
     lse: Tensor | None = None
@@ -31,12 +33,12 @@ class Forward(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attention: query (B, H, T, D), key (B, K, S, D), value (B, K, S, E), H a multiple of K, after the
-    score's projections and with unseen keys cleaned.
+    """The arguments of one attention() call, after the score's projections and with unseen keys set to 0.
 
-    combine "inner" uses scale, "additive" uses vector (H or 1, D). bias is a tensor that broadcasts to
-    (B, H, T, S), a position scheme that acts on scores, or None. beams: how many sequences of queries stand
-    side by side as its rows.
+    query: (B, H, T, D). key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
+    combine: "inner", which uses scale, or "additive", which uses vector, (H or 1, D).
+    bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
+    beams: number of sequences that are concatenated along T.
     """
 
     query: Tensor
@@ -61,41 +63,41 @@ class Call:
 
     @property
     def groups(self) -> int:
-        """How many query heads share a key head."""
+        """The number of query heads that share one key head."""
         return self.query.shape[1] // max(self.key.shape[1], 1)
 
     @property
     def temperature(self) -> float:
-        """What scores are divided by; 1 for selections that have none."""
+        """The softmax temperature; 1 for selections other than Soft."""
         return self.select.temperature if isinstance(self.select, Soft) else 1.0
 
     @property
     def whole(self) -> Tile:
-        """The tile of all rows and columns."""
+        """The tile that covers all rows and columns."""
         batch, heads, queries, keys = self.sizes
         return whole_tile(queries, keys, self.start, batch, heads, self.query.device)
 
     @property
     def positions(self) -> Tensor:
-        """Where each row stands in its sequence, (T,): beams stand side by side, each from `start` on."""
+        """The position of each row in its sequence, (T,); each of the beams counts from `start`."""
         queries = self.query.shape[2]
         return self.start + torch.arange(queries, device=self.query.device) % max(queries // self.beams, 1)
 
     @property
     def trains(self) -> bool:
-        """Whether a gradient will be asked for."""
+        """Whether any input requires a gradient and gradients are enabled."""
         tensors = (self.query, self.key, self.value, self.vector, *self.bias_tensors)
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
     @property
     def bias_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of the bias that may learn."""
+        """The bias tensor, or the parameters of the position scheme."""
         if isinstance(self.bias, Tensor):
             return (self.bias,)
         return () if self.bias is None else tuple(self.bias.parameters())
 
     def detached(self) -> Call:
-        """The same call cut from the graph, to be kept for a backward pass."""
+        """Return a copy with detached tensors, to keep for the backward pass."""
         return replace(
             self,
             query=self.query.detach(),
@@ -106,7 +108,7 @@ class Call:
         )
 
     def widened(self) -> Call:
-        """The same call in float32 at least: half precision is for storing numbers, not adding them up."""
+        """Return a copy in at least float32, since sums in half precision are inaccurate."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         if dtype == self.query.dtype:
             return self
@@ -119,13 +121,13 @@ class Call:
         )
 
     def spread(self, tensor_BKSX: Tensor) -> Tensor:
-        """Keys or values with one head for each query head."""
+        """Repeat the heads of keys or values so that there is one for each query head."""
         if self.groups == 1:
             return tensor_BKSX
         return tensor_BKSX.repeat_interleave(self.groups, dim=1)
 
     def bias_tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor | None:
-        """What the bias adds to the scores of this tile; query_BHTD are the tile's rows of the query."""
+        """Return what the bias adds to the scores of this tile; query_BHTD: the query rows of the tile."""
         if self.bias is None:
             return None
         if isinstance(self.bias, Tensor):

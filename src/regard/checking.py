@@ -1,4 +1,4 @@
-"""Checking: from what the user gave to a Call, or to an error that says what is wrong and what to do."""
+"""check(): turn the arguments of attention() into a Call, or raise an ArgumentError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(
     dropout: float,
     look: Look | None,
 ) -> Call:
-    """Check that everything fits, project, clean, and bring all to (B, H, T, D)."""
+    """Return the Call for the arguments of attention(): checked, projected, with all dimensions."""
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
     memory, raw_key, raw_value = None, key, key if value is None else value
@@ -49,25 +49,23 @@ def check(
     _check_kinds(shown, score, select, bias, start, dropout)
     _check_shapes(query, raw_key, raw_value, shown)
     dims = query.dim()
-    found = hiding = lifted_mask(mask, dims).to(query.device)
+    full_mask = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
-        found, score = memory.mask.to(query.device) & found, memory.score
-        hiding = replace(found, lengths=hiding.lengths)  # prepare() cleaned by the memory's own lengths
+        full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
+        hiding = replace(full_mask, lengths=hiding.lengths)  # prepare() has applied the memory's own lengths
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
     batch, heads, queries = lift(query).shape[:3]
     keys = raw_key.shape[-2]
-    problem = found.problem(batch, heads, queries, keys, start)
+    problem = full_mask.problem(batch, heads, queries, keys, start)
     if problem:
-        raise ArgumentError(message("attention()", problem, shown, *_expected_of_mask(found, keys)))
+        expected, hint = _expected_of_mask(full_mask, keys)
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
     problem = select.problem(tuple(query.shape[:-1]))
     if problem:
-        raise ArgumentError(
-            message(
-                "attention()", problem, shown, "one for each query", "the query's shape without its last size"
-            )
-        )
-    found = found.simplified(queries, keys, start)
+        expected, hint = "one centre per query", "centre has the shape of query without its last dimension"
+        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+    full_mask = full_mask.simplified(queries, keys, start)
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
     raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads, added)
@@ -75,7 +73,7 @@ def check(
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
     )
-    # Under autocast some operations answer in float32, whatever they are given; kernels want one dtype.
+    # Under autocast some operations return float32 for any input; kernels need one dtype.
     projected_query, projected_key = (
         each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
     )
@@ -94,7 +92,7 @@ def check(
         combine=score.combine,
         scale=score.scale(query.shape[-1]),
         vector=None if vector is None else vector.to(projected_query.dtype),
-        mask=found,
+        mask=full_mask,
         bias=bias,
         select=select.lifted(lift),
         start=start,
@@ -104,7 +102,7 @@ def check(
 
 
 def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
-    """NumPy numbers as Python's own; anything else as it is."""
+    """Convert NumPy numbers to Python numbers; return anything else unchanged."""
     if not isinstance(start, int | torch.SymInt) and isinstance(start, Integral):
         start = int(start)
     if not isinstance(dropout, float | int) and isinstance(dropout, Real):
@@ -113,7 +111,7 @@ def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
 
 
 def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, everything in its dtype, as matrix products are; the kernels themselves ignore it."""
+    """Under autocast, cast the tensors to its dtype, as for matrix products; kernels ignore autocast."""
     device = tensors[0].device.type
     if not autocast_on(device):
         return tensors
@@ -143,33 +141,32 @@ def _check_kinds(
         refuse(
             f"score is {score!r}",
             "a Score such as ScaledDot() or Additive(...)",
-            "build_score(name, ...) makes one",
+            "build_score(name, query_size, key_size) creates one by name",
         )
     if not isinstance(select, Select):
         refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
     if bias is not None and not isinstance(bias, Tensor | Bias):
         refuse(
             f"bias is {bias!r}",
-            "a tensor, or a position scheme that acts on scores",
-            "Relative, T5Bias, ALiBi",
+            "a tensor, or a position scheme that acts on scores: Relative, T5Bias or ALiBi",
         )
     if not all(tensor.is_floating_point() for tensor in tensors):
         refuse(
-            "these are not all real numbers",
-            "floating point tensors",
-            "token ids go through an embedding first",
+            "not all tensors have a floating-point dtype",
+            "floating-point tensors",
+            "embed token ids first, for example with nn.Embedding",
         )
     if any(tensor.dtype not in _DTYPES for tensor in tensors):
         expected = "float64, float32, bfloat16 or float16"
-        refuse("attention is not computed in this dtype", expected, "cast with .to(torch.bfloat16)")
+        refuse("this dtype is not supported", expected, "cast with .to(torch.bfloat16)")
     if len({tensor.dtype for tensor in tensors}) > 1:
-        refuse("the dtypes differ", "one dtype", "cast with .to(query.dtype), or use torch.autocast")
+        refuse("the tensors have different dtypes", "one dtype", "use .to(query.dtype) or torch.autocast")
     if len({tensor.device for tensor in tensors}) > 1:
-        refuse("the devices differ", "one device", "move them with .to(query.device)")
+        refuse("the tensors are on different devices", "one device", "move them with .to(query.device)")
     if not isinstance(start, int | torch.SymInt) or start < 0:
-        refuse(f"start is {start!r}", "the position of the first query: a whole number, 0 or more")
+        refuse(f"start is {start!r}", "the position of the first query: an integer, 0 or more")
     if not isinstance(dropout, float | int) or not 0.0 <= dropout < 1.0:
-        refuse(f"dropout is {dropout!r}", "a probability, at least 0 and less than 1")
+        refuse(f"dropout is {dropout!r}", "a probability, 0 <= dropout < 1")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
@@ -179,17 +176,17 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
     dims = {query.dim(), key.dim(), value.dim()}
     if len(dims) > 1 or not dims <= {2, 3, 4}:
         refuse(
-            "the numbers of sizes do not fit",
-            "(B, H, T, D), or (B, T, D) without heads, or (T, D) without a batch, for all alike",
-            "one query for each sequence is query[:, None, :]",
+            f"query has {query.dim()} dimensions, key has {key.dim()}, value has {value.dim()}",
+            "2, 3 or 4 dimensions, the same number for all: (T, D), (B, T, D) or (B, H, T, D)",
+            "for one query per sequence: query[:, None, :]",
         )
     if key.shape[-2] != value.shape[-2]:
-        refuse("there are not as many keys as values", "S of key = S of value")
+        refuse("the numbers of keys and values differ", "S of key = S of value")
     if query.dim() >= 3 and not query.shape[0] == key.shape[0] == value.shape[0]:
         refuse(
-            "the batches differ",
+            "the batch sizes differ",
             "B of query = B of key = B of value",
-            "one memory for all: key.expand(B, -1, -1)",
+            "to share one key among all sequences: key.expand(B, -1, -1)",
         )
     if query.dim() == 4:
         heads, key_heads = query.shape[1], key.shape[1]
@@ -197,21 +194,21 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
             refuse("key and value have different numbers of heads", "H of key = H of value")
         if key_heads == 0 or heads % key_heads:
             refuse(
-                "the heads cannot be shared",
+                "the number of query heads is not a multiple of the number of key heads",
                 "H of query a multiple of H of key",
-                "grouped: 8 query heads over 2 key heads",
+                "with grouped heads, for example 8 query heads share 2 key heads",
             )
 
 
 def _check_tensors(query: object, key: object, value: object, look: object) -> None:
-    for name, given in {"query": query, "key": key, "value": value}.items():
+    for name, argument in {"query": query, "key": key, "value": value}.items():
         allowed = (Tensor, Memory) if name == "key" else (Tensor,)
-        if not isinstance(given, allowed) and not (name == "value" and given is None):
-            problem = f"{name} is of type {type(given).__name__}"
+        if not isinstance(argument, allowed) and not (name == "value" and argument is None):
+            problem = f"{name} is of type {type(argument).__name__}"
             raise ArgumentError(
                 message("attention()", problem, expected="a tensor", hint="torch.as_tensor(...)")
             )
-        tensor = given.value if isinstance(given, Memory) else given
+        tensor = argument.value if isinstance(argument, Memory) else argument
         if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
             kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
             hint = (
@@ -230,18 +227,18 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
 
 
 def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:
-    """What was expected of a mask that does not fit a call with `keys` keys, and a hint."""
-    parts = mask.question.parts() if mask.question is not None else ()
+    """Return what is expected of a mask that does not match the call, and a hint."""
+    parts = mask.condition.parts() if mask.condition is not None else ()
     if any(each.overlong(keys) for each in (mask, *parts)):
         return f"0 <= length <= S = {keys}", ""
-    hint = "which keys are real, for each sequence: padding(lengths), or mask[:, None, None, :]"
+    hint = "to mask padding: padding(lengths), or a bool tensor (B, S) as mask=tensor[:, None, None, :]"
     return "a mask that broadcasts to (B, H, T, S)", hint
 
 
 def _lifted_bias(
     bias: Tensor | Bias | None,
     dims: int,
-    wanted: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int],
     device: torch.device,
     shown: dict[str, tuple[Tensor, str]],
 ) -> Tensor | Bias | None:
@@ -258,23 +255,23 @@ def _lifted_bias(
         lifted = bias[None, None]
     elif bias.dim() == 3 and dims == 3:
         lifted = bias[:, None]
-    fits = lifted.dim() == 4 and all(
-        size in (1, want) for size, want in zip(lifted.shape, wanted, strict=True)
+    broadcasts = lifted.dim() == 4 and all(
+        size in (1, full) for size, full in zip(lifted.shape, sizes, strict=True)
     )
-    if fits and bias.dtype in _DTYPES:
+    if broadcasts and bias.dtype in _DTYPES:
         return lifted
     problem, hint = (
-        "the bias does not fit the scores",
-        "one bias a head: bias[None]; one a sequence: bias[:, None]",
+        "the bias does not broadcast to the scores",
+        "one bias per head: bias[None]; one per sequence: bias[:, None]",
     )
     if bias.dtype == torch.bool:
-        problem, hint = "the bias is bool", "True and False are a mask: mask=..."
+        problem, hint = "the bias has dtype bool", "a bool tensor is a mask: mask=..."
     raise ArgumentError(
         message(
             "attention()",
             problem,
             {**shown, "bias": (bias, "BTS" if dims == 3 else "BHTS")},
-            f"real numbers, (T, S) or (B, H, T, S), here {wanted}, where a size of 1 stands for all",
+            f"a floating-point tensor (T, S), or broadcastable to (B, H, T, S) = {sizes}",
             hint,
         )
     )
@@ -283,7 +280,7 @@ def _lifted_bias(
 def _check_score(
     score: Score, query: Tensor, key: Tensor, key_size: int, tensors: dict[str, tuple[Tensor, str]]
 ) -> None:
-    """Raise where this score cannot compare these tensors; key_size is the keys' width before projection."""
+    """Raise ArgumentError if this score cannot compare these tensors; key_size: width before projection."""
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
     name = type(score).__name__
@@ -291,14 +288,14 @@ def _check_score(
         wrong = (
             f"this {name} has parameters for {score.heads} heads",
             f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "without heads=... its parameters serve every head",
+            "a score created without heads=... shares its parameters among all heads",
         )
     parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
     if parameter is not None and parameter.device != query.device:
         wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
     elif parameter is not None and parameter.dtype != query.dtype and not autocast_on(query.device.type):
         dtype = str(parameter.dtype).removeprefix("torch.")
-        wrong = (f"{name} has parameters in {dtype}", "one dtype", "score.to(query.dtype), or torch.autocast")
+        wrong = (f"{name} has {dtype} parameters", "one dtype", "score.to(query.dtype), or torch.autocast")
     if wrong:
         problem, expected, hint = wrong
         raise ArgumentError(message("attention()", problem, tensors, expected, hint))

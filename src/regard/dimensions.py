@@ -1,4 +1,4 @@
-"""Shapes: (T, D) and (B, T, D) brought to (B, H, T, D) and answered in kind; and which dtype holds."""
+"""Add missing dimensions to inputs, (T, D) or (B, T, D) to (B, H, T, D), and remove them from results."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["autocast_on", "lift", "lifted_mask", "lower"]
 
 
 def lift(tensor: Tensor) -> Tensor:
-    """(T, D) or (B, T, D) as (B, H, T, D)."""
+    """Return a view of (T, D) or (B, T, D) as (B, H, T, D), with B = 1 or H = 1 where they are missing."""
     if tensor.dim() == 2:
         return tensor[None, None]
     return tensor[:, None] if tensor.dim() == 3 else tensor
 
 
 def lower(dims: int) -> Callable[[Tensor], Tensor]:
-    """The way back from (B, H, ...) to the sizes the query had."""
+    """Return a function that removes the added dimensions from results (B, H, ...); dims: of the query."""
     if dims == 4:
         return lambda tensor: tensor
-    # Not tensor[:, 0]: its gradient would be copied into zeros.
+    # Not tensor[:, 0]: its backward pass would allocate zeros and copy the gradient into them.
     return (lambda tensor: tensor.squeeze(1)) if dims == 3 else (lambda tensor: tensor.squeeze(0).squeeze(0))
 
 
 def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
-    """The mask, a tensor (B, T, S) taken as one mask a sequence where there are no heads."""
+    """Convert to a Mask; a tensor (B, T, S) is one mask per sequence if the query has no heads."""
     if isinstance(mask, Tensor) and mask.dim() == 3 and dims == 3:
         return dense(mask[:, None])
     return as_mask(mask)
 
 
 def autocast_on(device: str) -> bool:
-    """Whether torch.autocast holds for this kind of device; some kinds do not know it."""
+    """Whether torch.autocast is active for this device type; the meta device does not support it."""
     return device != "meta" and torch.is_autocast_enabled(device)

@@ -1,7 +1,7 @@
-"""The errors Regard raises, and the shape of their messages.
+"""The errors that Regard raises, and the layout of their messages.
 
-A message says which call failed, what is wrong, the shapes with their letters in aligned rows, what was
-expected, and one hint. Nothing here imports the rest of the library.
+A message contains the call that failed, the problem, the shapes of the tensors in aligned rows, what was
+expected, and a hint. This module does not import the rest of the library.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TORCH_KEYWORDS = {
-    "add_bias_kv": "nothing: append a learned key and value yourself",
-    "add_zero_attn": "nothing: append a zero key and value yourself",
-    "attn_mask": "mask=..., a bool tensor that is True where a query may see a key (nn.MultiheadAttention "
-    "means the opposite: mask=~attn_mask); a float mask is added to the scores: bias=attn_mask",
+    "add_bias_kv": "nothing, and append a learned key and value yourself",
+    "add_zero_attn": "nothing, and append a zero key and value yourself",
+    "attn_mask": "mask=..., a bool tensor that is True where a query may see a key (in nn.MultiheadAttention "
+    "True means the opposite: mask=~attn_mask); for a float mask, added to the scores: bias=attn_mask",
     "average_attn_weights": "look=Look(weights=True) gives the weights of each head, (B, H, T, S); "
     "their average is weights.mean(1)",
     "dropout_p": "dropout=...",
     "embed_dim": "width=...",
-    "enable_gqa": "nothing: give key and value fewer heads than query (MultiHead: key_heads=...)",
+    "enable_gqa": "nothing, and pass key and value with fewer heads than query (MultiHead: key_heads=...)",
     "is_causal": "mask=causal()",
     "kdim": "key_width=...",
     "key_padding_mask": "mask=padding(lengths), or mask=~key_padding_mask[:, None, None, :], "
-    "True for the keys that are not padding",
+    "which is True for the keys that are not padding",
     "need_weights": "look=Look(weights=True); the result has the field weights",
     "num_heads": "heads=...",
-    "scale": "score=Dot() and scale * query; ScaledDot(), the default, divides by the square root of D",
+    "scale": "score=Dot() and scale * query; the default, ScaledDot(), divides by the square root of D",
     "vdim": "value_width=...",
 }
-"""What to write for the keywords of nn.MultiheadAttention and scaled_dot_product_attention."""
+"""For each keyword of nn.MultiheadAttention and scaled_dot_product_attention, what to write instead."""
 
 INSIDE_TORCH = (
-    "inside nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, a MultiHead works without masks only"
+    "inside nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, a MultiHead works only without masks"
 )
 
 
 class RegardError(Exception):
-    """Anything Regard refuses to do; catch this to catch them all.
+    """Base class of the errors that Regard raises.
 
     >>> issubclass(ArgumentError, RegardError) and issubclass(ArgumentError, ValueError)
     True
@@ -72,24 +72,24 @@ class RegardError(Exception):
 
 
 class ArgumentError(RegardError, ValueError):
-    """Arguments that do not fit each other: sizes, dtypes, devices, kinds.
+    """Invalid arguments, or shapes, dtypes or devices that do not match.
 
     >>> import regard, torch
     >>> try:
     ...     regard.attention(torch.ones(2, 8), torch.ones(3, 4), torch.ones(3, 4))
     ... except ArgumentError as error:
     ...     print(error)
-    attention(): query and key have different widths, and ScaledDot compares them as they are
+    attention(): query and key have different widths, but ScaledDot needs the same width
       query  T=2 D=8  float32 cpu
       key    S=3 D=4  float32 cpu
       value  S=3 E=4  float32 cpu
     expected: D of query = D of key
-    hint: General(query_size=8, key_size=4) learns to compare different widths
+    hint: use General(query_size=8, key_size=4) for different widths
     """
 
 
 class BackendError(RegardError, ValueError):
-    """A backend or looking pass asked for by name that cannot run this call; it says why.
+    """The requested backend cannot run this call; the message lists the reasons.
 
     >>> import regard, torch
     >>> x = torch.ones(2, 3, 4)
@@ -98,22 +98,22 @@ class BackendError(RegardError, ValueError):
     ... except BackendError as error:
     ...     print(error)
     attention(): backend 'blocked' cannot run this call
-      blocked: Sparse needs whole rows of scores; only Soft can be read block by block
-    hint: backend="auto" takes 'reference' here
+      blocked: computes Soft only, block by block; Sparse needs whole rows of scores
+    hint: backend="auto" selects 'reference' here
     """
 
 
 class DataError(RegardError, ValueError):
-    """Data that cannot be used as it is; the message says which file, which line, and what to do.
+    """Invalid data; the message names the file and the line, and says what to do.
 
-    >>> print(DataError(message("a.ko, line 3", "the source is empty", hint="give both sides, or drop it")))
+    >>> print(DataError(message("a.ko, line 3", "the source is empty", hint="add the sentence or delete it")))
     a.ko, line 3: the source is empty
-    hint: give both sides, or drop it
+    hint: add the sentence or delete it
     """
 
 
 class LookError(RegardError, ValueError):
-    """A look that this selection cannot give.
+    """An invalid Look, or a field of Look that is not available for this selection.
 
     >>> import regard, torch
     >>> x = torch.ones(2, 3, 4)
@@ -121,27 +121,27 @@ class LookError(RegardError, ValueError):
     ...     regard.attention(x, x, x, select=regard.Gate(), look=regard.Look(entropy=True))
     ... except LookError as error:
     ...     print(error)
-    attention(): Gate cannot give the look 'entropy'
+    attention(): Look(entropy=...) is not available with Gate
     expected: one of alignment, mass, rows, top, weights
-    hint: its weights do not sum to 1, so they have no entropy
+    hint: the weights do not sum to 1, so they have no entropy
     """
 
 
 class RegardWarning(UserWarning):
-    """Something ran that probably does not do what was wanted, such as a record() that recorded nothing.
+    """A probable mistake that is not an error, such as a record() that recorded nothing.
 
     >>> import regard, warnings
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     with regard.record():
-    ...         pass  # no attention here
+    ...         pass  # no attention() call
     >>> issubclass(caught[0].category, RegardWarning)
     True
     """
 
 
 class UnknownName(RegardError, KeyError):
-    """A name that is not in the table it was looked up in; the message lists the known ones.
+    """An unknown name; the message lists the known names and suggests the most similar one.
 
     >>> import regard, torch
     >>> x = torch.ones(2, 3, 4)
@@ -154,13 +154,15 @@ class UnknownName(RegardError, KeyError):
     """
 
     def __init__(self, kind: str, name: object, known: Iterable[str], *, guess: str = "", hint: str = ""):
-        """guess: the name that was probably meant. Default: the most similar known name."""
+        """kind: what the name stands for, such as "backend". known: the valid names.
+
+        guess: the name to suggest. Default: the most similar known name.
+        """
         names = sorted(known)
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
-        meant = f"; did you mean '{close[0]}'?" if close else ""
-        self.text = f"unknown {kind} {name!r}{meant}\nknown: {', '.join(names)}" + f"\nhint: {hint}" * bool(
-            hint
-        )
+        suggestion = f"; did you mean '{close[0]}'?" if close else ""
+        last_line = f"\nhint: {hint}" if hint else ""
+        self.text = f"unknown {kind} {name!r}{suggestion}\nknown: {', '.join(names)}{last_line}"
         super().__init__(self.text)
 
     def __str__(self) -> str:
@@ -168,7 +170,10 @@ class UnknownName(RegardError, KeyError):
 
 
 def lettered(tensor: Tensor, letters: str) -> str:
-    """The shape with a letter to each size, then dtype and device: "B=2 T=5 D=64  float32 cpu"."""
+    """Format shape, dtype and device of a tensor: "B=2 T=5 D=64  float32 cpu".
+
+    letters: one letter per dimension, aligned to the last dimension; unnamed dimensions are shown as "?".
+    """
     letters = letters.rjust(tensor.dim(), "?")[-tensor.dim() :] if tensor.dim() else ""
     shape = " ".join(f"{letter}={size}" for letter, size in zip(letters, tensor.shape, strict=True))
     return f"{shape or 'a single number'}  {str(tensor.dtype).removeprefix('torch.')} {tensor.device}"
@@ -181,7 +186,10 @@ def message(
     expected: str = "",
     hint: str = "",
 ) -> str:
-    """Lay out one error: the call and the problem, the tensors in aligned rows, what was expected, a hint."""
+    """Format an error message: call and problem, the tensors in aligned rows, what was expected, a hint.
+
+    tensors: for each name, the tensor and the letters of its dimensions, see lettered().
+    """
     lines = [f"{call}: {problem}"]
     rows = {name: lettered(tensor, letters) for name, (tensor, letters) in (tensors or {}).items()}
     width = max([0, *map(len, rows)])
@@ -197,7 +205,9 @@ def message(
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra, in a clone of the repository: Regard is on no package index.
+    """Return the command that installs an extra, to be run in a clone of the repository.
+
+    Regard is not on a package index.
 
     >>> install_command("view")
     'pip install ".[view]"'
@@ -206,7 +216,7 @@ def install_command(extra: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Replace every character that a terminal would interpret; kept: characters to leave as they are.
+    """Replace control characters, which a terminal would interpret; kept: characters to leave unchanged.
 
     >>> printable("red: \\x1b[31m")
     'red: �[31m'
@@ -215,24 +225,24 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path as text that can always be printed."""
+    """Return a path as text without control characters or invalid UTF-8."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
-    """Refuse sizes that are not whole numbers of 1 or more, and a dropout that is no probability below 1."""
+    """Raise ArgumentError unless all sizes are integers >= 1 and 0 <= dropout < 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | Integral) or size < 1:
-            raise ArgumentError(message(call, f"{name} is {size!r}", expected="a whole number, 1 or more"))
+            raise ArgumentError(message(call, f"{name} is {size!r}", expected="an integer, 1 or more"))
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ArgumentError(message(call, f"dropout is {dropout!r}", expected="0 <= dropout < 1"))
 
 
 def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function to raise an ArgumentError for torch's keywords that names ours.
+    """Decorate a function to raise an ArgumentError for keywords of torch, with what to write instead.
 
-    A torch keyword with its default, such as attn_mask=None or need_weights=False, is ignored:
-    nn.TransformerEncoderLayer passes those to its attention. Any other unexpected keyword gives Python's own
+    A torch keyword that requests nothing, such as attn_mask=None or need_weights=False, is ignored, because
+    nn.TransformerEncoderLayer passes those to its attention. Any other unexpected keyword raises Python's
     TypeError.
 
     >>> import regard
@@ -253,13 +263,13 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **_without_torch_keywords(f"{name}()", keywords))  # type: ignore
         return function(*args, **keywords)
 
-    # functools.wraps does not copy them, and docs/ makes its table of defaults from them.
+    # functools.wraps does not copy these, and the documentation builds its table of defaults from them.
     checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
     return checked
 
 
 def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """The keywords without torch's; raises if one of those has a value that requests something."""
+    """Return the keywords without those of torch; raise if one of those requests something."""
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)
@@ -267,14 +277,14 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether a torch keyword has another value than torch's default."""
+    """Whether the value of a torch keyword asks for something: not None, and not the default bool."""
     return value is not None and value is not (name == "average_attn_weights")
 
 
 def _torch_keywords(call: str, keywords: Mapping[str, object]) -> ArgumentError:
-    found = [name for name, value in keywords.items() if _requests(name, value)]
-    are = "is a keyword" if len(found) == 1 else "are keywords"
-    hints = [f"hint: instead of {keyword} write {TORCH_KEYWORDS[keyword]}" for keyword in found]
-    if call == "MultiHead()" and not {"attn_mask", "key_padding_mask", "is_causal"}.isdisjoint(found):
+    names = [name for name, value in keywords.items() if _requests(name, value)]
+    are = "is a keyword" if len(names) == 1 else "are keywords"
+    hints = [f"hint: instead of {keyword} write {TORCH_KEYWORDS[keyword]}" for keyword in names]
+    if call == "MultiHead()" and not {"attn_mask", "key_padding_mask", "is_causal"}.isdisjoint(names):
         hints.append(f"hint: {INSIDE_TORCH}")
-    return ArgumentError("\n".join((f"{call}: {', '.join(found)} {are} of torch", *hints)))
+    return ArgumentError("\n".join((f"{call}: {', '.join(names)} {are} of torch", *hints)))

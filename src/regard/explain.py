@@ -1,4 +1,4 @@
-"""explain(): which backend and which looking pass a call would take, and why not the others."""
+"""explain(): which backend and which looking pass attention() would use, and why not the others."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The choice made for a call: `backend` and `looking` by name, and the reasons against the others.
+    """The result of explain().
 
-    approximations: what the backend computes by an approximation, with the way to the exact result.
+    backend: name of the backend that attention() would use.
+    looking: name of the pass that computes what `look` requests; None without a look.
+    refused: for each other backend that was not considered, the list of reasons.
+    approximations: what the backend approximates, and how to get the exact result.
 
     >>> import regard, torch
-    >>> found = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
-    >>> found.backend, found.refused["blocked"]
-    ('reference', ['Best needs whole rows of scores; only Soft can be read block by block'])
+    >>> explanation = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
+    >>> explanation.backend, explanation.refused["blocked"]
+    ('reference', ['computes Soft only, block by block; Best needs whole rows of scores'])
     """
 
     backend: str
@@ -44,9 +47,9 @@ class Explanation:
         lines = [f"backend: {self.backend} ({BACKENDS[self.backend].about})"]
         width = max(map(len, BACKENDS))
         for name in BACKENDS:
-            why = "; ".join(self.refused.get(name, []))
+            reasons = "; ".join(self.refused.get(name, []))
             mark = "->" if name == self.backend else "  "
-            state = why or ("taken" if name == self.backend else "could run")
+            state = reasons or ("selected" if name == self.backend else "could run")
             lines.append(f"{mark} {name.ljust(width)}  {state}")
         if self.looking is not None:
             lines.append(f"looking: {self.looking} ({PASSES[self.looking].about})")
@@ -56,24 +59,27 @@ class Explanation:
 
 @answer_torch_keywords
 def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
-    """Say which backend attention() would take for these arguments, and why not the others.
+    """Return which backend attention() would use for these arguments, and why not the others.
+
+    It takes the same arguments as attention() and computes nothing. Print the result to read it.
 
     >>> import regard, torch
     >>> x = torch.ones(1, 3, 4)
     >>> print(regard.explain(x, x, score=regard.Additive(4, 4)))
-    backend: blocked (plain PyTorch, block by block: memory linear in length)
-       sdpa-cudnn      computes inner products, and this score combines additively; ...
-    -> blocked         taken
+    backend: blocked (plain PyTorch, block by block; memory linear in length)
+       sdpa-cudnn      computes inner products, but this score is additive; ...
+    -> blocked         selected
        reference       could run
     """
     name = options.pop("backend", "auto")
     options.pop("site", None)
     call = _call(query, key, value, **options)
     chosen = choose_backend(call, name)
-    refused = {each: backend.reasons(call) or backend.unasked(call) for each, backend in BACKENDS.items()}
+    reasons = {each: backend.reasons(call) or backend.unasked(call) for each, backend in BACKENDS.items()}
     looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.asked else None
     approximations = tuple(BACKENDS[chosen].approximations(call))
-    return Explanation(chosen, looking, {each: why for each, why in refused.items() if why}, approximations)
+    refused = {each: why for each, why in reasons.items() if why}
+    return Explanation(chosen, looking, refused, approximations)
 
 
 def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: Any) -> Call:
@@ -81,6 +87,6 @@ def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: 
     for name in options:
         if name not in defaults:
             raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
-    given = {name: each.default for name, each in defaults.items()} | options
+    values = {name: each.default for name, each in defaults.items()} | options
     names = ("score", "mask", "bias", "select", "start", "dropout", "look")
-    return check(query, key, value, *(given[name] for name in names))
+    return check(query, key, value, *(values[name] for name in names))

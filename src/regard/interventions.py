@@ -1,8 +1,9 @@
-"""Interventions: cut a link, force one, make a head even or turn it down, and see what a model says then.
+"""Interventions: change the attention weights of a model to find out how its output depends on them.
 
-Each is plain data, to JSON and back. intervene() opens scopes that edit the calls made at the sites: what is
-cut is masked, which every backend takes; weights that are forced in part, made even or scaled are changed by
-a selection of their own, which `reference` runs, and which auto therefore takes.
+Cut hides a key, Force sets a weight, Uniform makes weights equal, Scale multiplies them. Each is plain data
+that can be written to JSON. intervene() opens scopes that edit the calls at matching sites: a cut is a mask,
+which every backend supports; other changes are a selection of their own (Intervened), which only the
+reference backend supports, so "auto" selects it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ Link = tuple[int | None, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Intervention:
-    """Something done to the attention at some sites, in one head or in all of them.
+    """Base class of changes to the attention weights at some sites.
 
-    at: the sites, with * and ? as wildcards. head: its number, None for all. row: the position of the query,
-    for a decoder the number of the token that is said; None for all. key: the position of what is read.
+    at: pattern for the names of sites, with * and ? as wildcards.
+    head: index of the head; None for all heads.
+    row: position of the query, in a decoder the index of the generated token; None for all.
+    key: position of the key.
     """
 
     kind: ClassVar[str] = ""
@@ -57,28 +60,29 @@ class Intervention:
             if number is None and not (name == "key" and isinstance(self, Cut | Force)):
                 continue
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                expected = "a whole number, 0 or more"
+                expected = "an integer, 0 or more"
                 raise ArgumentError(
                     message(f"{type(self).__name__}()", f"{name} is {number!r}", None, expected)
                 )
         if not isinstance(self.at, str):
             problem = f"at is {self.at!r}"
-            raise ArgumentError(message(f"{type(self).__name__}()", problem, expected='sites: "*cross"'))
+            expected = 'a pattern for site names, such as "*cross"'
+            raise ArgumentError(message(f"{type(self).__name__}()", problem, expected=expected))
 
     def written(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return a dict that can be written to JSON; read_interventions() reads it."""
         return {"kind": self.kind, **asdict(self)}
 
     def touches(self, call: Call) -> bool:
-        """Whether any row of the call is meant."""
+        """Whether this intervention applies to any row of the call."""
         row, each = getattr(self, "row", None), call.query.shape[2] // call.beams
         return row is None or call.start <= row < call.start + each
 
     def place(self, call: Call) -> Tensor:
-        """The heads and rows that are meant, (H or 1, T, 1)."""
+        """Return a bool tensor (H or 1, T, 1), True for the heads and rows to change."""
         heads, row = call.query.shape[1], getattr(self, "row", None)
         if self.head is not None and self.head >= heads:
-            problem = f"there is no head {self.head} at {self.at!r}"
+            problem = f"head {self.head} is out of range at {self.at!r}"
             raise ArgumentError(message("intervene()", problem, expected=f"0 <= head < H = {heads}"))
         positions_T = call.positions
         rows_T = torch.ones_like(positions_T, dtype=torch.bool) if row is None else positions_T == row
@@ -89,7 +93,7 @@ class Intervention:
 
 @dataclass(frozen=True)
 class Cut(Intervention):
-    """Hide a key from a query, or from all: the other keys share its weight as if it were not there.
+    """Hide a key from one query or from all; the weights of the other keys are normalised without it.
 
     >>> Cut(2, 3, at="decoder.*.cross").written()
     {'kind': 'cut', 'at': 'decoder.*.cross', 'head': None, 'row': 2, 'key': 3}
@@ -102,9 +106,10 @@ class Cut(Intervention):
 
 @dataclass(frozen=True)
 class Force(Intervention):
-    """Give a key this weight, all of it unless told; the others share the rest in their own proportions.
+    """Set the weight of a key; the other weights are scaled so that the row sums to 1.
 
-    A key that the query may not see cannot be forced on it: the query then reads nothing in its place.
+    weight: between 0 and 1. Default: 1. A key that the mask hides from the query keeps weight 0; its share
+    is then missing from the row.
 
     >>> Force(1, 4).weight
     1.0
@@ -119,12 +124,12 @@ class Force(Intervention):
         super().__post_init__()
         if isinstance(self.weight, bool) or not 0 <= self.weight <= 1:
             problem = f"weight is {self.weight!r}"
-            raise ArgumentError(message("Force()", problem, expected="a share of the whole, 0 to 1"))
+            raise ArgumentError(message("Force()", problem, expected="a number from 0 to 1"))
 
 
 @dataclass(frozen=True)
 class Uniform(Intervention):
-    """Look evenly at all keys that the query may see.
+    """Give all keys that the query may see the same weight.
 
     >>> Uniform(at="decoder.1.cross", head=0).row is None
     True
@@ -136,7 +141,7 @@ class Uniform(Intervention):
 
 @dataclass(frozen=True)
 class Scale(Intervention):
-    """Multiply the weights, and make up for nothing: 0 drops the head.
+    """Multiply weights by a factor, without normalising them again; a factor of 0 removes a head.
 
     >>> Scale(0.0, head=3).factor
     0.0
@@ -157,28 +162,28 @@ KINDS: dict[str, type[Intervention]] = {each.kind: each for each in (Cut, Force,
 
 
 def read_interventions(written: Iterable[Mapping[str, Any]]) -> list[Intervention]:
-    """Interventions from what written() gave, as JSON has it.
+    """Create interventions from dicts, such as those that Intervention.written() returns.
 
     >>> read_interventions([{"kind": "cut", "row": 2, "key": 3, "at": "*cross"}])
     [Cut(at='*cross', head=None, row=2, key=3)]
     """
-    found = []
+    interventions = []
     for each in written:
         options = dict(each)
         kind = options.pop("kind", None)
         if kind not in KINDS:
             raise UnknownName("intervention", kind, KINDS)
-        known = [field.name for field in fields(KINDS[kind])]
+        names = [field.name for field in fields(KINDS[kind])]
         for name in options:
-            if name not in known:
-                raise UnknownName(f"field of {kind}", name, known)
+            if name not in names:
+                raise UnknownName(f"field of {kind}", name, names)
         try:
-            found.append(KINDS[kind](**options))
+            interventions.append(KINDS[kind](**options))
         except TypeError:
-            missing = [name for name in ("row", "key", "factor") if name in known and name not in options]
-            problem = f"{', '.join(missing)} of {kind} is not said"
+            missing = [name for name in ("row", "key", "factor") if name in names and name not in options]
+            problem = f"{kind} has no value for {', '.join(missing)}"
             raise ArgumentError(message("read_interventions()", problem)) from None
-    return found
+    return interventions
 
 
 @contextmanager
@@ -192,20 +197,24 @@ def intervene(
     head: int | None = None,
     all_threads: bool = False,
 ) -> Iterator[dict[str, int]]:
-    """Change the attention made inside a `with`, whatever model makes it: to find out rather than guess.
+    """Change the attention weights of any model inside a `with` statement.
 
-    cut: links (row, key), or one: the key is hidden from the row. force: links (row, key), or (row, key,
-    weight): the key gets all the weight, or so much. A row of None is every row. uniform: True, or the rows
-    that are to look evenly. scale: what weights are multiplied by; 0 drops a head. at, head: where all this
-    is done. given: the same as data: Cut, Force, Uniform and Scale of regard.interventions. all_threads:
-    change the calls of every thread of the process; by default only those of the thread that runs the
-    `with`, and of the functions it gives to other threads by regard.sites.inherit_scopes.
+    cut: (row, key) or a list of such pairs: hide the key from the row. A row of None means every row.
+    force: (row, key) or (row, key, weight), or a list of them: set the weight of the key. Default weight: 1.
+    uniform: True, or row positions: give all visible keys the same weight.
+    scale: multiply the weights by this factor; 0 removes a head.
+    at, head: pattern for the names of sites, and index of the head, for the four options above. Default: all.
+    given: Cut, Force, Uniform and Scale objects of regard.interventions, instead of or besides the options.
+    all_threads: change the calls of every thread of the process. By default, change those of this thread and
+        of functions that it passes to other threads by regard.sites.inherit_scopes().
 
-    Rows are counted by position, so that a model that decodes step by step, by beams too, is changed just as
-    when it reads a whole target at once. All sentences of a batch are changed alike: to change one, give it
-    alone. Scopes nest, with each other and with record(), and work from the outside in. Gives how many calls
-    were changed, by `at`. At the end of the `with` it raises an ArgumentError if attention was called, but
-    at no site that matches `at`, and warns (RegardWarning) if attention was not called at all.
+    Rows are absolute positions, so decoding step by step, also with beams, is changed in the same way as
+    teacher forcing. The change applies to every sequence of a batch; to change one sentence, run it alone.
+    Scopes can be nested with each other and with record(); the outermost is applied first.
+
+    Yields a dict with the number of changed calls for each `at`. At the end of the `with` statement, raises
+    ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if it was not
+    called.
 
     >>> import regard, torch
     >>> x, look = torch.eye(3), regard.Look(weights=True)
@@ -219,26 +228,26 @@ def intervene(
     """
     hint = "cut=(row, key), force=(row, key), uniform=True, scale=0.0"
     if not given and uniform is False and cut is None and force is None and scale is None:
-        raise ArgumentError(message("intervene()", "nothing is to be changed", hint=hint))
+        raise ArgumentError(message("intervene()", "no intervention was passed", hint=hint))
     where: dict[str, Any] = {"at": at, "head": head}
-    wanted = [*given]
-    wanted += [Cut(*_link("cut", each, 2), **where) for each in _several(cut)]
-    wanted += [Force(*_link("force", each, 3), **where) for each in _several(force)]
+    interventions = [*given]
+    interventions += [Cut(*_link("cut", each, 2), **where) for each in _as_list(cut)]
+    interventions += [Force(*_link("force", each, 3), **where) for each in _as_list(force)]
     rows: list[Any] = [None] if uniform is True else [] if uniform is False else list(_rows(uniform))
-    wanted += [Uniform(row, **where) for row in rows]
-    wanted += [] if scale is None else [Scale(scale, **where)]
-    for each in wanted:
+    interventions += [Uniform(row, **where) for row in rows]
+    interventions += [] if scale is None else [Scale(scale, **where)]
+    for each in interventions:
         if not isinstance(each, Intervention):
-            raise ArgumentError(message("intervene()", f"{each!r} is no intervention", hint=hint))
-    changed = {each.at: 0 for each in wanted}
-    edits = [_Edit(sites, wanted, changed) for sites in changed]
+            raise ArgumentError(message("intervene()", f"{each!r} is not an Intervention", hint=hint))
+    changed = {each.at: 0 for each in interventions}
+    edits = [_Edit(pattern, interventions, changed) for pattern in changed]
     with ExitStack() as stack:
         scopes = [
             stack.enter_context(scope(edit=edit, at=edit.at, all_threads=all_threads)) for edit in edits
         ]
         yield changed
     called = scopes[0].called if scopes else {}
-    missed = [edit.at for edit in edits if not edit.met]
+    missed = [edit.at for edit in edits if not edit.calls]
     if missed and called:
         raise ArgumentError(nothing_matched("intervene()", "changed", missed, called))
     if missed:
@@ -246,108 +255,113 @@ def intervene(
 
 
 class _Edit:
-    """What a scope does to a call: the interventions at these sites. met: how many calls there were."""
+    """The edit function of a scope: applies the interventions for one pattern of sites.
 
-    def __init__(self, at: str, wanted: Iterable[Intervention], changed: dict[str, int]):
-        self.at, self.changed, self.met, self.lock = at, changed, 0, threading.Lock()
-        self.wanted = [each for each in wanted if each.at == at]
+    calls: the number of calls at these sites. changed: the number of changed calls for each pattern.
+    """
+
+    def __init__(self, at: str, interventions: Iterable[Intervention], changed: dict[str, int]):
+        self.at, self.changed, self.calls, self.lock = at, changed, 0, threading.Lock()
+        self.interventions = [each for each in interventions if each.at == at]
 
     def __call__(self, call: Call) -> Call:
-        here = [each for each in self.wanted if each.touches(call)]
+        active = [each for each in self.interventions if each.touches(call)]
         with self.lock:
-            self.met += 1
-            self.changed[self.at] += bool(here)
-        if not here:
+            self.calls += 1
+            self.changed[self.at] += bool(active)
+        if not active:
             return call
         columns_S = torch.arange(call.sizes[3], device=call.query.device)
-        forces = [each for each in here if isinstance(each, Force)]
-        wholly = isinstance(call.select, Soft) and all(each.weight == 1 for each in forces)
+        forces = [each for each in active if isinstance(each, Force)]
+        by_mask = isinstance(call.select, Soft) and all(each.weight == 1 for each in forces)
         hidden: Tensor | None = None
-        for each in here:
+        for each in active:
             if isinstance(each, Cut):
                 place = each.place(call) & (columns_S == each.key)
-            elif isinstance(each, Force) and wholly:
+            elif isinstance(each, Force) and by_mask:  # weight 1 is the same as hiding all other keys
                 place = each.place(call) & (columns_S != each.key)
             else:
                 continue
             hidden = place if hidden is None else hidden | place
         if hidden is not None:
             call = replace(call, mask=call.mask & Mask(table=~hidden[None]))
-        changes = [_Forced(call, forces)] if forces and not wholly else []
-        rest = [each for each in here if isinstance(each, Uniform | Scale)]
-        if changes or rest:
-            after = [_change(call, each, columns_S) for each in rest]
-            call = replace(call, select=Intervened(call.select, (*changes, *after)))
+        changes = [_Forced(call, forces)] if forces and not by_mask else []
+        others = [each for each in active if isinstance(each, Uniform | Scale)]
+        if changes or others:
+            later = [_change(call, each, columns_S) for each in others]
+            call = replace(call, select=Intervened(call.select, (*changes, *later)))
         return call
 
 
 @dataclass(frozen=True, eq=False)
 class Intervened(Select):
-    """A selection whose weights are changed after it chose."""
+    """A selection that applies functions to the weights of another selection."""
 
     inner: Select
     changes: tuple[Any, ...]
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        found = self.inner.choose(scores_BHTS, visible_BHTS)
-        weights = found.weights
+        selection = self.inner.choose(scores_BHTS, visible_BHTS)
+        weights = selection.weights
         for change in self.changes:
             weights = change(weights, visible_BHTS)
-        return found._replace(weights=weights)
+        return selection._replace(weights=weights)
 
 
 class _Forced:
-    """The weights of some links as they are to be, the other links of their rows sharing what is left."""
+    """Sets the weights of forced keys and scales the other weights of their rows to fill up to 1."""
 
     def __init__(self, call: Call, forces: list[Force]):
         columns_S = torch.arange(call.sizes[3], device=call.query.device)
-        self.meant = torch.zeros((), dtype=torch.bool, device=columns_S.device)
+        self.rows = torch.zeros((), dtype=torch.bool, device=columns_S.device)
         self.weights = torch.zeros((), device=columns_S.device)
         for each in forces:
             place = each.place(call)
-            self.meant = self.meant | place
+            self.rows = self.rows | place
             self.weights = self.weights + each.weight * (place & (columns_S == each.key))
         sums = sum(each.weight * each.place(call).float() for each in forces)
         if float(torch.as_tensor(sums).max()) > 1 + 1e-6:
-            problem = "a row is forced to look at more than all"
-            raise ArgumentError(message("intervene()", problem, hint="the weights of a row sum to 1"))
-        self.left = 1 - torch.as_tensor(sums)
+            problem = "the forced weights of a row sum to more than 1"
+            raise ArgumentError(message("intervene()", problem, expected="a sum of at most 1"))
+        self.remainder = 1 - torch.as_tensor(sums)
 
     def __call__(self, weights: Tensor, visible: Tensor) -> Tensor:
         free = torch.where(self.weights > 0, 0.0, weights)
         share = free / free.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
-        forced = torch.where(visible, self.weights, 0.0) + self.left * share
-        return torch.where(self.meant, forced.to(weights.dtype), weights)
+        forced = torch.where(visible, self.weights, 0.0) + self.remainder * share
+        return torch.where(self.rows, forced.to(weights.dtype), weights)
 
 
-def _change(call: Call, given: Uniform | Scale, columns_S: Tensor) -> Any:
-    """A function from weights and what is visible to other weights."""
-    meant = given.place(call)
-    if isinstance(given, Scale):
-        meant = meant if given.key is None else meant & (columns_S == given.key)
-        return lambda weights, visible: torch.where(meant, weights * given.factor, weights)
+def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any:
+    """Return a function of (weights, visible) that returns the changed weights."""
+    place = intervention.place(call)
+    if isinstance(intervention, Scale):
+        factor, key = intervention.factor, intervention.key
+        place = place if key is None else place & (columns_S == key)
+        return lambda weights, visible: torch.where(place, weights * factor, weights)
 
-    def even(weights: Tensor, visible: Tensor) -> Tensor:
+    def uniform(weights: Tensor, visible: Tensor) -> Tensor:
         share = visible / visible.sum(-1, keepdim=True).clamp_min(1)
-        return torch.where(meant, share.to(weights.dtype), weights)
+        return torch.where(place, share.to(weights.dtype), weights)
 
-    return even
-
-
-def _several(given: Any) -> Sequence[Any]:
-    """Links, from one or several."""
-    one = isinstance(given, tuple) and given and not isinstance(given[0], tuple | list)
-    if one or not isinstance(given, Iterable | None) or isinstance(given, str):
-        return [given]
-    return list(given or ())
+    return uniform
 
 
-def _link(name: str, given: Any, most: int) -> Sequence[Any]:
-    if isinstance(given, tuple | list) and 2 <= len(given) <= most:
-        return given
-    expected = "(row, key)" + (", or (row, key, weight)" if most == 3 else "")
-    raise ArgumentError(message("intervene()", f"{name} has {given!r}", expected=expected))
+def _as_list(links: Any) -> Sequence[Any]:
+    """Return a list of links from one link, several, or None."""
+    one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
+    if one or not isinstance(links, Iterable | None) or isinstance(links, str):
+        return [links]
+    return list(links or ())
 
 
-def _rows(given: Rows) -> Sequence[int]:
-    return list(given) if isinstance(given, Iterable) else [given]
+def _link(name: str, link: Any, max_length: int) -> Sequence[Any]:
+    """Return the link, or raise ArgumentError if it is not a tuple of 2 to max_length entries."""
+    if isinstance(link, tuple | list) and 2 <= len(link) <= max_length:
+        return link
+    expected = "(row, key)" + (", or (row, key, weight)" if max_length == 3 else "")
+    raise ArgumentError(message("intervene()", f"{name} has {link!r}", expected=expected))
+
+
+def _rows(rows: Rows) -> Sequence[int]:
+    return list(rows) if isinstance(rows, Iterable) else [rows]

@@ -1,4 +1,4 @@
-"""Look: what to see of an attention, asked for by name; what is not asked for is not computed."""
+"""Look: what an attention call should return besides its output. Only what is requested is computed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ __all__ = ["Look"]
 
 @dataclass(frozen=True)
 class Look:
-    """What to see: each field asked for comes back under the same name in Attended, the others are None.
+    """What to return besides output and lse; each requested field has the same name in Attended.
 
-    weights: the whole (B, H, T, S); rows: the weights of these queries, (B, H, R, S); top: the k largest
-    weights of each query and their keys; alignment: the key of the largest weight, (B, H, T), -1 where there
-    is none; entropy: of each query's weights in nats, (B, H, T); mass: what each key received, (B, H, S).
-    gradient: whether gradients flow through what is seen and through lse, for penalties or guided alignment.
+    weights: the whole matrix of weights, (B, H, T, S).
+    rows: the weights of these queries only, (B, H, R, S); negative numbers count from the end.
+    top: the k largest weights of each query and their keys, (B, H, T, k).
+    alignment: the key with the largest weight, (B, H, T); -1 if the query sees no key.
+    entropy: the entropy of each query's weights in nats, (B, H, T).
+    mass: the sum of the weights that each key receives, (B, H, S).
+    gradient: compute gradients through these fields and lse, for regularisation or guided alignment.
 
-    Weights are those before dropout. Everything but `weights` is also there for lengths at which no T x S
-    matrix would fit.
+    Weights are those before dropout. All fields except `weights` can be computed without storing the T x S
+    matrix, so they also work for long sequences.
 
     >>> import regard, torch
     >>> x = 3 * torch.eye(3)
@@ -49,22 +52,20 @@ class Look:
                 object.__setattr__(self, "rows", tuple(map(_plain, self.rows)))
             if isinstance(self.rows, int) or not all(isinstance(row, int) for row in self.rows):
                 raise LookError(
-                    message("Look()", f"rows is {self.rows!r}", expected="whole numbers: rows=(0, -1)")
+                    message("Look()", f"rows is {self.rows!r}", expected="integers, such as rows=(0, -1)")
                 )
             object.__setattr__(self, "rows", tuple(self.rows))
         object.__setattr__(self, "top", _plain(self.top))
         if not isinstance(self.top, int) or isinstance(self.top, bool) or self.top < 0:
-            raise LookError(
-                message("Look()", f"top is {self.top!r}", expected="how many keys to show: 0 or more")
-            )
+            raise LookError(message("Look()", f"top is {self.top!r}", expected="a number of keys, 0 or more"))
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of the looks that are asked for, sorted."""
+        """The names of the requested fields, sorted."""
         return tuple(name for name in LOOKS if getattr(self, name) not in (False, None, 0))
 
     def __or__(self, other: Look | None) -> Look:
-        """Everything that either asks for."""
+        """Return a Look that requests what either of the two requests."""
         if other is None or other == self:
             return self
         rows = tuple(dict.fromkeys((self.rows or ()) + (other.rows or ())))
@@ -79,19 +80,19 @@ class Look:
         )
 
     def possible(self, select: Select, queries: int) -> Look:
-        """As much of this look as the selection can give, of the rows that there are."""
-        cannot: dict[str, Any] = {name: None if name == "rows" else False for name in self.asked}
-        found = replace(self, **{name: none for name, none in cannot.items() if name not in select.looks})
-        if found.rows is None:
-            return found
-        there = [row % queries for row in found.rows if -queries <= row < queries]
-        return replace(found, rows=tuple(dict.fromkeys(there)) or None)
+        """Return this look without the fields that the selection cannot compute and the rows out of range."""
+        disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.asked}
+        look = replace(self, **{name: off for name, off in disabled.items() if name not in select.looks})
+        if look.rows is None:
+            return look
+        in_range = [row % queries for row in look.rows if -queries <= row < queries]
+        return replace(look, rows=tuple(dict.fromkeys(in_range)) or None)
 
     def checked(self, select: Select, queries: int) -> Look:
-        """This look with rows counted from 0; raises where the selection or the call cannot give it."""
+        """Return this look with rows counted from 0; raise LookError if the call cannot compute it."""
         for name in self.asked:
             if name not in select.looks:
-                problem = f"{type(select).__name__} cannot give the look '{name}'"
+                problem = f"Look({name}=...) is not available with {type(select).__name__}"
                 raise LookError(
                     message(
                         "attention()",
@@ -107,20 +108,20 @@ class Look:
                 raise LookError(
                     message(
                         "attention()",
-                        f"there is no row {row} to look at",
-                        expected=f"0 <= row < T = {queries}",
+                        f"Look(rows=...) has row {row}, which is out of range",
+                        expected=f"-T <= row < T = {queries}",
                     )
                 )
         return replace(self, rows=tuple(row % queries for row in self.rows))
 
 
 def _plain(number: Any) -> Any:
-    """A NumPy integer as an int; anything else as it is."""
+    """Convert a NumPy integer to int; return anything else unchanged."""
     return number if isinstance(number, int) or not isinstance(number, Integral) else int(number)
 
 
 def _with_known_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Look.__init__ that answers an unknown keyword with the nearest known one."""
+    """Wrap Look.__init__ to raise UnknownName, with the most similar name, for an unknown keyword."""
 
     @functools.wraps(init)
     def checked(self: Look, *values: Any, **keywords: Any) -> None:

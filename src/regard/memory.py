@@ -1,4 +1,4 @@
-"""Memory: keys and values made ready once, read many times."""
+"""Memory: keys and values that are projected once and used in many attention() calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Memory:
-    """Keys as the score projects them, values, and who may see them: what `prepare` makes.
+    """Projected keys, values, and a mask: the result of prepare(), passed to attention() in place of key.
 
-    key: (B, H, S, D), value: (B, H, S, E), with fewer sizes where they were prepared with fewer. Passed and
-    returned, never changed: `append` and `reorder` give a new one.
+    key: (B, H, S, D), as projected by the score; value: (B, H, S, E). Both lack the dimensions that the
+    inputs of prepare() lacked. A Memory is immutable: `append` and `reorder` return a new one.
 
     >>> import regard, torch
     >>> memory = regard.prepare(torch.randn(2, 3, 4))
@@ -41,31 +41,32 @@ class Memory:
 
     @property
     def length(self) -> int:
-        """How many keys there are."""
+        """The number of keys, S."""
         return self.key.shape[-2]
 
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
-        """This memory with more keys and values after its own: the cache of a decoder.
+        """Return a new memory with more keys and values at the end, as the cache of a decoder.
 
-        key: (..., n, Dk) before projection, value: (..., n, E), the key itself unless given.
+        key: (..., n, Dk), before projection. value: (..., n, E). Default: the key.
         """
         value = key if value is None else value
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
+            letters = "BSD" if self.key.dim() == 3 else "BHSD"
             raise ArgumentError(
                 message(
                     "Memory.append()",
-                    "the keys are not like those before them",
-                    {"key": (key, "BHSD"), "held": (self.key, "BHSD")},
-                    f"sizes {tuple(self.key.shape[:-2])} before S, and width {self.key_size}",
+                    "the new keys do not match the shape of the memory",
+                    {"key": (key, letters), "memory": (self.key, letters)},
+                    f"leading dimensions {tuple(self.key.shape[:-2])} and width D = {self.key_size}",
                 )
             )
-        if not self.mask.only("causal", "window", "question"):
+        if not self.mask.only("causal", "window", "condition"):
             raise ArgumentError(
                 message(
                     "Memory.append()",
-                    f"the mask of this memory ({', '.join(self.mask.parts)}) says how many keys there are",
-                    expected="a memory prepared without lengths, documents or a tensor as mask",
-                    hint="give such a mask to attention() at each step instead",
+                    f"the mask of this memory ({', '.join(self.mask.parts)}) is for a fixed number of keys",
+                    expected="a memory prepared without padding(), documents() or a mask tensor",
+                    hint="pass such a mask to attention() at each step instead",
                 )
             )
         return replace(
@@ -75,7 +76,7 @@ class Memory:
         )
 
     def reorder(self, index: Tensor) -> Memory:
-        """The memory with its batch taken in another order, as beam search does. index: (B',)."""
+        """Return a new memory with the sequences selected by index, (B',), as in beam search."""
         return replace(
             self,
             key=self.key.index_select(0, index),
@@ -87,11 +88,14 @@ class Memory:
 def prepare(
     key: Tensor, value: Tensor | None = None, *, score: Score | None = None, mask: Mask | Tensor | None = None
 ) -> Memory:
-    """Make keys and values ready to be read at every step: projected once, cleaned once.
+    """Project keys once, so that many attention() calls can use them, for example every decoding step.
 
-    key: (B, H, S, Dk), value: (B, H, S, E), the key itself unless given; (B, S, D) and (S, D) are taken too.
-    score: ScaledDot() unless given. mask: what hides keys from every query, such as padding(lengths); a mask
-    given to the call is added to it. Keys past their length never reach a result, NaN and inf included.
+    key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
+    value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
+    score: the score that compares queries with these keys. Default: ScaledDot().
+    mask: a mask that holds for every query, such as padding(lengths); attention() combines it with its own.
+
+    Returns a Memory. Keys beyond a length have no effect on results, even if they are NaN or inf.
 
     >>> import regard, torch
     >>> states, lengths = torch.randn(2, 5, 6), torch.tensor([5, 3])
@@ -101,16 +105,19 @@ def prepare(
     """
     score = ScaledDot() if score is None else score
     value = key if value is None else value
-    found = lifted_mask(mask, key.dim()).to(key.device)
-    _check_prepared(key, value, score, found)
-    if found.lengths is not None:
-        key, value = cleaned(key, value, Mask(lengths=found.lengths), queries=1, start=0, heads=1)
-    return Memory(projected(score, key), value, score, found, key.shape[-1])
+    as_mask = lifted_mask(mask, key.dim()).to(key.device)
+    _check_prepared(key, value, score, as_mask)
+    if as_mask.lengths is not None:
+        key, value = cleaned(key, value, Mask(lengths=as_mask.lengths), queries=1, start=0, heads=1)
+    return Memory(projected(score, key), value, score, as_mask, key.shape[-1])
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
-    """Keys as the score projects them. One that is not finite is NaN, and no gradient passes it: whether a
-    query may see it is not known yet, and 0 times NaN would reach the score's parameters."""
+    """Return the keys as projected by the score.
+
+    Keys that are not finite become NaN and get no gradient: which queries may see them is not known yet, and
+    in the backward pass 0 * NaN would make the gradients of the score's parameters NaN.
+    """
     if type(score).project_key is Score.project_key:
         return key
     finite = key.isfinite().all(-1, keepdim=True)
@@ -126,12 +133,14 @@ def cleaned(
     heads: int,
     bias_BHTS: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values with 0 where no query can see them, so NaN there cannot reach the result: those that
-    the mask hides from every query, and those to which the bias adds -inf for every query."""
+    """Return keys and values with zeros where no query can see them, so that NaN there has no effect.
+
+    That is where the mask hides a key from every query, or the bias adds -inf for every query.
+    """
     batch, key_heads, keys = lift(key).shape[:3]
     seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device)) if mask.parts else None
     if bias_BHTS is not None and queries:
-        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # NaN, which is not -inf, hides nothing
+        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a NaN in the bias does not hide the key
         seen = by_bias if seen is None else seen & by_bias
     if seen is None:
         return key, value
@@ -146,7 +155,7 @@ def cleaned(
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:
     if not isinstance(score, Score):
-        hint = "build_score(name, query_size, key_size) makes one from its name"
+        hint = "build_score(name, query_size, key_size) creates one by name"
         raise ArgumentError(message("prepare()", f"score is {score!r}", expected="a Score", hint=hint))
     shown = {
         "key": (key, "BSD" if key.dim() == 3 else "BHSD"),
@@ -156,13 +165,14 @@ def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Non
     problem, expected = "", ""
     if key.dim() not in (2, 3, 4) or key.shape[:-1] != value.shape[:-1]:
         problem, expected = (
-            "keys and values do not fit each other",
-            "(B, H, S, D) and (B, H, S, E), or fewer sizes",
+            "the shapes of key and value do not match",
+            "(B, H, S, D) and (B, H, S, E), or both without heads, or without heads and batch",
         )
     elif width != key.shape[-1]:
-        problem, expected = f"this {type(score).__name__} was made for other widths", f"D of key = {width}"
+        problem, expected = f"the key width does not match this {type(score).__name__}", f"D of key = {width}"
+
     elif mask.batch not in (1, key.shape[0]) and key.dim() > 2:
-        problem, expected = f"the mask is for {mask.batch} sequences", f"B = {key.shape[0]}"
+        problem, expected = f"the mask is for a batch of {mask.batch}", f"B = {key.shape[0]}"
     elif overlong := mask.overlong(key.shape[-2]):
         problem, expected = overlong, "0 <= length <= S"
     if problem:

@@ -1,12 +1,12 @@
 """Scores: how a query is compared with a key.
 
-Every score in the literature is a projection of each side and one of two ways to combine them:
+Every score in the literature projects query and key and combines them in one of two ways:
 
     inner      score_ts = scale * sum_d q_td k_sd        dot, scaled dot, general, cosine, location
     additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, captioning
 
-A score says which combine it uses and how it projects; kernels are written per combine, never per score.
-To add one: write its class, and add its line to SCORES at the end.
+A score defines its projections and names its combine function; kernels implement the two combine functions.
+To add a score, write its class and add a line to SCORES at the end of this file.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = [
 
 
 def inner(query_BHTD: Tensor, key_BHSD: Tensor, scale: float = 1.0) -> Tensor:
-    """Combine by the inner product: scale * q . k, of shape (B, H, T, S)."""
+    """Return the inner products scale * q . k, (B, H, T, S)."""
     return (query_BHTD * scale) @ key_BHSD.transpose(-2, -1)
 
 
 def additive(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
-    """Combine by a tanh layer: v . tanh(q + k), of shape (B, H, T, S). Holds B x H x T x S x A."""
+    """Return v . tanh(q + k), (B, H, T, S). Allocates a tensor of B x H x T x S x A numbers."""
     hidden_BHTSA = torch.tanh(query_BHTA.unsqueeze(-2) + key_BHSA.unsqueeze(-3))
     return (hidden_BHTSA * vector_HA[:, None, None, :]).sum(-1)
 
 
 class Score:
-    """How to compare: combine(project_query(q), project_key(k)); subclass it to make a new one.
+    """Base class of scores: score(q, k) = combine(project_query(q), project_key(k)).
 
-    The default is the plain inner product of query and key as they are; override what differs.
+    To define a new score, subclass it and override what differs; the default is the inner product q . k.
 
     >>> import regard, torch
     >>> class Negative(regard.Score):
@@ -62,52 +62,54 @@ class Score:
 
     combine: ClassVar[str] = "inner"
     equation: ClassVar[str] = "q . k"
-    heads: int | None = None  # for how many heads it was made, where each has parameters of its own
+    heads: int | None = None  # number of heads, if each has its own parameters
 
     def project_query(self, query: Tensor) -> Tensor:
-        """Turn queries (..., T, Dq) into what is combined (..., T, D)."""
+        """Project queries (..., T, Dq) to (..., T, D)."""
         return query
 
     def project_key(self, key: Tensor, start: int = 0) -> Tensor:
-        """Turn keys (..., S, Dk) into what is combined (..., S, D); the first stands at position `start`.
-        Done once by `prepare`."""
+        """Project keys (..., S, Dk) to (..., S, D), once in prepare(); start: position of the first key."""
         return key
 
     def scale(self, query_size: int) -> float:
-        """The factor of an inner product, given the width of the query."""
+        """Return the factor of the inner product, given the width of the query."""
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
-        """The vector v of an additive score, of shape (heads or 1, A); None for an inner one."""
+        """Return the vector v of an additive score, (heads or 1, A); None for an inner product."""
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Both without columns that cannot matter, once both are projected."""
+        """Remove columns of the projected query and key that do not change the score."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """(problem, expected, hint) where these sizes cannot be compared, or None."""
+        """Return (problem, expected, hint) if this score cannot compare these sizes, else None.
+
+        query_size, key_size: the widths before projection. keys: the number of keys, S.
+        """
         if query_size == key_size:
             return None
         name = type(self).__name__
         return (
-            f"query and key have different widths, and {name} compares them as they are",
+            f"query and key have different widths, but {name} needs the same width",
             "D of query = D of key",
-            f"General(query_size={query_size}, key_size={key_size}) learns to compare different widths",
+            f"use General(query_size={query_size}, key_size={key_size}) for different widths",
         )
 
     @classmethod
     def build(cls, query_size: int, key_size: int, heads: int | None = None) -> Score:
-        """Make one for these widths: what `build_score` calls."""
+        """Create a score for these widths; called by build_score()."""
         return cls()
 
 
 @dataclass(frozen=True)
 class Dot(Score):
-    """Compare by the plain inner product.
+    """Inner product score.
 
     score(q, k) = q . k   (Luong et al. 2015, section 3.1, "dot")
-    Reduces to inner with nothing projected and scale 1.
+    Computed as inner without projections, with scale 1.
 
     >>> import regard, torch
     >>> x, look = torch.eye(2), regard.Look(weights=True)
@@ -121,10 +123,10 @@ class Dot(Score):
 
 @dataclass(frozen=True)
 class ScaledDot(Score):
-    """Compare by the inner product over the root of its width, so that its variance stays 1.
+    """Scaled inner product score: dividing by sqrt(D) keeps the variance of the scores at 1.
 
     score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1)
-    Reduces to inner with nothing projected and scale 1/sqrt(D).
+    Computed as inner without projections, with scale 1/sqrt(D).
 
     >>> import regard, torch
     >>> q = k = 2 * torch.eye(4)[:2]
@@ -141,13 +143,13 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True)
 class Cosine(Score):
-    """Compare by the cosine of the angle, sharpened: the content addressing of the neural Turing machine.
+    """Cosine similarity score: the content addressing of the neural Turing machine.
 
     score(q, k) = beta * q . k / (|q| |k|)   (Graves et al. 2014, eq. 5 and 6)
-    Reduces to inner with both sides normalised and beta multiplied into the query.
+    Computed as inner, with query and key normalised and the query multiplied by beta.
 
-    sharpness: beta, one number or a tensor of the query's shape without its last size, (..., T).
-    A vector of length zero has cosine 0 with everything.
+    sharpness: beta, a number or a tensor with the shape of the query without its last dimension, (..., T).
+    The score of a zero vector is 0.
 
     >>> import regard, torch
     >>> memory = torch.tensor([[3.0, 0.0], [0.0, 0.1]])
@@ -165,10 +167,10 @@ class Cosine(Score):
             raise ArgumentError(
                 message(
                     "attention()",
-                    "the sharpness of Cosine does not fit the queries",
+                    "the shape of Cosine's sharpness does not match the query",
                     {"sharpness": (beta, "BHT"), "query": (query, "BHTD")},
                     "one number, or one for each query",
-                    "sharpness has the shape of the query without its last size",
+                    "sharpness has the shape of the query without its last dimension",
                 )
             )
         return _unit(query) * (beta.unsqueeze(-1).to(query.dtype) if isinstance(beta, Tensor) else beta)
@@ -178,12 +180,12 @@ class Cosine(Score):
 
 
 class General(nn.Module, Score):
-    """Compare through a learned matrix, so that query and key may have different widths.
+    """Bilinear score with a learned matrix; query and key may have different widths.
 
     score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
-    Reduces to inner with the query projected by W.
+    Computed as inner, with the query projected by W.
 
-    weight: (query_size, key_size), or (heads, query_size, key_size) with one matrix a head.
+    weight: W, (query_size, key_size), or (heads, query_size, key_size) with one matrix per head.
 
     >>> import regard, torch
     >>> score = regard.General(query_size=3, key_size=5)
@@ -213,13 +215,15 @@ class General(nn.Module, Score):
 
 
 class Additive(nn.Module, Score):
-    """Compare through a small tanh network, the first attention of all.
+    """Additive score of Bahdanau et al.: a small network with a tanh layer.
 
     score(q, k) = v . tanh(W q + U k)   (Bahdanau et al. 2014, appendix A.1.2)
-    Reduces to additive; U k does not depend on the query, so `prepare` computes it once.
+    Computed as additive; U k does not depend on the query, so prepare() computes it once.
 
-    query_weight W: (query_size, hidden), key_weight U: (key_size, hidden), vector v: (hidden,),
-    each with a leading size `heads` where that is given. hidden is query_size unless given.
+    query_size, key_size: widths of query and key. hidden: size of the tanh layer. Default: query_size.
+    heads: number of heads if each has its own parameters. Default: all heads share them.
+    Parameters: query_weight W, (query_size, hidden); key_weight U, (key_size, hidden); vector v, (hidden,);
+    with heads, each has a first dimension of that size.
 
     >>> import regard, torch
     >>> score = regard.Additive(query_size=3, key_size=6, hidden=4)
@@ -260,12 +264,13 @@ class Additive(nn.Module, Score):
 
 
 class Concat(nn.Module, Score):
-    """Compare through one layer over query and key laid end to end.
+    """Concat score of Luong et al.: a tanh layer over the concatenation of query and key.
 
     score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, section 3.1, "concat")
-    Reduces to additive: W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
+    Computed as additive: W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
 
-    weight W: (query_size + key_size, hidden), vector v: (hidden,), with a leading `heads` where given.
+    query_size, key_size, hidden, heads: as for Additive. Parameters: weight W, (query_size + key_size,
+    hidden), and vector v, (hidden,); with heads, each has a first dimension of that size.
 
     >>> import regard, torch
     >>> score = regard.Concat(query_size=3, key_size=6)
@@ -304,13 +309,13 @@ class Concat(nn.Module, Score):
 
 
 class Location(nn.Module, Score):
-    """Score positions from the query alone: where to look does not depend on what is there.
+    """Location score of Luong et al.: depends on the query and the position of the key, not on its content.
 
     score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
-    Reduces to inner with the query projected by W and the key of position s the s-th unit vector.
+    Computed as inner, with the query projected by W and the s-th unit vector as the key of position s.
 
-    weight W: (query_size, max_length). Differs from the paper: the softmax is over the keys that there are,
-    and a memory longer than max_length is refused, where the paper leaves its last words unseen.
+    weight: W, (query_size, max_length). Differs from the paper: the softmax is over the S keys of the call,
+    and more than max_length keys raise an ArgumentError, where the paper ignores the last words.
 
     >>> import regard, torch
     >>> score = regard.Location(query_size=3, max_length=10)
@@ -347,9 +352,9 @@ class Location(nn.Module, Score):
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
         if keys > self.max_length:
             return (
-                f"there are {keys} keys, and this Location knows positions up to {self.max_length}",
+                f"there are S = {keys} keys, but this Location has max_length={self.max_length}",
                 f"S <= {self.max_length}",
-                f"make it with Location(query_size={self.query_size}, max_length={keys})",
+                f"create it with Location(query_size={self.query_size}, max_length={keys})",
             )
         return _differs(self, (self.query_size, key_size), (query_size, key_size))
 
@@ -370,7 +375,10 @@ SCORES: dict[str, type[Score]] = {
 
 
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
-    """Make a score from its name for these widths; a score that is one already is given back.
+    """Create a score by name for these widths; a Score is returned unchanged.
+
+    score: a key of SCORES, such as "additive", or a Score. query_size, key_size: widths of query and key.
+    heads: number of heads if each should have its own parameters.
 
     >>> import regard
     >>> regard.build_score("general", query_size=3, key_size=5).weight.shape
@@ -384,14 +392,14 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """The parameter of a score that is not a module, which the layer that holds the score must register."""
+    """Return the parameter of a score that is no nn.Module (Cosine); the layer must register it itself."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 
 
 def _unit(vectors: Tensor) -> Tensor:
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    # A zero vector stays zero and keeps a finite gradient, where an epsilon would give it 1 / epsilon.
+    # A zero vector stays zero with a finite gradient; adding an epsilon would give a gradient of 1 / epsilon.
     return vectors / torch.where(length > 0, length, torch.ones_like(length))
 
 
@@ -405,12 +413,13 @@ def _vector(size: int, heads: int | None) -> nn.Parameter:
     return nn.Parameter(torch.empty(*([heads] if heads else []), size).uniform_(-bound, bound))
 
 
-def _differs(score: Score, own: tuple[int, int], given: tuple[int, int]) -> tuple[str, str, str] | None:
-    if own == given:
+def _differs(score: Score, own: tuple[int, int], sizes: tuple[int, int]) -> tuple[str, str, str] | None:
+    """Return (problem, expected, hint) if the score's own widths are not the sizes of query and key."""
+    if own == sizes:
         return None
     name = type(score).__name__
     return (
-        f"this {name} was made for other widths",
+        f"the widths of query and key do not match this {name}",
         f"D of query = {own[0]}, D of key = {own[1]}",
-        f"make it with {name}(query_size={given[0]}, key_size={given[1]})",
+        f"create it with {name}(query_size={sizes[0]}, key_size={sizes[1]})",
     )

@@ -1,8 +1,8 @@
-"""Select: turn scores into weights, softly, sparsely, by gates, or hard.
+"""Select: turn scores into weights by softmax, entmax, sigmoid, sampling or argmax.
 
-Each selection takes the scores of whole rows and which keys are visible, and gives weights that are exactly
-0 on every key that is not; a row that sees nothing has weights 0. Only Soft can also be computed block by
-block, from the log-sum-exp of a row; it is what the kernels implement.
+A selection gets whole rows of scores and a bool tensor of the visible keys, and returns weights that are
+exactly 0 for every key that is not visible; a row without visible keys gets only zeros. Only Soft can also
+be computed block by block, from the log-sum-exp of a row; it is the one that the kernels implement.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 
 
 class Selection(NamedTuple):
-    """What a selection made of the scores: weights (B, H, T, S), and what else it knows of each row.
+    """The result of Select.choose(): weights (B, H, T, S) and optional values per row, (B, H, T).
+
+    lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: of that key.
+    entropy: of the softmax.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
@@ -49,7 +52,7 @@ class Selection(NamedTuple):
 
 
 class Select:
-    """How scores become weights; a subclass needs only `choose`.
+    """Base class of selections, which turn scores into weights; a subclass implements `choose`.
 
     >>> import regard, torch
     >>> class Even(regard.Select):
@@ -64,25 +67,25 @@ class Select:
     why_not: ClassVar[str] = ""
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        """Weights from scores; keys that are not visible get exactly 0."""
-        raise TypeError(f"{type(self).__name__} does not say how it chooses")
+        """Return the weights for scores (B, H, T, S); keys that are not visible must get exactly 0."""
+        raise TypeError(f"{type(self).__name__} does not implement choose()")
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:
-        """The keys that each row can select, among those that the mask and the bias let it see."""
+        """Return the keys that each row can select, a subset of those visible by mask and bias."""
         return visible_BHTS
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
-        """What does not fit queries of this shape without their width, (..., T), or None."""
+        """Return an error text if this selection does not match queries of shape (*rows, D), else None."""
         return None
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
-        """The same with its own tensors of shape (..., T, x) brought to (B, H, T, x)."""
+        """Return the selection with `lift` applied to its tensors, from (..., T, x) to (B, H, T, x)."""
         return self
 
 
 @dataclass(frozen=True)
 class Soft(Select):
-    """Weigh every visible key by the softmax of its score.
+    """Softmax over the visible keys.
 
     weight_s = exp(score_s / temperature) / sum_s' exp(score_s' / temperature)
 
@@ -101,8 +104,8 @@ class Soft(Select):
                 message(
                     "Soft()",
                     f"temperature is {self.temperature}",
-                    expected="more than 0",
-                    hint="Best() is the limit at 0",
+                    expected="a number greater than 0",
+                    hint="use Best() for the limit of temperature 0",
                 )
             )
 
@@ -112,10 +115,11 @@ class Soft(Select):
 
 @dataclass(frozen=True)
 class Sparse(Select):
-    """Weigh a few keys and give exactly 0 to the others, with exact gradients.
+    """Sparse weights: sparsemax or 1.5-entmax, which give most keys a weight of exactly 0.
 
-    alpha 2: sparsemax (Martins and Astudillo 2016); alpha 1.5: 1.5-entmax (Peters et al. 2019).
+    alpha = 2: sparsemax (Martins and Astudillo 2016); alpha = 1.5: 1.5-entmax (Peters et al. 2019).
     weight = argmax_p  p . score + H_alpha(p), which is [(alpha - 1) score - tau]_+ ^ (1 / (alpha - 1)).
+    Gradients are exact.
 
     >>> import regard, torch
     >>> q, k = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.5], [-2.0]])
@@ -139,8 +143,8 @@ class Sparse(Select):
             )
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        # Both are unchanged by a shift of the row, and no key more than 2 below the best has weight: the
-        # invisible ones are put at -4, and so is everything lower, which keeps the sums exact.
+        # Adding a constant to a row changes nothing, and keys more than 2 below the maximum get weight 0.
+        # So hidden keys are set to -4 and lower scores are clamped to it, which keeps the sums exact.
         filled = torch.where(visible_BHTS, scores_BHTS, _lowest(scores_BHTS))
         best = filled.amax(-1, keepdim=True).detach() if filled.shape[-1] else filled.new_zeros(())
         shifted = torch.where(visible_BHTS, scores_BHTS - best, -4.0).clamp_min(-4.0)
@@ -150,7 +154,7 @@ class Sparse(Select):
 
 @dataclass(frozen=True)
 class Gate(Select):
-    """Open each key by itself: weights between 0 and 1 that do not share one budget, as an LSTM's gates do.
+    """Sigmoid of each score: weights between 0 and 1 that do not sum to 1, like the gates of an LSTM.
 
     weight_s = sigmoid(score_s)
 
@@ -162,7 +166,7 @@ class Gate(Select):
     """
 
     looks: ClassVar[tuple[str, ...]] = tuple(look for look in LOOKS if look != "entropy")
-    why_not: ClassVar[str] = "its weights do not sum to 1, so they have no entropy"
+    why_not: ClassVar[str] = "the weights do not sum to 1, so they have no entropy"
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         return Selection(
@@ -172,13 +176,13 @@ class Gate(Select):
 
 @dataclass(frozen=True, eq=False)
 class Hard(Select):
-    """Read one key, drawn from the softmax: Show, Attend and Tell's hard attention (Xu et al. 2015, eq. 9).
+    """Hard attention: sample one key from the softmax (Show, Attend and Tell, Xu et al. 2015, eq. 9).
 
-    s ~ Multinoulli(softmax(score)), output = value_s. The draw has no gradient; REINFORCE needs its
-    log-probability and the entropy of the softmax, which the result carries with their gradients. A row that
-    sees nothing chooses -1, with log-probability and entropy 0.
+    s ~ Multinoulli(softmax(score)), output = value_s. Sampling has no gradient; for REINFORCE, the result has
+    log_probability and entropy with their gradients. For a query that sees no key, chosen is -1 and both are
+    0.
 
-    generator: where the draws come from; torch's own unless given.
+    generator: random number generator. Default: torch's global one.
 
     >>> import regard, torch
     >>> seen = regard.attention(torch.eye(2), 50 * torch.eye(2), select=regard.Hard())
@@ -201,7 +205,7 @@ class Hard(Select):
             zero = scores_BHTS.sum(-1)
             return Selection(soft, lse, torch.full_like(zero, -1, dtype=torch.long), zero, zero)
         with torch.no_grad():
-            # argmax of p / Exp(1) draws from p (the exponential race), on any device and any shape.
+            # argmax of p / Exp(1) is a sample from p (exponential race), on any device and for any shape.
             race = torch.empty_like(soft).exponential_(generator=self.generator)
             chosen = torch.where(visible_BHTS, soft / race, -1.0).argmax(-1)
         weights = _one_hot(chosen, soft) * some_BHT.unsqueeze(-1) + _spoiled(scores_BHTS, visible_BHTS)
@@ -220,9 +224,10 @@ class Hard(Select):
 
 @dataclass(frozen=True)
 class Best(Select):
-    """Read the one best key; no gradient reaches query or key, since choosing has none.
+    """Argmax: read only the key with the highest score.
 
-    output = value_s with s = argmax score_s, the first of equals
+    output = value_s with s = argmax score_s; the first one if several are equal. Argmax has no gradient, so
+    query and key get none.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Best()).output
@@ -241,9 +246,9 @@ class Best(Select):
 
 @dataclass(frozen=True)
 class StraightThrough(Select):
-    """Read the one best key, and pretend in the backward pass that it was Soft (Bengio et al. 2013).
+    """Straight-through argmax: forward like Best, backward with the gradient of Soft (Bengio et al. 2013).
 
-    forward: Best; backward: the gradient of Soft. Biased, and said by its name.
+    The gradient is biased.
 
     >>> import regard, torch
     >>> q = torch.eye(2).requires_grad_()
@@ -260,12 +265,14 @@ class StraightThrough(Select):
 
 @dataclass(frozen=True, eq=False)
 class LocalP(Select):
-    """Look around a predicted place: softmax within a window, times a Gaussian, not renormalised.
+    """Local-p attention of Luong et al.: softmax within a window around p, times a Gaussian centred at p.
 
     weight_s = softmax(score)_s * exp(-(s - p)^2 / (2 sigma^2)), sigma = width / 2, over |s - p| <= width
-    (Luong et al. 2015, eq. 10). The weights sum to less than 1, as in the paper.
+    (Luong et al. 2015, eq. 10). As in the paper, the weights are not normalised again and sum to less than 1.
 
-    centre: p, real positions of the query's shape without its last size, (..., T). width: the paper's D.
+    centre: p, the centre of each query's window: a number, or a tensor with the shape of the query without
+        its last dimension, (..., T).
+    width: the half-width of the window, D in the paper.
 
     >>> import regard, torch
     >>> q, k = torch.ones(1, 2), torch.ones(5, 2)
@@ -293,12 +300,14 @@ class LocalP(Select):
         return visible_BHTS & (self._offset(visible_BHTS).detach().abs() <= self.width)
 
     def _offset(self, like_BHTS: Tensor) -> Tensor:
-        """The distance of each key from the centre of each row."""
+        """Return the signed distance of each key from the centre of each row."""
         return torch.arange(like_BHTS.shape[-1], device=like_BHTS.device) - self.centre.unsqueeze(-1)
 
     def problem(self, rows: tuple[int, ...]) -> str | None:
         shape = tuple(self.centre.shape)
-        return None if shape in (rows, ()) else f"LocalP has centres {shape} for queries {rows}"
+        return (
+            None if shape in (rows, ()) else f"LocalP has a centre of shape {shape}, the queries are {rows}"
+        )
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> LocalP:
         return (
@@ -310,7 +319,7 @@ class LocalP(Select):
 
 @dataclass(frozen=True, eq=False)
 class Given(Select):
-    """Weights that were made elsewhere, whatever the scores: what read() reads by."""
+    """Use these weights and ignore the scores; for regard.read()."""
 
     weights: Tensor
 
@@ -322,9 +331,12 @@ class Given(Select):
 
 
 def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights over the visible keys and the log-sum-exp of each row; a row of none gives zeros and -inf."""
+    """Return softmax weights over the visible keys and the log-sum-exp of each row.
+
+    A row without visible keys gets weights 0 and log-sum-exp -inf.
+    """
     some = visible_BHTS.any(-1, keepdim=True)
-    # A row of -inf alone would give NaN, and so would its gradient: it is put at 0 and taken out again.
+    # A row of only -inf would give NaN in the result and the gradient: use 0, and mask it out afterwards.
     filled = torch.where(some, torch.where(visible_BHTS, scores_BHTS, -torch.inf), 0.0)
     weights = torch.where(visible_BHTS, torch.softmax(filled, -1), 0.0)
     if not scores_BHTS.shape[-1]:
@@ -338,7 +350,7 @@ def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
 
 
 def _spoiled(scores: Tensor, visible: Tensor) -> Tensor:
-    """NaN for a row that may see a NaN, which a choice would otherwise hide; 0 for the others."""
+    """Return NaN for a row with a visible NaN score, which argmax would hide, and 0 for the others."""
     return torch.where((visible & scores.isnan()).any(-1, keepdim=True), torch.nan, 0.0)
 
 
@@ -347,7 +359,7 @@ def _lowest(scores: Tensor) -> float:
 
 
 def _sparsemax(scores: Tensor) -> Tensor:
-    """[s - tau]_+ with tau = (sum of the support - 1) / its size; autograd through it is exact."""
+    """Return [s - tau]_+ with tau = (sum of the support - 1) / its size; its autograd gradient is exact."""
     if not scores.shape[-1]:
         return scores
     ranked = scores.sort(-1, descending=True).values
@@ -360,7 +372,7 @@ def _sparsemax(scores: Tensor) -> Tensor:
 
 
 def _entmax(halved: Tensor) -> Tensor:
-    """[s/2 - tau]_+^2 with tau found over the sorted support; autograd through it is exact."""
+    """Return [s/2 - tau]_+^2 with tau from the sorted support; its autograd gradient is exact."""
     if not halved.shape[-1]:
         return halved
     ranked = halved.sort(-1, descending=True).values
@@ -369,9 +381,9 @@ def _entmax(halved: Tensor) -> Tensor:
     spread = k * (square - mean.square())
     candidate = mean - ((1 - spread) / k).clamp_min(0).sqrt()
     size = (candidate <= ranked).detach().sum(-1, keepdim=True).clamp_min(1)
-    # tau again for the support alone: the root of what lies outside would have no finite gradient.
+    # Compute tau again for the support only: sqrt has no finite gradient for entries outside of it.
     mean, spread = mean.gather(-1, size - 1), spread.gather(-1, size - 1)
     tau = mean - ((1 - spread) / size).clamp_min(0).sqrt()
-    roots = (halved - tau).detach().clamp_min(0)  # one step of Newton's takes out what the sums rounded off
+    roots = (halved - tau).detach().clamp_min(0)  # one Newton step corrects the rounding of the sums
     rounding = (roots.square().sum(-1, keepdim=True) - 1) / (2 * roots.sum(-1, keepdim=True))
     return (halved - tau - rounding).clamp_min(0).square()

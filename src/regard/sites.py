@@ -1,8 +1,8 @@
 """Sites: named attention layers of a model, which can be recorded and edited.
 
-Every attention layer passes its name to the call as `site` ("decoder.3.cross"). A scope watches sites, edits
-the calls made there, or both; record() is a scope that watches. No argument is passed through the layers, and
-only what a scope asks for is kept.
+Every attention layer passes its name, such as "decoder.3.cross", to attention() as `site`. A scope is a
+context in which the calls at some sites are recorded or edited; record() and intervene() open one. The model
+needs no extra argument, and only what a scope requests is stored.
 
 A scope applies to the thread that opened it. The scopes of a thread are an attribute of a threading.local,
 because torch.compile guards on it: a compiled region raises in a thread with an open scope and runs in the
@@ -37,10 +37,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _thread = threading.local()
-"""`scopes`: a tuple, the scopes of this thread. The attribute is missing where none is open."""
+"""Its attribute `scopes` is a tuple of the scopes of this thread; it is missing if none is open."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
-"""The same for autograd, whose threads get the context of the thread that called backward()."""
+"""The same tuple for autograd, whose threads get the context of the thread that called backward()."""
 
 _open: tuple[Scope, ...] = ()
 """The open scopes of all threads in the order in which they were opened."""
@@ -51,10 +51,9 @@ _lock = threading.Lock()
 
 
 class Record(dict[str, list[Attended]]):
-    """What was seen, by site: a list of Attended, in the order of the calls.
+    """The result of record(): a dict from the name of a site to a list of Attended, one per call, in order.
 
-    called: the names of all sites that attention was called at, recorded or not, in the order of their first
-    call.
+    called: the names of all sites that were called, recorded or not, in the order of their first call.
 
     >>> import regard, torch
     >>> with regard.record() as seen:
@@ -73,7 +72,7 @@ class Record(dict[str, list[Attended]]):
 
 @dataclass(eq=False)
 class Scope:
-    """Watches the sites whose names match `at`, edits the calls made there, or both."""
+    """Records or edits the calls at the sites whose names match the pattern `at`; see scope()."""
 
     look: Look | None = None
     edit: Edit | None = None
@@ -83,7 +82,7 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """The call as this scope wants it: edited, and looked at in this scope's way too."""
+        """Return the call with the edit of this scope applied and its look added."""
         if self.edit is not None:
             call = self.edit(call)
         if self.look is None:
@@ -91,24 +90,24 @@ class Scope:
         return replace(call, look=self._look_at(call) | call.look)
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
-        """Keep what this scope asked to see of a call; without gradients unless it asked for those."""
+        """Append to the record what this scope requested of a call, detached unless look.gradient is set."""
         if self.watch is not None:
             self.watch(site, call)
         if self.look is None:
             return
-        found = attended.only(self._look_at(call), call.look).map(to_user)
-        found = found if self.look.gradient else found.map(Tensor.detach)
+        recorded = attended.only(self._look_at(call), call.look).map(to_user)
+        recorded = recorded if self.look.gradient else recorded.map(Tensor.detach)
         with _lock:
-            self.seen.setdefault(site, []).append(found)
+            self.seen.setdefault(site, []).append(recorded)
 
     def _look_at(self, call: Call) -> Look:
-        """As much of this scope's look as the site can give."""
+        """Return the part of this scope's look that is available for this call."""
         assert self.look is not None
         return self.look.possible(call.select, call.sizes[2])
 
 
 def open_scopes() -> list[Scope]:
-    """The scopes that apply to this thread, outermost first."""
+    """Return the scopes that apply to this thread, outermost first."""
     own = _own_scopes()
     if not own and not _any_shared:
         return []
@@ -116,7 +115,7 @@ def open_scopes() -> list[Scope]:
 
 
 def scopes_at(site: str) -> list[Scope]:
-    """The open scopes of this thread that watch or edit this site, outermost first."""
+    """Return the open scopes of this thread whose pattern matches this site, outermost first."""
     scopes = open_scopes() if _any_open else []
     if not scopes:
         return []
@@ -124,7 +123,7 @@ def scopes_at(site: str) -> list[Scope]:
         raise RegardError(
             message(
                 "record()",
-                f"site '{site}' is inside a compiled region, which can be neither watched nor edited",
+                f"site '{site}' is inside a compiled region, where calls can be neither recorded nor edited",
                 hint="under record(), run the model uncompiled: torch.compiler.set_stance('force_eager')",
             )
         )
@@ -134,10 +133,10 @@ def scopes_at(site: str) -> list[Scope]:
 
 
 def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that, in any thread, it runs under the scopes that are open here and now.
+    """Wrap a function so that it runs, in any thread, under the scopes that are open now in this thread.
 
-    For worker threads that serve one call. The order in which they append to a Record is not defined. A scope
-    that has been closed by the time the function runs no longer applies.
+    Use it to pass work to other threads inside record() or intervene(). The order in which threads append to
+    a Record is not defined. A scope that is closed before the function runs no longer applies.
 
     >>> import regard, torch
     >>> from concurrent.futures import ThreadPoolExecutor
@@ -161,9 +160,9 @@ def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _own_scopes() -> tuple[Scope, ...]:
-    """The scopes of this thread; in a backward pass also those of the thread that called backward().
+    """Return the scopes of this thread; in a backward pass also those of the thread that called backward().
 
-    Activation checkpointing runs the forward pass again there, on CUDA in a thread of autograd.
+    Activation checkpointing runs the forward pass again there; on CUDA, in a thread of autograd.
     """
     own = _scopes_of_thread()
     if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
@@ -202,12 +201,15 @@ def scope(
     *,
     all_threads: bool = False,
 ) -> Iterator[Record]:
-    """Open a scope: attention at matching sites is watched and edited until it closes.
+    """Open a scope for a `with` statement: record or edit the attention() calls at matching sites.
 
-    look: what to keep of each call. edit: a function from a Call to the Call that is made instead. at: the
-    sites, with * and ? as wildcards. watch: a function that is called after each call, with the name of the
-    site and the Call. all_threads: apply to every thread of the process instead of this thread alone. Unlike
-    record(), it does not warn when nothing was called.
+    look: what to record of each call. Default: nothing.
+    edit: a function that gets the Call and returns the Call to run instead.
+    at: pattern for the names of sites, with * and ? as wildcards.
+    watch: a function that is called after each call with the name of the site and the Call.
+    all_threads: apply to every thread of the process, not only to this one.
+
+    Yields a Record. Unlike record(), it does not warn if nothing was called.
     """
     opened = Scope(look, edit, at, watch, all_threads=all_threads)
     with _lock:
@@ -225,14 +227,16 @@ def scope(
 def record(
     look: Look | None = None, at: str = "*", *, all_threads: bool = False
 ) -> AbstractContextManager[Record]:
-    """Record the attention calls made inside a `with`, whatever model makes them; outputs do not change.
+    """Record the attention() calls of any model inside a `with` statement; outputs do not change.
 
-    look: what to keep of each call, the weights unless given. at: the sites to record, with * as wildcard.
-    all_threads: record the calls of every thread of the process. By default only those of the thread that
-    runs the `with` are recorded, and those of the functions it gives to other threads by
-    regard.sites.inherit_scopes. Returns a Record, a dict from the name of a site to what was seen there, call
-    by call. If nothing was recorded by the end of the `with`, a RegardWarning lists the sites that were
-    called; there is no warning when an exception ends it.
+    look: what to record of each call. Default: the weights.
+    at: pattern for the sites to record, with * and ? as wildcards.
+    all_threads: record the calls of every thread of the process. By default, record those of this thread and
+        of functions that it passes to other threads by regard.sites.inherit_scopes().
+
+    Yields a Record, a dict from the name of a site to a list of Attended, one per call. If nothing was
+    recorded at the end of the `with` statement, a RegardWarning lists the sites that were called; there is no
+    warning if an exception ends it.
 
     >>> import regard, torch
     >>> layer = regard.MultiHead(width=8, heads=2)
@@ -247,12 +251,12 @@ def record(
 
 
 def _not_a_look(look: object) -> ArgumentError:
-    """The error for the first argument of record(), with the hint for what was probably meant."""
+    """Return the error for a first argument of record() that is not a Look, with a hint by its type."""
     problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
     if isinstance(look, nn.Module):
-        hint = "record() takes no model; it records every call inside it: with record() as seen: model(...)"
+        hint = "record() records all models that run inside it: with record() as seen: model(...)"
     elif isinstance(look, str):
-        problem, hint = f"look is {look!r}", f"to record certain sites: record(at={look!r})"
+        problem, hint = f"look is {look!r}", f"to select sites by name: record(at={look!r})"
     return ArgumentError(message("record()", problem, expected="a Look", hint=hint))
 
 
@@ -261,23 +265,26 @@ def _recording(look: Look, at: str, all_threads: bool) -> Iterator[Record]:
     with scope(look, at=at, all_threads=all_threads) as seen:
         yield seen
     if not seen:
-        # The frames above this one are contextlib's and the `with` of the user.
+        # stacklevel 3: skip this frame and that of contextlib, to point at the user's `with` statement.
         warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)
 
 
 def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
-    """The message for a scope whose patterns matched no site: nothing was `done` there."""
+    """Return the message for patterns `at` that matched no site; done: "recorded" or "changed"."""
     names = list(called)
     if names:
-        problem = f"no site that was called matches {', '.join(map(repr, at))}: nothing was {done} there"
+        problem = f"nothing was {done}: no site that was called matches {', '.join(map(repr, at))}"
         return message(call, problem, hint=f"sites that were called: {', '.join(names)}")
-    problem = f"no attention() call with a site ran inside the scope: nothing was {done}"
-    hint = "nn.MultiheadAttention has no site: replace it with MultiHead.from_torch(layer)"
+    problem = f"nothing was {done}: no attention() call ran inside the `with` statement"
+    hint = (
+        "in your own model, use regard.attention() or the layers of regard.layers, which have sites; "
+        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention, which has none"
+    )
     return message(call, problem, hint=hint)
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Give every attention layer of a model the name it has there, and return the names.
+    """Set the site of every attention layer of a model to its module name, and return the names.
 
     >>> import regard, torch
     >>> model = torch.nn.ModuleDict({"self": regard.MultiHead(8, 2), "cross": regard.MultiHead(8, 2)})

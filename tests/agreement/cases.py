@@ -31,7 +31,7 @@ FACTORS: dict[str, list] = {
         "causal window",
         "documents",
         "table",
-        "question",
+        "condition",
         "either",
         "empty rows",
     ],
@@ -175,7 +175,7 @@ class Inputs:
             "causal window": lambda: causal & window,
             "documents": lambda: regard.documents(of_query, of_key),
             "table": lambda: torch.rand(1, heads, queries, keys) < 0.7,
-            "question": lambda: even,
+            "condition": lambda: even,
             "either": lambda: (even | causal) & ~regard.window(0, 0),
             "empty rows": lambda: (
                 regard.padding(torch.tensor([0, keys])) & regard.where(lambda b, h, q, k: q % 3 > 0)

@@ -17,7 +17,7 @@ MASKS = {
     "padding": lambda: regard.padding(LENGTHS) & regard.causal(),
     "window": lambda: regard.window(1, 2),
     "documents": lambda: regard.documents(torch.tensor([[0, 0, 0, 1, 1, 1]])),
-    "question": lambda: regard.where(lambda b, h, q, k: (q + k) % 2 == 0) | regard.causal(),
+    "condition": lambda: regard.where(lambda b, h, q, k: (q + k) % 2 == 0) | regard.causal(),
 }
 
 

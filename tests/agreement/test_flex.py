@@ -18,7 +18,7 @@ CASES = {
     "plain": {},
     "causal padding": {"mask": regard.causal() & regard.padding(torch.tensor([20, 9]))},
     "window from 5": {"mask": regard.window(3, 2), "start": 5},
-    "question with alibi": {
+    "condition with alibi": {
         "mask": regard.where(lambda b, h, q, k: (q + k + h) % 3 > 0),
         "bias": regard.ALiBi(4),
     },
@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n == "question with alibi" else pytest.mark.slow) for n in CASES]
+    "name", [pytest.param(n, marks=() if n == "condition with alibi" else pytest.mark.slow) for n in CASES]
 )
 def test_agrees_with_the_oracle(name: str):
     query, key = torch.randn(2, 4, 20, 16), torch.randn(2, 2, 20, 16)

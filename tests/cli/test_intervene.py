@@ -72,7 +72,7 @@ def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trai
         (("--force", "0-0:1.2.3"), "1.2.3 is no number"),
         (("--erase", "4"), "expected: one of 4, counted from 0"),
         (("--uniform", "decoder.7.cross"), "the model attends at decoder.cross"),
-        (("--drop", "decoder.cross:3"), "there is no head 3"),
+        (("--drop", "decoder.cross:3"), "head 3"),
         (("--cut", "0-0", "--site", "encoder*"), "nothing was changed at 'encoder*'"),
         (("--data", "missing.json"), "missing.json"),
     ],

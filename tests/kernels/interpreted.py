@@ -208,7 +208,7 @@ def test_more_sequences_than_a_grid_has_room_for_are_refused():
     arguments = {name: each[:1].expand(65536, -1, -1, -1) for name, each in inputs(1, 2).items()}
     arguments |= {"score": regard.Additive(6, 6), "mask": None, "bias": None, "select": regard.Soft()}
     (reason,) = fused.reasons(checked({**arguments, "start": 0}))
-    assert reason == "runs at most 65,535 sequences and heads at once, and these are 65,536"
+    assert "65,535" in reason and "65,536" in reason
 
 
 def test_can_be_differentiated_twice():

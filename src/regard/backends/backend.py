@@ -1,4 +1,4 @@
-"""Backend: one way to compute a forward, which can say why it will not."""
+"""Backend: one implementation of the forward pass, and the reasons why it cannot run a call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ def _none(call: Call) -> list[str]:
 
 @dataclass(frozen=True)
 class Backend:
-    """reasons(call): why it cannot run this call, empty when it can. unasked(call): why `auto` passes it over
-    although it can. run(call): the forward. device: the only one it runs on, if there is one.
-    approximations(call): what it computes by an approximation, and how to get the exact result."""
+    """One implementation of the forward pass.
+
+    reasons(call): why it cannot run this call; empty if it can.
+    run(call): compute the forward pass.
+    unasked(call): why "auto" does not select it although it can run the call.
+    about: a short description.
+    device: the only device type that it supports; None for all.
+    approximations(call): what it approximates, and how to get the exact result.
+    """
 
     reasons: Callable[[Call], list[str]]
     run: Callable[[Call], Forward]

@@ -1,9 +1,9 @@
-"""blocked: plain PyTorch that walks over blocks with an online softmax, in memory linear in T + S.
+"""blocked: block-wise attention with an online softmax in plain PyTorch; memory linear in T + S.
 
-For what the fused kernels do not take: additive scores, dropout on CPU, biases that learn, devices without a
-kernel of their own. The backward pass walks again and finds each block's weights anew from the lse; additive
-scores are held for it where they are fewer than what they were made from. A NaN that one row may see can
-spread to other rows of its block.
+For calls that the fused kernels do not support: additive scores, dropout on CPU, learned biases, other
+devices. The backward pass recomputes the weights of each block from the lse; additive scores are saved for it
+if they take less memory than query and key. A NaN that is visible to one row can spread to other rows of its
+block.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ __all__ = ["reasons", "run"]
 
 
 def reasons(call: Call) -> list[str]:
-    """Why this backend cannot run the call."""
-    found = reasons_of_transforms()
+    """Return why this backend cannot run the call; empty if it can."""
+    reasons = reasons_of_transforms()
     if not isinstance(call.select, Soft):
-        found.append(
-            f"{type(call.select).__name__} needs whole rows of scores; only Soft can be read block by block"
-        )
+        name = type(call.select).__name__
+        reasons.append(f"computes Soft only, block by block; {name} needs whole rows of scores")
     if torch.compiler.is_compiling():
-        found.append("its loop cannot be compiled")
-    return found
+        reasons.append("its loop over blocks cannot be compiled by torch.compile")
+    return reasons
 
 
 def run(call: Call) -> Forward:
-    """Walk over blocks, forward now and backward when asked; where there is little, all at once."""
+    """Compute the forward pass block by block; small inputs are computed at once."""
     if small_inputs.fits(call):
         return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
@@ -56,10 +55,10 @@ class _Blocked(torch.autograd.Function):
         batch, heads, queries, _ = call.sizes
         output = wide.query.new_zeros(batch, heads, queries, call.value.shape[-1])
         lse = wide.query.new_full((batch, heads, queries), -torch.inf)
-        held: list[Tensor] | None = [] if any(ctx.needs_input_grad) and _worth_holding(call) else None
+        saved: list[Tensor] | None = [] if any(ctx.needs_input_grad) and _worth_saving(call) else None
         for rows in row_blocks(wide):
-            output[:, :, rows], lse[:, :, rows] = _read_rows(wide, rows, seed, held)
-        ctx.call, ctx.seed, ctx.held = call, seed, held
+            output[:, :, rows], lse[:, :, rows] = _forward_rows(wide, rows, seed, saved)
+        ctx.call, ctx.seed, ctx.scores = call, seed, saved
         ctx.save_for_backward(*tensors, output, lse)
         ctx.mark_non_differentiable(lse)
         return output.to(call.value.dtype), lse
@@ -67,28 +66,28 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, output, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: a gradient that will itself be differentiated
+        if torch.is_grad_enabled():  # create_graph=True: double backward
             return None, *differentiable(ctx.call, tensors, doutput)
         wide = _widened(ctx.call)
         doutput = doutput.to(output.dtype)
         delta_BHT1 = (doutput * output).sum(-1, keepdim=True)
         totals = _Totals(wide)
-        held = None if ctx.held is None else iter(ctx.held)
+        saved = None if ctx.scores is None else iter(ctx.scores)
         for rows in row_blocks(wide):
             of_rows = doutput[:, :, rows], lse[:, :, rows, None], delta_BHT1[:, :, rows]
-            _return_rows(wide, rows, ctx.seed, *of_rows, held, totals)
+            _backward_rows(wide, rows, ctx.seed, *of_rows, saved, totals)
         return None, *totals.shaped_like(tensors, ctx.call.groups)
 
 
-def _worth_holding(call: Call) -> bool:
-    """Whether to hold the scores for the backward pass: where a tanh made them, and they are fewer than what
-    they were made from, so that memory stays linear."""
+def _worth_saving(call: Call) -> bool:
+    """Whether to save the scores for the backward pass: if they are additive, which is slow to recompute, and
+    take less memory than query and key, so that memory stays linear."""
     _, _, queries, keys = call.sizes
     return call.combine == "additive" and queries * keys <= (queries + keys) * call.query.shape[-1]
 
 
 def _widened(call: Call) -> Call:
-    """The call with a key head for each query head, in float32 at least."""
+    """Return the call with one key head per query head, contiguous and in at least float32."""
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     if (
         dtype == call.query.dtype
@@ -106,8 +105,11 @@ def _widened(call: Call) -> Call:
     )
 
 
-def _read_rows(call: Call, rows: slice, seed: int, held: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Output and lse of some rows: over the keys, keep the best score, the sum and the sum of values."""
+def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+    """Return output and lse of some rows by online softmax: a running maximum, sum and weighted sum.
+
+    saved: a list to which the scores of each block are appended, for the backward pass; or None.
+    """
     query = call.query[:, :, rows]
     best, total, output = None, None, None
     for columns, tile in column_blocks(call, rows):
@@ -115,8 +117,8 @@ def _read_rows(call: Call, rows: slice, seed: int, held: list[Tensor] | None) ->
         highest = scores.amax(-1, keepdim=True)
         new_best = highest if best is None else torch.maximum(best, highest)
         level = _finite(new_best)
-        if held is not None:
-            held.append(scores)
+        if saved is not None:
+            saved.append(scores)
         weights = (scores - level).exp_()
         new_total = weights.sum(-1, keepdim=True)
         if call.dropout:
@@ -132,12 +134,12 @@ def _read_rows(call: Call, rows: slice, seed: int, held: list[Tensor] | None) ->
     if total is None or output is None:  # no key at all
         output = query.new_zeros(*query.shape[:3], call.value.shape[-1])
         return output, query.new_full(query.shape[:3], -torch.inf)
-    # The logarithm of 0, the total of a row that sees nothing, is the -inf that its lse is.
+    # A row that sees no key has total 0, and log(0) is -inf, the lse of such a row.
     return output / _nonzero(total), (level + total.log()).squeeze(-1)
 
 
 class _Totals:
-    """The gradients, summed block by block."""
+    """The gradients, accumulated block by block."""
 
     def __init__(self, call: Call):
         inputs = (call.query, call.key, call.value)
@@ -152,37 +154,37 @@ class _Totals:
         ]
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
-        """In the shapes and dtypes of query, key, value, vector and the bias's tensors."""
-        if self.factor is not None:  # v, which add_additive_gradients leaves for the end
+        """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors."""
+        if self.factor is not None:  # v, by which add_additive_gradients does not multiply
             self.query *= self.factor
             self.key *= self.factor
         if self.query_by_bias is not None:
             self.query += self.query_by_bias
         if groups > 1:
             self.key, self.value = (t.unflatten(1, (-1, groups)).sum(2) for t in (self.key, self.value))
-        found = [self.query, self.key, self.value, self.vector, *self.bias]
+        gradients = [self.query, self.key, self.value, self.vector, *self.bias]
         return [
             None if gradient is None or tensor is None else gradient.to(tensor.dtype)
-            for gradient, tensor in zip(found, tensors, strict=True)
+            for gradient, tensor in zip(gradients, tensors, strict=True)
         ]
 
 
-def _return_rows(
+def _backward_rows(
     call: Call,
     rows: slice,
     seed: int,
     doutput: Tensor,
     lse: Tensor,
     delta: Tensor,
-    held: Iterator[Tensor] | None,
+    saved: Iterator[Tensor] | None,
     totals: _Totals,
 ) -> None:
-    """Send the gradient of some rows back to everything that made them."""
+    """Add the gradients of some rows to totals; saved: the scores of the forward pass, or None."""
     query = call.query[:, :, rows]
     level, blocks = _finite(lse), list(column_blocks(call, rows))
     for columns, tile in blocks:
         key, value = call.key[:, :, columns], call.value[:, :, columns]
-        scores = tile_scores(call, query, key, tile) if held is None else next(held)
+        scores = tile_scores(call, query, key, tile) if saved is None else next(saved)
         weights = (scores - level).exp_()
         kept = _dropout(call, weights, tile, seed) if call.dropout else None
         dropped = weights if kept is None else weights * kept
@@ -192,7 +194,7 @@ def _return_rows(
             dweights += _through_read(call.bias, dropped, tile, doutput, totals)
         if kept is not None:
             dweights *= kept
-        if len(blocks) == 1:  # whole rows are here: what cancels can cancel exactly
+        if len(blocks) == 1:  # whole rows: normalise again, so that terms that cancel do so exactly
             weights /= _nonzero(weights.sum(-1, keepdim=True))
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
@@ -228,8 +230,8 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
         weights = weights.detach().requires_grad_()
         read = bias.read(weights, tile)
     parameters = list(bias.parameters())
-    dweights, *found = torch.autograd.grad(read, [weights, *parameters], doutput, allow_unused=True)
-    for total, gradient in zip(totals.bias, found, strict=True):
+    dweights, *gradients = torch.autograd.grad(read, [weights, *parameters], doutput, allow_unused=True)
+    for total, gradient in zip(totals.bias, gradients, strict=True):
         if gradient is not None:
             total += gradient
     return dweights
@@ -238,24 +240,25 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
 def _collect(
     added: Tensor, dadded: Tensor, inputs: list[Tensor], tile: Tile, rows: slice, totals: _Totals
 ) -> None:
-    wanted = [each for each in inputs if each.requires_grad]
-    found = dict(
-        zip(map(id, wanted), torch.autograd.grad(added, wanted, dadded, allow_unused=True), strict=True)
+    """Differentiate the bias of a tile, `added`, and add the gradients of inputs (query, parameters)."""
+    learned = [each for each in inputs if each.requires_grad]
+    gradients = dict(
+        zip(map(id, learned), torch.autograd.grad(added, learned, dadded, allow_unused=True), strict=True)
     )
     query, *parameters = inputs
-    if found.get(id(query)) is not None:
+    if gradients.get(id(query)) is not None:
         assert totals.query_by_bias is not None
-        totals.query_by_bias[:, :, rows] += found[id(query)]
+        totals.query_by_bias[:, :, rows] += gradients[id(query)]
     for total, parameter in zip(totals.bias, parameters, strict=True):
-        if found.get(id(parameter)) is not None:
-            total += found[id(parameter)]
+        if gradients.get(id(parameter)) is not None:
+            total += gradients[id(parameter)]
 
 
 def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
-    """The dropout of one tile, the same whenever it is asked for: 0, or 1 / (1 - dropout)."""
-    place = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
-    source = torch.Generator(weights.device).manual_seed(seed + place)
-    kept = torch.empty_like(weights).bernoulli_(1 - call.dropout, generator=source)
+    """Return the dropout factors of one tile, 0 or 1 / (1 - dropout); the same in forward and backward."""
+    offset = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
+    generator = torch.Generator(weights.device).manual_seed(seed + offset)
+    kept = torch.empty_like(weights).bernoulli_(1 - call.dropout, generator=generator)
     return kept.div_(1 - call.dropout)
 
 
@@ -265,5 +268,5 @@ def _finite(level: Tensor) -> Tensor:
 
 
 def _nonzero(total: Tensor) -> Tensor:
-    """0, the sum of a row that sees nothing, as 1."""
+    """Replace 0, the sum of a row that sees no key, by 1."""
     return torch.where(total == 0, 1.0, total)

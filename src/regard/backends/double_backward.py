@@ -1,4 +1,4 @@
-"""Differentiating twice through a backend whose backward pass is written by hand."""
+"""Double backward for backends whose backward pass is written by hand."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["differentiable"]
 
 
 def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
-    """The gradients as a graph of their own, by way of the definition, which materialises.
+    """Return gradients that can be differentiated again, computed by the reference backend.
 
-    tensors: query, key, value, vector and those of the bias, as they were given to the backend.
+    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend. Unlike the
+    backends, this allocates tensors of size T x S.
     """
     if call.dropout:
         raise BackendError(
             message(
                 "attention()",
-                "backend 'blocked' cannot be differentiated twice through dropout",
-                hint='backend="reference" can',
+                "backend 'blocked' does not support double backward with dropout",
+                hint='use backend="reference"',
             )
         )
     query, key, value, vector, *bias = tensors
@@ -33,7 +34,7 @@ def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor
     call = replace(call, query=query, key=key, value=value, vector=vector)
     if isinstance(call.bias, Tensor):
         call = replace(call, bias=bias[0])
-    wanted = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+    learned = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
     output = reference.run(call).output
-    found = iter(torch.autograd.grad(output, wanted, doutput, create_graph=True, allow_unused=True))
-    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in tensors]
+    gradients = iter(torch.autograd.grad(output, learned, doutput, create_graph=True, allow_unused=True))
+    return [next(gradients) if tensor is not None and tensor.requires_grad else None for tensor in tensors]

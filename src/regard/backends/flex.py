@@ -1,7 +1,8 @@
 """flex: PyTorch's FlexAttention, which compiles masks and biases into the kernel and skips hidden blocks.
 
-On CUDA it takes what the fixed kernels cannot: predicates at length, biases in float32 beside queries in half
-precision, biases that learn. On CPU it computes the forward alone, for checking: auto never takes it.
+On CUDA it supports what the other fused kernels do not: where() masks for long sequences, float32 biases with
+half-precision queries, learned biases. On CPU it computes only the forward pass, for tests; "auto" never
+selects it there.
 """
 
 from __future__ import annotations
@@ -29,49 +30,51 @@ __all__ = ["reasons", "run", "unasked"]
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 VARIANTS = 1 << 20
-"""So many kinds of calls may be compiled in one process; PyTorch would raise after 8, or 256 in all."""
+"""Recompilation limit: PyTorch's default raises after 8 variants of a function, or 256 in all."""
 
 _HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 _LIMIT_LOCK = threading.Lock()
 
 
 def reasons(call: Call) -> list[str]:
-    """Why this backend cannot run the call."""
-    found = reasons_of_transforms()
+    """Return why this backend cannot run the call; empty if it can."""
+    reasons = reasons_of_transforms()
     device = call.query.device.type
     if call.combine != "inner":
-        found.append("computes inner products, and this score combines additively")
+        reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
-        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if device not in ("cuda", "cpu"):
-        found.append(f"runs on cuda and cpu, the call is on {device}")
+        reasons.append(f"runs on cuda and cpu, but the call is on {device}")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        found.append("a size is 0")
+        reasons.append("does not support dimensions of size 0")
     if call.query.dtype == torch.float64:
-        found.append("takes float32, bfloat16 and float16, not float64")
+        reasons.append("supports float32, bfloat16 and float16, not float64")
     if call.dropout:
-        found.append("has no dropout")
+        reasons.append("has no dropout")
     if isinstance(call.bias, Bias) and (call.bias.asks_query or call.bias.reads):
-        found.append(f"sees positions, not the query or the weights that {type(call.bias).__name__} needs")
+        reasons.append(
+            f"supports biases of positions only; {type(call.bias).__name__} needs query or weights"
+        )
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.bias_tensors)
     if learns and max(call.query.shape[-1], call.value.shape[-1]) > 64:
-        found.append("learns a bias only with heads up to 64 wide")
+        reasons.append("supports gradients of a bias only for head widths up to 64")
     if device == "cpu" and call.trains:
-        found.append("computes no gradients on cpu")
+        reasons.append("computes no gradients on cpu")
     if device == "cpu" and not _COMPILER:
-        found.append("needs a C++ compiler on cpu (apt install g++)")
+        reasons.append("needs a C++ compiler on cpu (apt install g++)")
     if device == "cuda" and min(call.query.shape[-1], call.value.shape[-1]) < 16:
-        found.append("takes heads of at least 16 on cuda")
-    return found
+        reasons.append("needs a head width of at least 16 on cuda")
+    return reasons
 
 
 def unasked(call: Call) -> list[str]:
-    """Why auto does not take it although it could run."""
-    return ["on cpu it compiles anew for every kind of call"] if call.query.device.type == "cpu" else []
+    """Return why "auto" does not select this backend although it could run the call."""
+    return ["on cpu it recompiles for every new shape or mask"] if call.query.device.type == "cpu" else []
 
 
 def run(call: Call) -> Forward:
-    """Compile the mask and the bias into the kernel, and run it."""
+    """Compile mask and bias into the kernel, and run it."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     if call.trains:
@@ -85,8 +88,8 @@ def run(call: Call) -> Forward:
         "scale": call.scale / call.temperature,
         "enable_gqa": call.groups > 1,
     }
-    if call.query.device.type == "cpu":  # where it does not give the lse
-        key, value = call.key.clone(), call.value.clone()  # which may not be one tensor
+    if call.query.device.type == "cpu":  # on CPU it does not return the lse
+        key, value = call.key.clone(), call.value.clone()  # key and value must not share memory
         output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
     else:
@@ -97,27 +100,27 @@ def run(call: Call) -> Forward:
     assert lse is not None
     if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)
-    empty = lse.isneginf()  # no gradient comes from these rows, from the lse either
+    empty = lse.isneginf()  # masked_fill also blocks gradients from these rows
     return Forward(output.masked_fill(empty.unsqueeze(-1), 0.0), lse.masked_fill(empty, -torch.inf))
 
 
 @functools.cache
 def _compiled(static: bool) -> Callable[..., Any]:
-    """static: whether to compile for each size by itself, or for sizes that vary once they do."""
+    """Return the compiled flex_attention; static: compile for each shape, without dynamic shapes."""
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        # A function of our own: what else compiles flex_attention does not count towards our recompilations.
+        # A separate wrapper: other uses of flex_attention do not count towards our recompile limit.
         return flex_attention(query, key, value, **options)
 
-    # fullgraph: at the limit of recompilations PyTorch must raise, not fall back to a materialising path.
+    # fullgraph: at the recompile limit PyTorch must raise, and not fall back to a path that allocates T x S.
     options: dict[str, Any] = {"recompile_limit": VARIANTS} if _HAS_LIMIT else {}
     return torch.compile(attend, fullgraph=True, dynamic=False if static else None, **options)
 
 
 def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
-    """FlexAttention, compiled; again for each new kind of call, however many there were before."""
-    static = query.device.type == "cpu"  # its code for sizes that vary does not always compile
+    """Run the compiled flex_attention; if Inductor fails with dynamic shapes, compile for static shapes."""
+    static = query.device.type == "cpu"  # on CPU, code for dynamic shapes does not always compile
     if torch.compiler.is_compiling():
         return _compiled(static)(query, *others, **options)
     from torch._inductor.exc import InductorError
@@ -131,6 +134,7 @@ def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
 
 
 def _beyond_limit(static: bool, *tensors: Tensor, **options: Any) -> Any:
+    """Run the compiled flex_attention, and raise PyTorch's recompile limit if it is hit."""
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     try:
@@ -145,16 +149,16 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     bias, device = call.bias, call.query.device
     if bias is None:
         return None
-    # Tensors: a Python number that changes makes torch.compile compile again, and Inductor fails on it.
+    # Tensors, because a Python number that changes makes torch.compile recompile, and Inductor fails then.
     start = torch.full((), call.start, device=device)
     temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):
         return lambda score, batch, head, row, j: score + bias.at(head, row + start, j) / temperature
     varies = tuple(size > 1 for size in bias.shape)
-    numbers = bias.squeeze()
+    squeezed = bias.squeeze()
 
     def dense(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
         index = tuple(each for each, used in zip((batch, head, row, j), varies, strict=True) if used)
-        return score + numbers[index].to(score.dtype) / temperature
+        return score + squeezed[index].to(score.dtype) / temperature
 
     return dense

@@ -1,8 +1,8 @@
-"""fused: additive attention by kernels in Triton, forward and backward, in memory linear in T + S.
+"""fused: Triton kernels for additive attention, forward and backward; memory linear in T + S.
 
-For everything that combines additively, on CUDA. With TRITON_INTERPRET=1 in the environment before the first
-call the kernels are interpreted on the CPU, slowly, for checking. A NaN that one row may see can spread to
-other rows of its tile.
+For additive scores on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
+kernels run in Triton's interpreter on the CPU, slowly, for tests. A NaN that is visible to one row can spread
+to other rows of its tile.
 """
 
 from __future__ import annotations
@@ -26,59 +26,61 @@ __all__ = ["approximations", "reasons", "run"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-MOST = 65535
-"""Programs that CUDA lets stand behind one another in a grid."""
+MAX_GRID = 65535
+"""Maximum size of the second and third dimension of a CUDA grid."""
 
 
 def reasons(call: Call) -> list[str]:
-    """Why this backend cannot run the call."""
-    found = reasons_of_transforms()
+    """Return why this backend cannot run the call; empty if it can."""
+    reasons = reasons_of_transforms()
     device = call.query.device.type
     if call.combine != "additive":
-        found.append("adds query and key, and this score is an inner product")
+        reasons.append("computes additive scores, but this score is an inner product")
     if not TRITON:
-        found.append(f"needs triton ({install_command('kernels')})")
+        reasons.append(f"needs triton ({install_command('kernels')})")
     if device != "cuda" and not (device == "cpu" and interpreting()):
-        found.append(f"runs on cuda, the call is on {device}")
+        reasons.append(f"runs on cuda, but the call is on {device}")
     if not isinstance(call.select, Soft):
-        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if not call.mask.only("causal", "lengths", "window", "documents"):
-        found.append("knows causal, padding, window and documents; this mask has to be asked or looked up")
+        reasons.append("supports causal(), padding(), window() and documents(), but no other masks")
     if call.bias is not None:
-        found.append("adds no " + (type(call.bias).__name__ if isinstance(call.bias, Bias) else "bias"))
+        reasons.append(
+            "does not support " + (type(call.bias).__name__ if isinstance(call.bias, Bias) else "bias")
+        )
     if call.dropout:
-        found.append("has no dropout")
+        reasons.append("has no dropout")
     if call.query.dtype not in DTYPES or call.value.dtype != call.query.dtype:
-        found.append("takes float32, bfloat16 and float16, one of them for all")
+        reasons.append("supports float32, bfloat16 and float16, the same for all tensors")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        found.append("a size is 0")
+        reasons.append("does not support dimensions of size 0")
     batch, heads, _, _ = call.sizes
-    if batch * heads > MOST:
-        found.append(f"runs at most {MOST:,} sequences and heads at once, and these are {batch * heads:,}")
-    return found
+    if batch * heads > MAX_GRID:
+        reasons.append(f"supports B * H up to {MAX_GRID:,}, not {batch * heads:,}")
+    return reasons
 
 
 def approximations(call: Call) -> list[str]:
-    """What is computed by an approximation: see regard.kernels.additive_series."""
+    """Return what the kernels approximate; see regard.kernels.additive_series."""
     if not call.trains or not Shape.of(call.query, call.key, call.value).series:
         return []
     return [
         "gradients of query, key and vector use the Fourier series of tanh, an approximation within bfloat16 "
-        'rounding; backend="blocked", or float32 inputs, give the exact ones'
+        'rounding; for exact gradients use backend="blocked" or float32 inputs'
     ]
 
 
 def run(call: Call) -> Forward:
-    """One operator that torch.compile sees whole, with a backward pass of its own."""
+    """Run the kernels as one custom operator, opaque to torch.compile, with its own backward pass."""
     assert call.vector is not None and _load()
     output, lse, *_ = torch.ops.regard.additive_forward(
-        call.query, call.key, call.value, call.vector, *_seen(call), 1.0 / call.temperature, call.trains
+        call.query, call.key, call.value, call.vector, *_mask(call), 1.0 / call.temperature, call.trains
     )
     return Forward(output, lse)
 
 
-def _seen(call: Call) -> tuple[Any, ...]:
-    """The mask as the operator takes it: a row sees from `left` before it to `right` behind it."""
+def _mask(call: Call) -> tuple[Any, ...]:
+    """Return the mask as arguments of the operator: lengths, document ids, start, left and right."""
     mask = call.mask
     documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
     return mask.lengths, *documents, call.start, *mask.sides
@@ -88,50 +90,51 @@ _loaded: list[str] = []
 
 
 def _load() -> bool:
-    """Load the operators, and Triton with them, when they are first wanted."""
+    """Import the operators, and Triton with them, on first use."""
     if not _loaded:
         from regard.kernels.additive import additive_forward
 
-        additive_forward.register_autograd(_backward, setup_context=_remember)
+        additive_forward.register_autograd(_backward, setup_context=_save)
         _loaded.append(additive_forward._qualname)
     return True
 
 
-# torch.compile runs it while it traces, as torch.compiler.assume_constant_result would have it, which would
-# import the compiler with regard.
+# torch.compile then calls it while tracing. This is what torch.compiler.assume_constant_result does, but that
+# would import the compiler together with regard.
 vars(_load)["_dynamo_marked_constant"] = True
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what the backward pass needs: the inputs, and the outputs after output and lse."""
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
-    _, *held = output
-    ctx.mark_non_differentiable(*held)
+    _, *others = output
+    ctx.mark_non_differentiable(*others)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, *held[1:])
+    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, *others[1:])
     ctx.rest = rest
 
 
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
-    nothing = (None,) * 8
+    no_gradients = (None,) * 8  # of the other inputs
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        call = _again(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
-        return *differentiable(call, [query, key, value, vector], doutput), *nothing
-    found = torch.ops.regard.additive_backward(
+        call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
+        return *differentiable(call, [query, key, value, vector], doutput), *no_gradients
+    gradients = torch.ops.regard.additive_backward(
         doutput, query, key, value, vector, norm, scores,
         lengths, of_query, of_key, start, left, right, scale, any(ctx.needs_input_grad[1:4]),
     )  # fmt: skip
-    wanted = (each if needed else None for each, needed in zip(found, ctx.needs_input_grad, strict=False))
-    return *wanted, *nothing
+    pairs = zip(gradients, ctx.needs_input_grad, strict=False)
+    return *(gradient if needed else None for gradient, needed in pairs), *no_gradients
 
 
-def _again(
+def _rebuilt_call(
     query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
     of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
     scale: float,
 ) -> Call:  # fmt: skip
-    """The call that the operator was given, for a gradient that will itself be differentiated."""
+    """Return the Call from the inputs of the operator, for double backward."""
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)

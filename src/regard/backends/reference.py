@@ -1,7 +1,7 @@
-"""reference: attention as it is defined, in four verbs. The oracle: plain, materialising, never optimised.
+"""reference: the definition of attention in four steps, without optimisation; allocates T x S.
 
-Every other backend is tested against this one in float64. It alone promises that a row is untouched by what
-a key holds that this row may not see, even NaN or inf, and even where other rows do see that key.
+Every other backend is tested against this one in float64. Only this one guarantees that a key that is hidden
+from a row has no effect on that row even if the key is NaN or inf and visible to other rows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["compare", "define", "read", "reasons", "run", "select"]
 
 
 def reasons(call: Call) -> list[str]:
-    """Why this backend cannot run the call: it always can."""
+    """Return an empty list: this backend can run every call."""
     return []
 
 
 def run(call: Call) -> Forward:
-    """The definition, in float32 where the call is in half precision, and in its own dtype where not."""
-    found = define(call.widened())
-    return found._replace(output=found.output.to(call.value.dtype))
+    """Compute attention by its definition, in at least float32, and return the output in the input dtype."""
+    forward = define(call.widened())
+    return forward._replace(output=forward.output.to(call.value.dtype))
 
 
 def define(call: Call) -> Forward:
-    """Compare, mask, select, read, in the dtype of the call."""
+    """Compute attention by its definition (compare, mask, select, read) in the dtype of the call."""
     scores_BHTS, visible_BHTS = compare(call)
     chosen = select(call, scores_BHTS, visible_BHTS)
     weights_BHTS = (
@@ -44,7 +44,7 @@ def define(call: Call) -> Forward:
 
 
 def compare(call: Call) -> tuple[Tensor, Tensor]:
-    """Scores with the bias added, (B, H, T, S), at least in float32, and which of them a row can select."""
+    """Return the scores with the bias added, in at least float32, and the visible keys, both (B, H, T, S)."""
     key_BHSD = call.spread(call.key)
     finite_BHS = key_BHSD.isfinite().all(-1)
     clean_BHSD = torch.where(finite_BHS.unsqueeze(-1), key_BHSD, 0.0)
@@ -54,7 +54,7 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
         assert call.vector is not None
         scores = additive(call.query, clean_BHSD, call.vector)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    # A key that is not finite is NaN to the rows that see it, and nothing to those that do not.
+    # A key that is not finite makes the score NaN; rows that may not see it ignore it below.
     scores = scores + torch.where(finite_BHS, 0.0, torch.nan).to(scores.dtype).unsqueeze(-2)
     visible = call.mask.tile(call.whole)
     bias = call.bias_tile(call.query, call.whole)
@@ -65,13 +65,13 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def select(call: Call, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-    """Weights from scores, by the call's selection."""
+    """Return the weights for these scores by the selection of the call."""
     return call.select.choose(scores_BHTS, visible_BHTS)
 
 
 def read(weights_BHTS: Tensor, value_BHSE: Tensor, visible_BHTS: Tensor) -> Tensor:
-    """Sum the values by their weights; what is not finite reaches the rows that may see it, and no other."""
+    """Return the weighted sum of the values, NaN only in rows that may see a value that is not finite."""
     finite_BHSE = value_BHSE.isfinite()
     output = weights_BHTS @ torch.where(finite_BHSE, value_BHSE, 0.0)
-    hurt_BHTE = visible_BHTS.to(output.dtype) @ (~finite_BHSE).to(output.dtype)
-    return output + torch.where(hurt_BHTE > 0, torch.nan, 0.0).to(output.dtype)
+    nonfinite_BHTE = visible_BHTS.to(output.dtype) @ (~finite_BHSE).to(output.dtype)
+    return output + torch.where(nonfinite_BHTE > 0, torch.nan, 0.0).to(output.dtype)

@@ -1,8 +1,8 @@
-"""sdpa: PyTorch's fused kernels for everything that reduces to an inner product, each with its own reasons.
+"""sdpa: PyTorch's fused attention kernels, for inner-product scores.
 
-They are called as aten operators, never through F.scaled_dot_product_attention, which falls back to a
-materialising path without a word (on CPU: dropout, a value width unlike the key's, a bias with gradient,
-3-D input, S = 0) and hides the log-sum-exp that looking needs.
+They are called as aten operators, not through F.scaled_dot_product_attention: that one silently falls back to
+a path that allocates T x S (on CPU for dropout, different widths of key and value, a bias with gradient, 3-D
+input, S = 0), and does not return the log-sum-exp, which looking needs.
 """
 
 from __future__ import annotations
@@ -27,57 +27,57 @@ Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float],
 
 
 AMPERE = (8, 0)
-"""The compute capability from which on CUDA devices have FlashAttention 2, cuDNN attention and bfloat16."""
+"""The lowest compute capability with FlashAttention 2, cuDNN attention and bfloat16."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One fused kernel of PyTorch: where it runs, what it takes, and how it is called."""
+    """One fused kernel of PyTorch: its operator and what it supports."""
 
     operator: Operator
     device: str
     dtypes: tuple[torch.dtype, ...]
-    bias: bool  # takes a mask or bias
+    bias: bool  # supports a mask or bias
     dropout: bool
-    grouped: bool  # takes fewer key heads than query heads
-    equal_widths: bool  # query, key and value must be equally wide: narrower ones are padded with zeros
+    grouped: bool  # supports fewer key heads than query heads
+    equal_widths: bool  # query, key and value need the same width: narrower ones are padded with zeros
     multiple: int = 1  # widths are padded to a multiple of this
     widest: int | None = None
-    capability: tuple[int, int] = (0, 0)  # the lowest compute capability of a CUDA device that has it
+    capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability
 
     def reasons(self, call: Call) -> list[str]:
-        """Why this kernel cannot run the call."""
-        found = _reasons_of_all(call) + reasons_of_transforms(vmap=self.device == "cpu")
+        """Return why this kernel cannot run the call; empty if it can."""
+        reasons = _reasons_of_all(call) + reasons_of_transforms(vmap=self.device == "cpu")
         if call.query.device.type != self.device:
-            found.append(f"runs on {self.device}, the call is on {call.query.device.type}")
+            reasons.append(f"runs on {self.device}, but the call is on {call.query.device.type}")
         if call.query.dtype not in self.dtypes:
-            found.append(f"takes {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
-        found += self._missing_on(call.query.device, call.query.dtype)
+            reasons.append(f"supports {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
+        reasons += self._missing_on(call.query.device, call.query.dtype)
         if call.dropout and not self.dropout:
-            found.append("has no dropout")
+            reasons.append("has no dropout")
         if not self.bias and (call.bias is not None or not (_causal_alone(call) or not call.mask.parts)):
-            found.append("takes no mask or bias but causal from position 0 with T = S")
+            reasons.append("supports no bias, and no mask except causal() with start = 0 and T = S")
         if self.bias and self.device == "cuda" and _loses_precision(call):
-            found.append(f"would round the bias to {_name(call.query.dtype)}")
+            reasons.append(f"would round the bias to {_name(call.query.dtype)}")
         widest = max(call.query.shape[-1], call.value.shape[-1])
         if self.widest is not None and widest > self.widest:
-            found.append(f"takes heads up to {self.widest} wide, not {widest}")
-        return found
+            reasons.append(f"supports head widths up to {self.widest}, not {widest}")
+        return reasons
 
     def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
-        """What the device of the call lacks: the kernel, or the dtype."""
+        """Return why the device of the call cannot run this kernel, or not with this dtype."""
         if device.type != "cuda" or self.device != "cuda":
             return []
-        found, own = [], device_capability(device)
+        reasons, own = [], device_capability(device)
         shown, needed = (".".join(map(str, each)) for each in (own, self.capability))
         if own < self.capability:
-            found.append(f"needs compute capability {needed}, this device has {shown}")
+            reasons.append(f"needs compute capability {needed}, this device has {shown}")
         elif dtype == torch.bfloat16 and own < AMPERE:
-            found.append(f"has no bfloat16 kernel for compute capability {shown}; it takes float16")
-        return found
+            reasons.append(f"has no bfloat16 kernel for compute capability {shown}; use float16")
+        return reasons
 
     def run(self, call: Call) -> Forward:
-        """Run the kernel, and mend what it leaves wrong in rows that see nothing."""
+        """Run the kernel, and correct its output and lse for rows that see no key."""
         queries, width = call.query.shape[2], call.value.shape[3]
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
@@ -93,8 +93,9 @@ class Kernel:
         output, lse = self.operator(query, key, value, bias, call.dropout, is_causal, scale)
         output, lse = output[..., :width], lse[..., :queries]
         if self.device == "cpu" and (torch.compiler.is_compiling() or key.shape[2] < _VECTOR):
-            lost = _lost_nan(call)
-            output, lse = output + lost.unsqueeze(-1).to(output.dtype), lse + lost.to(lse.dtype)
+            missing_nan = _missing_nan(call)
+            output = output + missing_nan.unsqueeze(-1).to(output.dtype)
+            lse = lse + missing_nan.to(lse.dtype)
         if seeing_BHT is not None:
             output = torch.where(seeing_BHT.unsqueeze(-1), output, 0.0)
             lse = torch.where(seeing_BHT, lse, -torch.inf)
@@ -111,38 +112,39 @@ class Kernel:
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability of a CUDA device, (8, 0) for an A100; without CUDA, that of a recent one."""
+    """Return the compute capability of a CUDA device, (8, 0) for an A100; (9, 0) without CUDA."""
     try:
         return torch.cuda.get_device_capability(device)
     except (AssertionError, RuntimeError):  # torch has no CUDA, or no such device
         return 9, 0
 
 
-# torch.compile evaluates it while tracing, as by assume_constant_result, which would import the compiler.
+# torch.compile then calls it while tracing. torch.compiler.assume_constant_result would import the compiler.
 vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
-    found = []
+    """Return why none of these kernels can run the call."""
+    reasons = []
     if call.combine != "inner":
-        found.append("computes inner products, and this score combines additively")
+        reasons.append("computes inner products, but this score is additive")
     if not isinstance(call.select, Soft):
-        found.append(f"computes a softmax, and {type(call.select).__name__} is another selection")
+        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        found.append("a size is 0")
+        reasons.append("does not support dimensions of size 0")
     if torch.is_grad_enabled() and any(t.requires_grad for t in call.bias_tensors):
-        found.append("gives no gradient to a bias")
+        reasons.append("computes no gradient of a bias")
     if isinstance(call.bias, Bias):
         name = type(call.bias).__name__
         if call.bias.reads:
-            found.append(f"cannot add to what is read, as {name} does")
-        elif call.trains and call.bias.asks_query and not found:
-            found.append(f"gives no gradient through the bias of {name}, which depends on the query")
-    return found
+            reasons.append(f"does not support position schemes that add to the output, as {name} does")
+        elif call.trains and call.bias.asks_query and not reasons:
+            reasons.append(f"computes no gradient through the bias of {name}, which depends on the query")
+    return reasons
 
 
 def _causal_alone(call: Call) -> bool:
-    """Whether the kernel's own causal mask, aligned to the top left, is exactly the call's."""
+    """Whether the kernel's is_causal option, aligned to the top left, is exactly the mask of the call."""
     _, _, queries, keys = call.sizes
     return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
 
@@ -152,15 +154,16 @@ def _causal_and_padding(call: Call) -> bool:
 
 
 def _loses_precision(call: Call) -> bool:
-    """Whether a bias computed in float32 would be rounded to the query's dtype, as kernels on CUDA require:
-    one from a position scheme, or one divided by a temperature other than a power of two."""
+    """Whether a float32 bias would be rounded to the query's dtype, as the CUDA kernels require: that of a
+    position scheme, or one divided by a temperature that is not a power of two."""
     if call.bias is None or call.query.dtype not in _HALF:
         return False
     return isinstance(call.bias, Bias) or math.frexp(call.temperature)[0] != 0.5
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Mask and bias as one tensor to add, of as few sizes as will do, and which rows see anything."""
+    """Return mask and bias as one tensor to add to the scores, with sizes of 1 where it broadcasts, and the
+    rows that see at least one key."""
     mask = replace(call.mask, causal=False) if without_causal else call.mask
     if not mask.parts and call.bias is None:
         return None, None
@@ -177,29 +180,31 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
         visible = visible & (bias != -torch.inf)
         wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
         added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
-    # A row of -inf alone comes back as NaN, or with lse 0, depending on the kernel: it is let see everything
-    # here, and its output and gradient are cut off afterwards.
+    # For a row of only -inf the kernels return NaN or lse 0. So such a row sees all keys here, and run() sets
+    # its output to 0 afterwards.
     seeing = visible.any(-1)
     return torch.where(~visible & seeing.unsqueeze(-1), -torch.inf, added).to(dtype), seeing
 
 
 def _strided(bias: Tensor, call: Call) -> Tensor:
-    """The bias in its full size with rows 16 elements apart, as the kernels on CUDA load it."""
+    """Expand the bias to (B, H, T, S) with a row stride that is a multiple of 16, as CUDA kernels require."""
     batch, heads, queries, keys = call.sizes
     return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
 
 
 def _last_dense(tensor: Tensor) -> Tensor:
-    """The kernels take the numbers of a vector to lie side by side, and read others without a word."""
+    """Return the tensor with stride 1 in its last dimension: the kernels assume it without a check."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-_VECTOR = 16
+_VECTOR = 16  # elements of a SIMD vector in the CPU kernel
 
 
-def _lost_nan(call: Call) -> Tensor:
-    """NaN for each row whose scores are all NaN, 0 for the others, (B, H, T). With fewer keys than fill one
-    of its vectors, the CPU kernel takes such a row for one that sees nothing."""
+def _missing_nan(call: Call) -> Tensor:
+    """Return NaN for each row whose scores are all NaN and 0 for the others, (B, H, T).
+
+    With fewer keys than a SIMD vector holds, the CPU kernel treats such a row as one that sees no key.
+    """
     no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
     return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)
 

@@ -1,7 +1,7 @@
-"""What `blocked` does where there is little: additive scores all at once, their tanh held for the way back.
+"""Small-input path of the blocked backend: additive scores at once, with tanh saved for the backward pass.
 
-A recurrent decoder makes one such call a word, each so small that there is nothing to save by walking
-over blocks. What is held is bounded; a long sentence or a large batch is walked over.
+A recurrent decoder makes one small call per word, for which a loop over blocks is not worth its cost. The
+saved memory is bounded by FEW; larger inputs are computed block by block.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from regard.call import Call, Forward
 __all__ = ["fits", "run"]
 
 FEW = 1 << 18
-"""How many numbers a call may hold on a CPU: one megabyte of float32."""
+"""Maximum number of elements of the tanh layer on a CPU: 1 MiB of float32."""
 
 
 def fits(call: Call) -> bool:
-    """Whether there is so little that it is done at once."""
+    """Whether the call is small enough for this path."""
     if call.combine != "additive" or call.bias is not None or call.dropout or call.groups != 1:
         return False
     batch, heads, queries, keys = call.sizes
@@ -30,7 +30,7 @@ def fits(call: Call) -> bool:
 
 
 def run(call: Call) -> Forward:
-    """Everything at once."""
+    """Compute the forward pass without blocks."""
     output, lse = _Small.apply(call, call.query, call.key, call.value, call.vector)
     return Forward(output, lse)
 
@@ -63,7 +63,7 @@ class _Small(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, _: Tensor) -> tuple[Any, ...]:
         *tensors, hidden_BHTSA, weights_BHTS = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: a gradient that will itself be differentiated
+        if torch.is_grad_enabled():  # create_graph=True: double backward
             return None, *differentiable(ctx.call, tensors, doutput)
         dtype, (queries, keys) = weights_BHTS.dtype, weights_BHTS.shape[2:]
         doutput = doutput.to(dtype)
@@ -81,5 +81,5 @@ class _Small(torch.autograd.Function):
         factor_H1A = vector[:, None, :]
         dquery = (slope.squeeze(-2) if keys == 1 else slope.sum(-2)) * factor_H1A
         dkey = (slope.squeeze(-3) if queries == 1 else slope.sum(-3)) * factor_H1A
-        found = (dquery, dkey, dvalue, dvector)
-        return None, *(each.to(tensor.dtype) for each, tensor in zip(found, tensors, strict=True))
+        gradients = (dquery, dkey, dvalue, dvector)
+        return None, *(each.to(tensor.dtype) for each, tensor in zip(gradients, tensors, strict=True))

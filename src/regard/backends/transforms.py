@@ -1,4 +1,4 @@
-"""torch.func, forward-mode AD and double backward, for backends that do not support all of them."""
+"""Detect torch.func transforms, forward-mode AD and double backward, which not all backends support."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ _HINT = 'backend="reference" supports torch.func, forward-mode AD and double bac
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:
-    """Why a backend cannot run inside the torch.func transforms that are active now; vmap: whether it can be
-    transformed by vmap and by one level of grad."""
+    """Return why a backend cannot run inside the torch.func transforms that are active now.
+
+    vmap: whether the backend supports vmap and one level of grad.
+    """
     if torch.compiler.is_compiling():
         return []
     if forward_ad._current_level >= 0:
-        return ["has no forward-mode derivative (jvp)"]
+        return ["does not support forward-mode AD (jvp)"]
     stack = torch._C._functorch.get_interpreter_stack()
     if not stack:
         return []
     if not vmap:
-        return ["cannot be transformed by torch.func"]
+        return ["does not support torch.func transforms"]
     levels = [level.key() for level in stack]
     if levels.count(torch._C._functorch.TransformType.Grad) > 1:
-        return ["cannot be differentiated twice"]
+        return ["does not support double backward"]
     return []
 
 
 def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same tensors; a gradient of their gradient raises a BackendError that names the way out."""
+    """Return the tensors with a hook that raises a BackendError in a double backward."""
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return tensors
     return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
 
 
 def _hooked(tensor: Tensor) -> Tensor:
-    view = tensor.view_as(tensor)  # the hook must not stay on a tensor of the user
+    view = tensor.view_as(tensor)  # do not leave the hook on the user's tensor
     view.register_hook(lambda gradient: _Once.apply(gradient) if torch.is_grad_enabled() else gradient)
     return view
 
@@ -53,5 +55,5 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        problem = "PyTorch's fused kernels (sdpa, flex) cannot be differentiated twice"
+        problem = "PyTorch's fused kernels (sdpa, flex) do not support double backward"
         raise BackendError(message("attention()", problem, hint=_HINT))

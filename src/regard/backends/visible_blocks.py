@@ -1,9 +1,9 @@
-"""Which blocks of a call have something to see, for FlexAttention: found without asking every pair.
+"""Block masks for FlexAttention, computed without evaluating the mask for every pair.
 
-Causal masks, windows and lengths are intervals, and documents mostly lie in order: the ends of a block tell
-all of it. A block that is taken for one that has something to see, and has not, costs time and nothing else.
-The rest is asked, some rows at a time. (PyTorch's create_block_mask asks every pair: it is long to compile,
-and uncompiled it holds all of them.)
+Causal masks, windows and lengths are intervals, and document ids are mostly sorted, so the first and last
+element of a block decide for all of it. A hidden block that is wrongly taken as visible costs time but does
+not change the result. Other masks are evaluated, a number of rows at a time. (PyTorch's create_block_mask
+evaluates every pair: it is slow to compile, and without compilation it stores the whole T x S mask.)
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ if TYPE_CHECKING:
 __all__ = ["seen_blocks"]
 
 BLOCK = 128
-"""Rows and keys of a block."""
+"""Block size, in rows and in keys."""
 
 PAIRS_AT_ONCE = 1 << 24
-"""So many pairs are asked about at once."""
+"""Number of (row, key) pairs to evaluate at once."""
 
 REMEMBERED = 1 << 18
-"""Masks of at most so many blocks that no tensor is part of are remembered: the last 32, of 4 MiB at most."""
+"""Largest number of blocks of a cached mask. The last 32 causal or window masks are cached, 4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
-    """The blocks in which some pairs, and those in which all pairs, may see each other."""
+    """Return the BlockMask of the call: the partially visible and the fully visible blocks."""
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device
     plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2
-    # What is made while a graph is captured, or traced, or of tensors that only pretend, is none to keep.
+    # Do not cache tensors created during CUDA graph capture or tracing, or from fake tensors.
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     real = type(call.query) in (Tensor, nn.Parameter)
     if not plain or not real or capturing or torch.compiler.is_compiling():
-        return _found(mask, call.whole)
-    return _remembered(mask.causal, mask.window, queries, keys, call.start, device)
+        return _block_mask(mask, call.whole)
+    return _cached(mask.causal, mask.window, queries, keys, call.start, device)
 
 
 @functools.lru_cache(maxsize=32)
-def _remembered(
+def _cached(
     causal: bool, window: Window | None, queries: int, keys: int, start: int, device: torch.device
 ) -> BlockMask:
     with torch.inference_mode(False):
-        return _found(Mask(causal=causal, window=window), whole_tile(queries, keys, start, 1, 1, device))
+        return _block_mask(Mask(causal=causal, window=window), whole_tile(queries, keys, start, 1, 1, device))
 
 
-def _found(mask: Mask, tile: Tile) -> BlockMask:
+def _block_mask(mask: Mask, tile: Tile) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask
 
-    some, whole = _known(mask, tile)
+    some, whole = _from_ends(mask, tile)
     if not mask.only("causal", "window", "lengths", "documents"):
-        any_asked, all_asked = _asked(mask, tile)
-        some, whole = some & any_asked, whole & all_asked
+        any_visible, all_visible = _evaluated(mask, tile)
+        some, whole = some & any_visible, whole & all_visible
     sizes = len(tile.rows_T), len(tile.columns_S)
     return BlockMask.from_kv_blocks(
         *_in_order(some & ~whole), *_in_order(whole), BLOCK, _may_see(mask, tile), seq_lengths=sizes
@@ -69,7 +69,7 @@ def _found(mask: Mask, tile: Tile) -> BlockMask:
 
 
 def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    # A tensor: a Python number that changes would make torch.compile compile the mask again.
+    # A tensor, because torch.compile would recompile the mask for each new Python number.
     start = torch.full((), tile.start, device=tile.rows_T.device)
 
     def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
@@ -78,9 +78,11 @@ def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor
     return may_see
 
 
-def _known(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """What the ends of blocks tell, (B or 1, 1, blocks of rows, blocks of keys): where there may be something
-    to see, and where everything can be."""
+def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return which blocks may be partially visible and which are fully visible, by the ends of each block.
+
+    Considers causal, window, lengths and documents. Both are (B or 1, 1, blocks of rows, blocks of keys).
+    """
     queries, keys = len(tile.rows_T), len(tile.columns_S)
     row, begin = tile.rows_T[::BLOCK, None], tile.columns_S[::BLOCK]
     first, last = row + tile.start, (row + BLOCK).clamp_max(queries) - 1 + tile.start
@@ -105,29 +107,29 @@ def _known(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _ends(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest number of each block, (B, 1, blocks, 1) of (B, many)."""
+    """Return the smallest and the largest id of each block, (B, 1, blocks, 1); ids: (B, N)."""
     last = ids[:, -1:].expand(-1, -ids.shape[1] % BLOCK)
-    found = torch.cat([ids, last], 1).unflatten(1, (-1, BLOCK)).aminmax(dim=2)
-    return found.min[:, None, :, None], found.max[:, None, :, None]
+    ends = torch.cat([ids, last], 1).unflatten(1, (-1, BLOCK)).aminmax(dim=2)
+    return ends.min[:, None, :, None], ends.max[:, None, :, None]
 
 
-def _asked(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Whether any pair of each block, and whether all, may see each other by what has to be asked."""
+def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return which blocks have any and which have only visible pairs, by table and condition."""
     keys = len(tile.columns_S)
-    asked = Mask(table=mask.table, question=mask.question)
+    evaluated = Mask(table=mask.table, condition=mask.condition)
     rows_at_once = max(1, PAIRS_AT_ONCE // (tile.batch * tile.heads * keys * BLOCK)) * BLOCK
-    found = []
+    results = []
     for rows in tile.rows_T.split(rows_at_once):
-        seen = asked.tile(tile._replace(rows_T=rows))
+        seen = evaluated.tile(tile._replace(rows_T=rows))
         seen = seen.expand(*seen.shape[:2], len(rows), keys)
         seen = torch.nn.functional.pad(seen, (0, -keys % BLOCK, 0, -len(rows) % BLOCK))
         blocks = seen.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK))
-        found.append((blocks.any(5).any(3), blocks.all(5).all(3)))
-    any_asked, all_asked = zip(*found, strict=True)
-    return torch.cat(any_asked, 2), torch.cat(all_asked, 2)
+        results.append((blocks.any(5).any(3), blocks.all(5).all(3)))
+    any_visible, all_visible = zip(*results, strict=True)
+    return torch.cat(any_visible, 2), torch.cat(all_visible, 2)
 
 
 def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of rows has, and which: those first, in their order."""
+    """Return the number of key blocks of each row block, and their indices, visible ones first in order."""
     order = blocks.byte().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.int()

@@ -1,4 +1,4 @@
-"""Blocks: walking over the T x S rectangle a piece at a time, for whatever must never hold it whole."""
+"""Blocks: compute the T x S score matrix block by block, without storing it as a whole."""
 
 from regard.blocks.additive_blocks import add_additive_gradients, additive_scores
 from regard.blocks.tiling import column_blocks, row_blocks, tile_scores

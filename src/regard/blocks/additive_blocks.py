@@ -1,7 +1,7 @@
-"""Additive scores through a workspace that stays in cache, forward and backward.
+"""Additive scores with a small workspace that stays in the CPU cache, forward and backward.
 
-v . tanh(q + k) needs T x S x A numbers between; here they exist only a cache-full at a time, and are computed
-again in the backward pass, which is cheaper than writing them to memory and reading them back.
+v . tanh(q + k) has T x S x A intermediate values. Here they are computed in parts that fit in the cache, and
+again in the backward pass, which is faster than writing them to memory and reading them back.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from torch import Tensor
 __all__ = ["add_additive_gradients", "additive_scores", "at_once"]
 
 IN_CACHE = 1 << 21
-"""How many numbers the workspace holds: eight megabytes of float32, few enough for a cache and enough to keep
-several threads from waiting for each other."""
+"""Number of elements of the workspace: 8 MiB of float32, small enough for a cache and large enough for
+several threads to work in parallel."""
 
 ON_GPU = 32
-"""How many times more is taken at once where a launch costs more than a cache miss."""
+"""Factor for larger workspaces on a GPU, where a kernel launch costs more than a cache miss."""
 
 
 def at_once(count: int, device: torch.device) -> int:
-    """How many numbers to take at once on this device, given how many on a CPU."""
+    """Return the number of elements to process at once on this device; count: that number on a CPU."""
     return count if device.type == "cpu" else count * ON_GPU
 
 
 def additive_scores(query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor) -> Tensor:
-    """v . tanh(q + k), of shape (B, H, T, S)."""
+    """Return v . tanh(q + k), (B, H, T, S)."""
     scores_BHTS = query_BHTA.new_empty(*query_BHTA.shape[:3], key_BHSA.shape[2])
     for query_NTA, key_NSA, vector_A, scores_NTS in _by_vector(query_BHTA, key_BHSA, vector_HA, scores_BHTS):
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
@@ -43,8 +43,11 @@ def add_additive_gradients(
     dkey_BHSA: Tensor,
     dvector_HA: Tensor,
 ) -> None:
-    """Add the gradients, given that of the scores, to what is there; those of query and key without the
-    factor v, which is the same for all of a head and is left to the caller for the end."""
+    """Add the gradients to dquery, dkey and dvector, given the gradient of the scores.
+
+    dquery and dkey lack the factor v, which is the same for a whole head: the caller multiplies by it at the
+    end.
+    """
     tanh_backward = torch.ops.aten.tanh_backward.grad_input
     pairs = zip(
         _by_vector(query_BHTA, key_BHSA, dvector_HA, gradient_BHTS),
@@ -55,7 +58,7 @@ def add_additive_gradients(
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
             gradient = gradient_NTS[some, rows]
             dvector_A += gradient.reshape(-1) @ hidden.flatten(0, -2)
-            # The gradient of each score times 1 - tanh^2, in one pass.
+            # The gradient of each score times 1 - tanh^2, in place.
             slope = tanh_backward(gradient.unsqueeze(-1).expand_as(hidden), hidden, grad_input=hidden)
             dquery_NTA[some, rows] += slope.sum(-2)
             dkey_NSA[some] += slope.sum(-3)
@@ -64,7 +67,7 @@ def add_additive_gradients(
 def _by_vector(
     query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor, scores_BHTS: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Views in which one vector serves all: the heads one by one, or all together where they share it."""
+    """Iterate over views (N, ...) that use one vector: each head, or all heads at once if they share it."""
     if vector_HA.shape[0] == 1:
         query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))
         yield query_NTA, key_NSA, vector_HA[0], scores_NTS
@@ -74,13 +77,13 @@ def _by_vector(
 
 
 def _joined(tensor_BHXY: Tensor) -> Tensor:
-    """Batch and heads as one size, always as a view: what is added to it must arrive."""
+    """Flatten batch and heads into one dimension; always a view, since callers add to it in place."""
     batch, heads, *rest = tensor_BHXY.shape
     return tensor_BHXY.view(batch * heads, *rest)
 
 
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """tanh(q + k) for some sequences and rows at a time, in one workspace that is used again and again."""
+    """Iterate over slices of sequences and rows with their tanh(q + k), in one workspace that is reused."""
     count, queries, width = query_NTA.shape
     keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)
     rows = max(1, min(queries, room // max(1, keys * width)))

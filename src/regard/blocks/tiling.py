@@ -1,4 +1,4 @@
-"""Walking over the T x S rectangle block by block, for what must never hold it whole."""
+"""Iterate over the T x S score matrix block by block, without storing it as a whole."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from regard.masks.tile import Tile
 __all__ = ["column_blocks", "row_blocks", "tile_scores"]
 
 AT_ONCE = 1 << 21
-"""How many scores are held at once: 8 MiB of float32."""
+"""Maximum number of scores in a block: 8 MiB of float32."""
 
 ROWS = 128
+"""Number of rows in a block on a CPU."""
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
-    """The rows, some at a time."""
+    """Iterate over slices of rows."""
     _, _, queries, _ = call.sizes
     rows = at_once(ROWS, call.query.device)
     for first in range(0, queries, rows):
@@ -28,7 +29,7 @@ def row_blocks(call: Call) -> Iterator[slice]:
 
 
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
-    """The keys these rows may see, some at a time, with their tile; what is hidden by position is skipped."""
+    """Iterate over slices of keys with their tiles; skip keys that causal or window hide from all rows."""
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
     width = max(16, at_once(AT_ONCE, call.query.device) // max(batch * heads * (rows.stop - rows.start), 1))
@@ -43,7 +44,7 @@ def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
 
 
 def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) -> Tensor:
-    """The scores of one tile over the temperature, -inf where a row may not see a key."""
+    """Return the scores of one tile, with bias, divided by the temperature; -inf for hidden keys."""
     if call.combine == "inner":
         scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)
     else:
@@ -59,5 +60,5 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
 
 
 def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """tensor / temperature in this dtype; widened first, so that the quotient keeps its precision."""
+    """Return tensor / temperature in this dtype, computed in the wider of the two dtypes."""
     return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)

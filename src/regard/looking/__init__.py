@@ -1,6 +1,7 @@
-"""Looking: the second pass, after any forward. It changes no bit of the output or the lse.
+"""Looking: a second pass after the forward pass, which computes what a Look requests.
 
-`look_at` takes the first of PASSES that can: the whole matrix where it is small, blocks where it is not.
+It does not change output or lse. look_at() uses the whole matrix of weights if it is small, and otherwise the
+first of PASSES that supports the look.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from regard.looking.look_result import Seen
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
 SMALL = 1 << 20
-"""Up to this many weights the whole matrix is the quicker way."""
+"""Up to this many weights, computing the whole matrix is faster than blocks."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """reasons(call, look): why it cannot give the look, empty when it can. run: the looks."""
+    """One implementation of looking.
+
+    reasons(call, look): why it cannot compute the look; empty if it can. run: compute it.
+    about: a short description.
+    """
 
     reasons: Callable[[Call, Look], list[str]]
     run: Callable[[Call, Forward, Look], Seen]
@@ -33,15 +38,15 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse: any length"),
+    "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
     "materialised": Pass(
-        materialised.reasons, materialised.run, "from the whole matrix: everything, gradients too"
+        materialised.reasons, materialised.run, "from the whole matrix of weights; supports gradients"
     ),
 }
 
 
 def choose_pass(call: Call, look: Look) -> str:
-    """The name of the looking pass for this call."""
+    """Return the name of the looking pass for this call."""
     batch, heads, queries, keys = call.sizes
     if batch * heads * queries * keys <= SMALL:
         return "materialised"
@@ -49,7 +54,7 @@ def choose_pass(call: Call, look: Look) -> str:
 
 
 def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
-    """The answer of a backend together with what was asked to be seen of it."""
+    """Return the result of a backend together with what the look requests."""
     attended = Attended(
         output=forward.output,
         lse=None if forward.lse is None else forward.lse.detach(),
@@ -72,9 +77,9 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
     )
 
 
-def _with_gradient(lse: Tensor | None, again: Tensor | None) -> Tensor | None:
-    """The lse of the forward pass, bit for bit, with the gradient of the one from the looking pass."""
-    if lse is None or again is None:
-        return again
-    nothing = torch.where(again.isinf(), 0.0, again - again.detach())
-    return lse + nothing.to(lse.dtype)
+def _with_gradient(lse: Tensor | None, recomputed: Tensor | None) -> Tensor | None:
+    """Return the exact lse of the forward pass with the gradient of the recomputed one."""
+    if lse is None or recomputed is None:
+        return recomputed
+    zero = torch.where(recomputed.isinf(), 0.0, recomputed - recomputed.detach())
+    return lse + zero.to(lse.dtype)

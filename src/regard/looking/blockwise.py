@@ -1,7 +1,7 @@
-"""blocked: looks from (query, key, lse), walking over blocks; never holds T x S.
+"""blocked: compute looks from query, key and lse block by block, without storing T x S.
 
-Under softmax a weight is exp(score - lse), so one more pass over the scores gives every look but the whole
-matrix, after whichever kernel did the reading.
+With softmax a weight is exp(score - lse), so a second pass over the scores gives every look except the whole
+matrix, after any backend.
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ __all__ = ["reasons", "run"]
 
 
 def reasons(call: Call, look: Look) -> list[str]:
-    """Why this pass cannot give the look."""
-    found = []
+    """Return why this pass cannot compute the look; empty if it can."""
+    reasons = []
     if not isinstance(call.select, Soft):
-        found.append(
-            f"only Soft weights can be found again from lse, not those of {type(call.select).__name__}"
-        )
+        reasons.append(f"computes Soft weights only, from lse, not those of {type(call.select).__name__}")
     if look.weights:
-        found.append("the weights asked for are the whole matrix")
+        reasons.append("does not compute the whole matrix of weights")
     if look.gradient:
-        found.append("gives no gradients")
+        reasons.append("computes no gradients")
     if torch.compiler.is_compiling():
-        found.append("its loop cannot be compiled")
-    return found
+        reasons.append("its loop over blocks cannot be compiled by torch.compile")
+    return reasons
 
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Walk over blocks once, keeping a few numbers a row and one a key."""
+    """Compute the look in one pass over the blocks, with memory for a few numbers per row and one per key."""
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     call = replace(
@@ -79,18 +77,18 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     )
 
 
-def _merged(held: Tensor, held_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """The best of what is held and of one more block."""
-    count = held.shape[-1]
-    fresh = scores.topk(min(count, scores.shape[-1]), -1)
-    both = torch.cat((held, fresh.values), -1)
-    keys = torch.cat((held_keys, torch.where(fresh.values == -torch.inf, -1, fresh.indices + first)), -1)
+def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Merge the largest scores so far with those of another block, whose first key is `first`."""
+    count = largest.shape[-1]
+    new = scores.topk(min(count, scores.shape[-1]), -1)
+    both = torch.cat((largest, new.values), -1)
+    keys = torch.cat((largest_keys, torch.where(new.values == -torch.inf, -1, new.indices + first)), -1)
     best = both.topk(count, -1)
     return best.values, keys.gather(-1, best.indices)
 
 
 def _rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """The weights of a few queries, over all keys."""
+    """Return the weights of a few rows over all keys, (B, H, R, S)."""
     rows_R = torch.tensor(rows, device=lse.device, dtype=torch.long)
     whole = call.whole
     tile = Tile(rows_R, whole.columns_S, whole.start, whole.batch, whole.heads)

@@ -1,4 +1,4 @@
-"""Seen: what a looking pass gives back, each field as in Attended."""
+"""Seen: the result of a looking pass, with fields as in Attended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Seen"]
 
 
 class Seen(NamedTuple):
-    """The looks that were asked for; lse only where the look carries gradients."""
+    """The fields that a look requests, as in Attended; lse only for a look with gradients."""
 
     lse: Tensor | None = None
     weights: Tensor | None = None

@@ -1,4 +1,4 @@
-"""materialised: every look from the whole matrix of weights. The oracle: plain, never optimised."""
+"""materialised: compute every look from the whole matrix of weights; the reference for tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["reasons", "run"]
 
 
 def reasons(call: Call, look: Look) -> list[str]:
-    """Why this pass cannot give the look: it always can."""
+    """Return an empty list: this pass can compute every look."""
     return []
 
 
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Find the weights again, or take those that the forward kept, and look at them."""
+    """Compute the look from recomputed weights for Soft, from those of the forward pass otherwise."""
     scores, visible = reference.compare(call.widened())
     if isinstance(call.select, Soft):
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores
-    else:  # what Hard drew cannot be drawn again
+    else:  # a sample of Hard cannot be recomputed
         assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)

@@ -1,7 +1,7 @@
-"""Questions: the part of a mask that no kernel knows by name and that can only be asked.
+"""Conditions: masks that are not one of the named parts (causal, lengths, ...) and must be evaluated.
 
-They form a small tree, so that a mask made by `|` and `~` can still be moved to a device, taken in another
-order, and checked.
+They are user functions and combinations of masks by `|`, `&` and `~`, kept as a small tree, so that such a
+mask can still be moved to a device, reordered along the batch, and checked.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ from torch import Tensor
 if TYPE_CHECKING:
     from regard.masks.mask import Mask
 
-__all__ = ["All", "Asked", "Either", "Not", "Question"]
+__all__ = ["And", "Condition", "Not", "Or", "Predicate"]
 
 
-class Question:
-    """sees(batch, head, i, j, row): may query i, row `row` of the call, see key j?"""
+class Condition:
+    """Base class: a boolean function of batch, head, query position, key position and row of the call."""
 
     masks: tuple[Mask, ...] = ()
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
-        """The answer for index tensors that broadcast."""
-        raise TypeError(f"{type(self).__name__} has no answer")
+        """Whether query position i, which is row `row` of the call, may see key j.
 
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Question:
-        """The same question with its masks moved and its batch taken in another order."""
+        All arguments are index tensors that broadcast; returns a bool tensor.
+        """
+        raise TypeError(f"{type(self).__name__} does not implement sees()")
+
+    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Condition:
+        """Return the condition with `move` applied to its masks and its batch reordered by `order`."""
         return self
 
     def parts(self) -> Iterator[Mask]:
-        """The masks this question is made of."""
+        """Iterate over the masks that this condition combines."""
         yield from self.masks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Asked(Question):
-    """A function of (batch, head, query position, key position), given by the user."""
+class Predicate(Condition):
+    """A user function of (batch, head, query position, key position)."""
 
     may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     order: Tensor | None = None
@@ -49,24 +52,24 @@ class Asked(Question):
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         return self.may_see(batch if self.order is None else self.order[batch], head, i, j)
 
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Asked:
+    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Predicate:
         if order is None:
             return self
         return replace(self, order=order if self.order is None else self.order[order])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Made(Question):
-    """A question made of masks."""
+class Combined(Condition):
+    """Base class of conditions that combine masks."""
 
     masks: tuple[Mask, ...]
 
-    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Made:
+    def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Combined:
         return type(self)(tuple(move(mask) for mask in self.masks))
 
 
-class Either(Made):
-    """One mask or another."""
+class Or(Combined):
+    """True where either of two masks is."""
 
     def __repr__(self) -> str:
         return f"({' | '.join(map(repr, self.masks))})"
@@ -76,8 +79,8 @@ class Either(Made):
         return first | second
 
 
-class All(Made):
-    """Several masks at once, where the normal form has no room for their parts."""
+class And(Combined):
+    """True where all masks are, for parts that the normal form cannot merge, such as two documents()."""
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self.masks))
@@ -89,8 +92,8 @@ class All(Made):
         return seen
 
 
-class Not(Made):
-    """Where a mask does not hold."""
+class Not(Combined):
+    """True where a mask is False."""
 
     def __repr__(self) -> str:
         return f"~({self.masks[0]!r})"

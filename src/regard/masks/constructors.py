@@ -1,4 +1,4 @@
-"""Constructors of masks: causal, padding, window, documents, where, dense. mask.py has the class Mask."""
+"""Functions that create masks: causal, padding, window, documents, where, dense."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
-from regard.masks.conditions import Asked
+from regard.masks.conditions import Predicate
 from regard.masks.mask import Mask, dense
 
 __all__ = ["causal", "dense", "documents", "padding", "where", "window"]
@@ -18,7 +18,9 @@ Ids = Tensor | Sequence[Sequence[int]]
 
 
 def causal() -> Mask:
-    """Let each query see its own position and what is before it: key j <= query i, i counted from `start`.
+    """Return a causal mask: a query at position i sees the keys j <= i.
+
+    The position of a query is its row plus the argument `start` of attention().
 
     >>> import regard
     >>> regard.causal().dense(queries=2, keys=4, start=1)[0, 0].int()
@@ -29,12 +31,12 @@ def causal() -> Mask:
 
 
 def padding(lengths: Tensor | Sequence[int]) -> Mask:
-    """Hide the keys past each sequence's length.
+    """Return a padding mask: sequence b sees its first lengths[b] keys.
 
-    lengths: (B,), integers from 0 to S. A length that is negative or more than S, the number of keys, raises
-    an ArgumentError: the first here, the second in the call that uses the mask. Lengths that are already on a
-    GPU, or inside a torch.compile region, are not checked, because that would synchronise the device or break
-    the graph; there a length of more than S hides no key, and a negative one hides all.
+    lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
+    A negative length raises an ArgumentError here; a length above S raises it in attention(). Values on a GPU
+    or inside torch.compile are not checked, because that would synchronise the device or break the graph;
+    there a length above S hides no key and a negative one hides all keys.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()
@@ -46,17 +48,18 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
         raise ArgumentError(
             message(
                 "padding()",
-                "lengths are whole numbers, one a sequence",
+                "lengths must be integers, one per sequence",
                 {"lengths": (lengths, "BS")},
                 "an integer tensor of shape (B,)",
-                "from a bool tensor of real tokens: padding(real.sum(-1)), or mask=real[:, None, None, :]",
+                "from a bool tensor that is True for tokens: padding(is_token.sum(-1)), "
+                "or mask=is_token[:, None, None, :]",
             )
         )
     return Mask(lengths=lengths, longest=_longest(lengths))
 
 
 def _longest(lengths: Tensor) -> int | None:
-    """The largest length, where it can be read at no cost; raises where one is negative."""
+    """Return the largest length, or None if reading it would synchronise; raise if one is negative."""
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
         return None
     if not lengths.numel():
@@ -70,9 +73,10 @@ def _longest(lengths: Tensor) -> int | None:
 
 
 def window(left: int | None = None, right: int | None = None) -> Mask:
-    """Let each query see from `left` keys before it to `right` keys after it; None is no bound.
+    """Return a window mask: a query at position i sees the keys i - left to i + right; None means no limit.
 
-    window(d, d) is Luong's local-m (2015, section 3.2); causal() & window(left=d) is a sliding window.
+    window(d, d) is the local-m attention of Luong et al. (2015, section 3.2); causal() & window(left=d) is a
+    sliding window.
 
     >>> import regard
     >>> regard.window(left=0, right=1).dense(queries=2, keys=3)[0, 0].int()
@@ -82,16 +86,17 @@ def window(left: int | None = None, right: int | None = None) -> Mask:
     bounds: list[int | None] = []
     for name, bound in (("left", left), ("right", right)):
         if bound is not None and (not isinstance(bound, int | Integral) or bound < 0):
-            expected = "an integer, 0 or more, or None for no bound"
+            expected = "an integer, 0 or more, or None for no limit"
             raise ArgumentError(message("window()", f"{name} is {bound!r}", expected=expected))
         bounds.append(bound if bound is None or isinstance(bound, int) else int(bound))
     return Mask() if left is None and right is None else Mask(window=(bounds[0], bounds[1]))
 
 
 def documents(queries: Ids, keys: Ids | None = None) -> Mask:
-    """Keep packed sequences apart: a query sees the keys of its own document.
+    """Return a mask for packed sequences: a query sees only the keys of its own document.
 
-    queries: (B, N), the document of each query position; keys: (B, S), likewise (the same unless given).
+    queries: (B, N), the document id of each query position; N is at least start + T.
+    keys: (B, S), the document id of each key. Default: the same as queries.
 
     >>> import regard, torch
     >>> regard.documents(torch.tensor([[7, 7, 9]])).dense(queries=3, keys=3)[0, 0].int()
@@ -102,17 +107,19 @@ def documents(queries: Ids, keys: Ids | None = None) -> Mask:
     keys = queries if keys is None else keys
     queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
     if not (queries.is_floating_point() or keys.is_floating_point()):
-        queries, keys = queries.long(), keys.long()  # not all kinds of whole numbers can be sorted
+        queries, keys = queries.long(), keys.long()  # torch cannot sort every integer dtype
     if queries.dim() != 2 or keys.dim() != 2:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
-        raise ArgumentError(message("documents()", "ids are (B, N)", shown, "two sizes each"))
+        problem, expected = "the document ids must be 2-D", "queries (B, N) and keys (B, S)"
+        raise ArgumentError(message("documents()", problem, shown, expected))
     return Mask(documents=(queries, keys))
 
 
 def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
-    """Ask any question of (batch, head, query position, key position), given as index tensors.
+    """Return a mask computed by a function, like mask_mod in FlexAttention.
 
-    may_see: returns a bool tensor; its four arguments broadcast to (B, H, T, S).
+    may_see: a function of four index tensors (batch, head, query position, key position) that broadcast to
+    (B, H, T, S). It returns a bool tensor, True where the query may see the key.
 
     >>> import regard
     >>> even = regard.where(lambda batch, head, query, key: (query - key) % 2 == 0)
@@ -122,8 +129,7 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
     """
     if not callable(may_see):
         problem = f"may_see is of type {type(may_see).__name__}"
-        hint = "a bool tensor is a mask as it is: mask=tensor"
-        raise ArgumentError(
-            message("where()", problem, expected="a function of four index tensors", hint=hint)
-        )
-    return Mask(question=Asked(may_see))
+        expected = "a function of four index tensors"
+        hint = "pass a bool tensor to attention() directly: mask=tensor"
+        raise ArgumentError(message("where()", problem, expected=expected, hint=hint))
+    return Mask(condition=Predicate(may_see))

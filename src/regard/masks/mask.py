@@ -1,6 +1,6 @@
-"""Mask: who may see whom, in a normal form. True means may attend.
+"""Mask: which keys each query may attend to. True means that it may.
 
-A mask is kept in a normal form, an intersection of parts that kernels know by name,
+A mask is stored in a normal form, the intersection of these named parts, which kernels can implement,
 
     causal      key j <= query i
     lengths     key j < lengths[b]
@@ -8,8 +8,8 @@ A mask is kept in a normal form, an intersection of parts that kernels know by n
     documents   document of query i = document of key j
     table       a bool tensor (B, H, T, S), indexed by the rows of the call
 
-and what is left as a question that can only be asked. `&` merges the parts; `|` and `~` make a question.
-Query positions i are absolute: row r of a call stands at i = r + start.
+and of a condition, for everything else, which must be evaluated for each pair. `&` merges the parts; `|` and
+`~` create a condition. Query positions i are absolute: row r of a call has position i = r + start.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
-from regard.masks.conditions import All, Either, Not, Question
-from regard.masks.document_mask import met
+from regard.masks.conditions import And, Condition, Not, Or
+from regard.masks.document_mask import occurs_between
 from regard.masks.tile import Tile, whole_tile
 
 __all__ = ["Mask", "as_mask", "dense"]
 
 PAIRS_AT_ONCE = 1 << 22
-"""How many (row, key) pairs are asked about at once where a mask has to be asked rather than known."""
+"""Number of (row, key) pairs to evaluate at once, which bounds the memory of evaluating a condition."""
 
 Window = tuple[int | None, int | None]
 X = TypeVar("X")
@@ -37,7 +37,9 @@ X = TypeVar("X")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mask:
-    """Who may see whom: parts that must all hold, made with `causal()`, `padding()` and the rest.
+    """Which keys each query may attend to; created by causal(), padding(), window(), documents() or where().
+
+    Combine masks with &, | and ~. attention(mask=...) takes a Mask or a bool tensor.
 
     >>> import regard
     >>> mask = regard.causal() & regard.window(left=1)
@@ -52,80 +54,81 @@ class Mask:
     window: Window | None = None
     documents: tuple[Tensor, Tensor] | None = None
     table: Tensor | None = None
-    question: Question | None = None
+    condition: Condition | None = None
     longest: int | None = None
-    """An upper bound of the lengths, where it is known without synchronising a device."""
+    """An upper bound of the lengths; None if finding it would synchronise a device."""
 
     def __and__(self, other: Mask | Tensor) -> Mask:
         other = as_mask(other)
         if not self.parts or not other.parts:
             return other if other.parts else self
         if self.documents is not None and other.documents is not None:
-            other = Mask(question=All((other,)))
+            other = Mask(condition=And((other,)))
         return Mask(
             causal=self.causal or other.causal,
             lengths=_merge(self.lengths, other.lengths, torch.minimum),
             window=_merge(self.window, other.window, _narrower),
             documents=self.documents if self.documents is not None else other.documents,
             table=_merge(self.table, other.table, torch.logical_and),
-            question=_merge(
-                self.question, other.question, lambda a, b: All((Mask(question=a), Mask(question=b)))
+            condition=_merge(
+                self.condition, other.condition, lambda a, b: And((Mask(condition=a), Mask(condition=b)))
             ),
-            # A compiled region would be compiled again for another number.
+            # torch.compile would recompile for each new value.
             longest=None if torch.compiler.is_compiling() else _merge(self.longest, other.longest, min),
         )
 
     def __or__(self, other: Mask | Tensor) -> Mask:
-        return Mask(question=Either((self, as_mask(other))))
+        return Mask(condition=Or((self, as_mask(other))))
 
     def __invert__(self) -> Mask:
-        return Mask(question=Not((self,)))
+        return Mask(condition=Not((self,)))
 
     def __bool__(self) -> bool:
-        problem = "a mask is neither true nor false"
-        raise ArgumentError(
-            message("Mask", problem, hint="join masks with &, | and ~, not with and, or, not")
-        )
+        problem = "a mask has no truth value"
+        raise ArgumentError(message("Mask", problem, hint="combine masks with &, | and ~, not and, or, not"))
 
     def __repr__(self) -> str:
-        said = {
+        texts = {
             "causal": "causal()",
             "lengths": f"padding({'?' if self.lengths is None else self.lengths.shape[0]} lengths)",
             "window": f"window{self.window}",
             "documents": "documents(...)",
             "table": f"dense{() if self.table is None else tuple(self.table.shape)}",
-            "question": repr(self.question),
+            "condition": repr(self.condition),
         }
-        return " & ".join(said[part] for part in self.parts) or "Mask()"
+        return " & ".join(texts[part] for part in self.parts) or "Mask()"
 
     __rand__ = __and__
     __ror__ = __or__
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that this mask has, in the order of the normal form."""
-        held = {
+        """The names of the parts that are set, in the order of the normal form."""
+        is_set = {
             "causal": self.causal,
             "lengths": self.lengths is not None,
             "window": self.window is not None,
             "documents": self.documents is not None,
             "table": self.table is not None,
-            "question": self.question is not None,
+            "condition": self.condition is not None,
         }
-        return tuple(name for name, here in held.items() if here)
+        return tuple(name for name, value in is_set.items() if value)
 
     @property
     def sides(self) -> Window:
-        """How far back and ahead of itself a query sees, as causal and window say; None for no bound."""
+        """How many keys to the left and right a query may see, from causal and window; None for no limit."""
         left, right = self.window or (None, None)
         return left, right if not self.causal else min(right or 0, 0)
 
     def only(self, *names: str) -> bool:
-        """Whether this mask has no parts but these."""
+        """Whether this mask has no other parts than these."""
         return all(part in names for part in self.parts)
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
-        """May query i, which is row `row` of the call, see key j? For index tensors that broadcast."""
+        """Whether query position i, which is row `row` of the call, may see key j.
+
+        All arguments are index tensors that broadcast; returns a bool tensor.
+        """
         seen = torch.ones_like(i + j, dtype=torch.bool)
         if self.causal:
             seen = seen & (j <= i)
@@ -146,13 +149,13 @@ class Mask:
                 seen
                 & self.table[tuple(torch.zeros_like(index) if size == 1 else index for size, index in at)]
             )
-        if self.question is not None:
-            seen = seen & self.question.sees(batch, head, i, j, row)
+        if self.condition is not None:
+            seen = seen & self.condition.sees(batch, head, i, j, row)
         return seen
 
     def tile(self, tile: Tile) -> Tensor:
-        """May each row see each key? A bool tensor broadcastable to (B, H, T, S) of this tile."""
-        if self.lengths is not None and self.parts == ("lengths",):  # most calls of a decoder: keep it short
+        """Return the mask of this tile as a bool tensor broadcastable to (B, H, T, S)."""
+        if self.lengths is not None and self.parts == ("lengths",):  # fast path for decoding steps
             return tile.j_S < self.lengths[:, None, None, None]
         batch = torch.arange(tile.batch, device=tile.j_S.device)[:, None, None, None]
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
@@ -161,13 +164,13 @@ class Mask:
         return seen if self.table is None else seen & tile.take(self.table)
 
     def to(self, device: torch.device) -> Mask:
-        """The same mask with its tensors on this device."""
+        """Return the mask with its tensors on this device."""
         if self.only("causal", "window"):
             return self
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
     def reordered(self, index: Tensor) -> Mask:
-        """The mask of a batch taken in another order."""
+        """Return the mask for the sequences selected by index, (B',)."""
 
         def take(tensor: Tensor) -> Tensor:
             return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index)
@@ -183,14 +186,14 @@ class Mask:
             lengths=None if self.lengths is None else change(self.lengths),
             documents=None if documents is None else (change(documents[0]), change(documents[1])),
             table=None if self.table is None else change(self.table),
-            question=None if self.question is None else self.question.moved(move, order),
+            condition=None if self.condition is None else self.condition.moved(move, order),
         )
 
     @property
     def batch(self) -> int:
-        """For how many sequences it was made: 1 where it is the same for all."""
+        """The batch size of this mask; 1 if it is the same for all sequences."""
         tensors = [t for t in (self.lengths, self.table, *(self.documents or ())) if t is not None]
-        inside = [mask.batch for mask in self.question.parts()] if self.question is not None else []
+        inside = [mask.batch for mask in self.condition.parts()] if self.condition is not None else []
         return max([1, *(tensor.shape[0] for tensor in tensors), *inside])
 
     def dense(
@@ -202,12 +205,12 @@ class Mask:
         heads: int = 1,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """The whole mask as a bool tensor broadcastable to (B, H, T, S)."""
+        """Return the whole mask as a bool tensor broadcastable to (B, H, T, S)."""
         batch = self.batch if batch is None else batch
         return self.tile(whole_tile(queries, keys, start, batch, heads, device))
 
     def simplified(self, queries: int, keys: int, start: int) -> Mask:
-        """Without the parts that hide nothing in a call of this size."""
+        """Return the mask without the parts that hide no key in a call of this size."""
         mask = self
         if mask.causal and start >= keys - 1:
             mask = replace(mask, causal=False)
@@ -219,14 +222,14 @@ class Mask:
         return mask
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """The interval [low, high) of keys outside which no query from `first` to `last` sees anything."""
+        """Return [low, high), the only keys that causal and window let the queries first to last see."""
         left, right = self.sides
         low = 0 if left is None else max(0, first - left)
         high = keys if right is None else min(keys, last + right + 1)
         return low, max(low, high)
 
     def seen_keys(self, tile: Tile) -> Tensor | None:
-        """Which keys some row of the tile may see, (B or 1, H or 1, S); None when that is all of them."""
+        """Return which keys at least one row of the tile may see, (B or 1, H or 1, S); None means all."""
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         if not self.only("causal", "window", "lengths", "documents"):
             return _any_row(self, tile)
@@ -237,11 +240,11 @@ class Mask:
         if self.lengths is not None:
             seen_BS = seen_BS & (tile.j_S < self.lengths[:, None])
         if self.documents is not None:
-            seen_BS = seen_BS & self._met(tile)
+            seen_BS = seen_BS & self._same_document(tile)
         return seen_BS[:, None]
 
-    def _met(self, tile: Tile) -> Tensor:
-        """Which keys are in the document of some row that may see them by where it stands: (B or 1, S)."""
+    def _same_document(self, tile: Tile) -> Tensor:
+        """Which keys share a document with a row that sees them by causal and window, (B or 1, S)."""
         assert self.documents is not None
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         of_query = self.documents[0][:, tile.start : tile.start + queries]
@@ -251,12 +254,12 @@ class Mask:
         row_S = tile.j_S - tile.start
         low = torch.zeros_like(row_S) if right is None else row_S - right
         high = torch.full_like(row_S, queries) if left is None else row_S + left
-        return met(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
+        return occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def overlong(self, keys: int) -> str | None:
-        """What is wrong where a length is more than the number of keys, or None.
+        """Return an error text if a length is greater than the number of keys, else None.
 
-        Lengths that came on an accelerator are not compared: that would synchronise it.
+        Lengths on an accelerator are not checked, because that would synchronise it.
         """
         if torch.compiler.is_compiling() or self.lengths is None:
             return None
@@ -264,32 +267,30 @@ class Mask:
             return None
         for index, length in enumerate(self.lengths.tolist()):
             if length > keys:
-                return f"padding() has lengths[{index}] = {length}, and there are S = {keys} keys"
+                return f"padding() has lengths[{index}] = {length}, but there are S = {keys} keys"
         return None
 
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:
-        """What does not fit a call of these sizes, or None."""
+        """Return an error text if this mask does not match a call of these sizes, else None."""
         if self.lengths is not None and self.lengths.shape[0] not in (1, batch):
-            return f"padding has {self.lengths.shape[0]} lengths for a batch of {batch}"
+            return f"lengths has {self.lengths.shape[0]} entries, the batch size is {batch}"
         if overlong := self.overlong(keys):
             return overlong
         if self.documents is not None:
             of_query, of_key = self.documents
             for ids in self.documents:
                 if ids.shape[0] not in (1, batch):
-                    return f"documents is for a batch of {ids.shape[0]}, the call has {batch}"
+                    return f"documents() has ids for a batch of {ids.shape[0]}, the batch size is {batch}"
             if of_query.shape[1] < start + queries or of_key.shape[1] < keys:
                 return (
-                    f"documents names {of_query.shape[1]} queries and {of_key.shape[1]} keys, "
-                    f"the call needs {start + queries} and {keys}"
+                    f"documents() has ids for {of_query.shape[1]} queries and {of_key.shape[1]} keys, "
+                    f"the call has start + T = {start + queries} and S = {keys}"
                 )
         if self.table is not None:
-            wanted = (batch, heads, queries, keys)
-            if any(size not in (1, want) for size, want in zip(self.table.shape, wanted, strict=True)):
-                return (
-                    f"a mask of shape {tuple(self.table.shape)} does not broadcast to (B, H, T, S) = {wanted}"
-                )
-        for mask in self.question.parts() if self.question is not None else ():
+            shape, sizes = tuple(self.table.shape), (batch, heads, queries, keys)
+            if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
+                return f"a mask of shape {shape} does not broadcast to (B, H, T, S) = {sizes}"
+        for mask in self.condition.parts() if self.condition is not None else ():
             problem = mask.problem(batch, heads, queries, keys, start)
             if problem:
                 return problem
@@ -297,7 +298,10 @@ class Mask:
 
 
 def dense(seen: Tensor) -> Mask:
-    """Use a bool tensor as it is, broadcastable to (B, H, T, S); attention(mask=tensor) does this for you.
+    """Return a mask from a bool tensor, so that it can be combined with other masks.
+
+    seen: (T, S) or broadcastable to (B, H, T, S), True where a query may see a key. attention(mask=tensor)
+    does this itself.
 
     >>> import regard, torch
     >>> (regard.dense(torch.eye(2, dtype=torch.bool)) | regard.causal()).dense(queries=2, keys=2)[0, 0].int()
@@ -309,27 +313,27 @@ def dense(seen: Tensor) -> Mask:
         raise ArgumentError(
             message(
                 "attention()",
-                "the mask is not bool",
+                f"mask has dtype {str(seen.dtype).removeprefix('torch.')}",
                 shown,
-                "True where a query may see a key",
-                "numbers added to the scores are a bias: bias=...; a mask of 0 and 1: mask=mask.bool()",
+                "a bool tensor, True where a query may see a key",
+                "for a mask of 0 and 1: mask=mask.bool(); for values to add to the scores: bias=...",
             )
         )
     if seen.dim() not in (2, 4):
         raise ArgumentError(
             message(
                 "attention()",
-                "it is not clear what the mask's sizes are",
+                f"the meaning of a {seen.dim()}-D mask is ambiguous here",
                 shown,
-                "(T, S) or (B, H, T, S), where a size of 1 stands for all",
-                "one mask a sequence: mask[:, None]; one a head: mask[None]",
+                "a mask of shape (T, S), or broadcastable to (B, H, T, S)",
+                "one mask per sequence: mask[:, None]; one mask per head: mask[None]",
             )
         )
     return Mask(table=seen if seen.dim() == 4 else seen[None, None])
 
 
 def as_mask(mask: Mask | Tensor | None) -> Mask:
-    """A Mask from what the user gave."""
+    """Convert the `mask` argument of attention() to a Mask."""
     if mask is None:
         return Mask()
     if isinstance(mask, Tensor):
@@ -347,10 +351,10 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
-    """Which keys some row may see, asked of a bounded number of pairs at once."""
-    some = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
-    found = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(some)]
-    return torch.stack(found).any(0)
+    """Which keys at least one row may see, evaluated for a bounded number of pairs at once."""
+    rows_at_once = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
+    seen = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(rows_at_once)]
+    return torch.stack(seen).any(0)
 
 
 def _merge(first: X | None, second: X | None, join: Callable[[X, X], X]) -> X | None:

@@ -1,4 +1,4 @@
-"""Tile: a block of the T x S rectangle of one call. Masks and biases are asked about tiles."""
+"""Tile: a block of the T x S score matrix of one call. Masks and biases are evaluated per tile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["Tile", "whole_tile"]
 
 
 class Tile(NamedTuple):
-    """Which rows and columns of which call: rows_T and columns_S count from 0, `start` places row 0."""
+    """The rows and columns of a block.
+
+    rows_T, columns_S: indices into the queries and keys of the call, from 0. start: the position of row 0.
+    batch, heads: B and H of the call.
+    """
 
     rows_T: Tensor
     columns_S: Tensor
@@ -21,16 +25,16 @@ class Tile(NamedTuple):
 
     @property
     def i_T1(self) -> Tensor:
-        """The absolute position of each query, as a column."""
+        """The absolute position of each query, (T, 1)."""
         return (self.rows_T + self.start)[:, None]
 
     @property
     def j_S(self) -> Tensor:
-        """The position of each key, as a row."""
+        """The position of each key, (S,)."""
         return self.columns_S
 
     def take(self, tensor: Tensor) -> Tensor:
-        """These rows and columns of a tensor (..., T or 1, S or 1), where a size of 1 stands for all."""
+        """Select the rows and columns of this tile from a tensor (..., T or 1, S or 1) that broadcasts."""
         if tensor.shape[-2] != 1:
             tensor = tensor.index_select(-2, self.rows_T)
         if tensor.shape[-1] != 1:
@@ -41,5 +45,5 @@ class Tile(NamedTuple):
 def whole_tile(
     queries: int, keys: int, start: int, batch: int, heads: int, device: torch.device | str | None = None
 ) -> Tile:
-    """The tile that is the whole rectangle."""
+    """Return the tile that covers all queries and keys."""
     return Tile(torch.arange(queries, device=device), torch.arange(keys, device=device), start, batch, heads)

@@ -1,13 +1,13 @@
-"""Positions: where things are. Attention itself does not know order; a position scheme tells it.
+"""Position schemes. Attention by itself does not depend on the order of the keys; a scheme adds it.
 
-Each scheme says where it acts:
+Each scheme acts on one of these (its attribute `acts`):
 
-    embeddings         noise, learned, sinusoidal    added to what enters the model
-    queries and keys   rotary                        turns both before they are compared
+    embeddings         noise, learned, sinusoidal    added to the embeddings
+    queries and keys   rotary                        rotates both before they are compared
     scores             relative, T5, ALiBi           added to the scores (attention(bias=scheme))
 
-All count from `start`, so one token decoded at step t gets what it got in the whole sequence.
-To add one: write its class, and add its line to POSITIONS at the end.
+All take the position `start` of the first token, so that decoding step by step gives the same result as the
+whole sequence. To add a scheme, write its class and add a line to POSITIONS at the end of this file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ POSITIONS: dict[str, type[Position]] = {
 
 
 def build_position(position: str | Position, width: int, heads: int, length: int = 1024) -> Position:
-    """Make a position scheme from its name; one that is made already is given back.
+    """Create a position scheme by name; a Position is returned unchanged.
+
+    position: a key of POSITIONS, such as "rotary", or a Position. width, heads: of the model. length: the
+    largest number of positions, for "learned" and "noise".
 
     >>> import regard
     >>> regard.build_position("rotary", width=64, heads=4).size

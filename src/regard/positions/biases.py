@@ -1,4 +1,4 @@
-"""Positions that act on scores: relative, T5, ALiBi."""
+"""Position schemes that act on scores: relative, T5, ALiBi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]
 
 
 class Bias(Position):
-    """A scheme that acts on scores: attention(bias=scheme) adds its bias, and what it adds to the reading.
+    """Base class of schemes that act on scores; pass one to attention(bias=scheme).
+
+    A scheme adds a bias to the scores; Relative can also add a term to the output.
 
     >>> import regard
     >>> isinstance(regard.ALiBi(heads=2), regard.Bias)
@@ -24,34 +26,34 @@ class Bias(Position):
     """
 
     acts: ClassVar[str] = "scores"
-    heads: int | None = None  # for how many heads it was made, where each has its own
-    reads: bool = False  # whether it also adds to what is read
+    heads: int | None = None  # number of heads, if each has its own bias
+    reads: bool = False  # whether it also adds a term to the output
     asks_query: ClassVar[bool] = False  # whether the bias depends on the query
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """What to add to the score of query i and key j in this head, for index tensors that broadcast."""
-        raise TypeError(f"the bias of {type(self).__name__} depends on more than positions")
+        """Return the bias of query position i and key position j, for index tensors that broadcast."""
+        raise TypeError(f"{type(self).__name__} does not implement at(): its bias depends on the query")
 
     def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
-        """What to add to the scores of this tile, broadcastable to (B, H, T, S)."""
+        """Return the bias of this tile, broadcastable to (B, H, T, S); query_BHTD: the rows of the tile."""
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         return self.at(head, tile.i_T1, tile.j_S)[None]
 
     def mismatch(self, heads: int, query_size: int, value_size: int) -> tuple[str, str] | None:
-        """(problem, expected) where it does not fit a call with these sizes, or None."""
+        """Return (problem, expected) if this scheme does not match a call of these sizes, else None."""
         if self.heads in (None, heads):
             return None
-        return f"this {type(self).__name__} was made for {self.heads} heads", f"H = {self.heads}"
+        return f"this {type(self).__name__} has {self.heads} heads, the call has {heads}", f"H = {self.heads}"
 
     def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
-        """What to add to the output, (B, H, T, E), linear in the weights; only where `reads`."""
-        raise TypeError(f"{type(self).__name__} adds nothing to what is read")
+        """Return the term to add to the output, (B, H, T, E), linear in the weights; called if `reads`."""
+        raise TypeError(f"{type(self).__name__} does not implement read()")
 
 
 class ALiBi(Bias):
-    """Lower each score in proportion to the distance, by a slope of its own in each head (Press et al. 2022).
+    """ALiBi: subtract slope * distance from each score, with one slope per head (Press et al. 2022).
 
-    bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H) for H a power of two, interleaved for others as the authors do
+    bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H) if H is a power of two; otherwise interleaved, as in their code
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 2, 3, 4)
@@ -77,10 +79,13 @@ class ALiBi(Bias):
 
 
 class T5Bias(Bias):
-    """Learn one number a head for each bucket of distances: near ones apart, far ones together.
+    """T5 relative bias: a learned number per head for each bucket of distances.
 
-    bias_ij = b_h[bucket(j - i)]   (Raffel et al. 2020, section 2.1); buckets grow with the logarithm of the
-    distance up to `furthest`. bidirectional: whether keys after the query have buckets of their own.
+    bias_ij = b_h[bucket(j - i)]   (Raffel et al. 2020, section 2.1)
+
+    buckets: number of buckets. Small distances have a bucket each; larger ones share buckets whose size grows
+        logarithmically up to the distance `furthest`.
+    bidirectional: whether keys after the query have buckets of their own.
 
     >>> import regard, torch
     >>> bias = regard.T5Bias(heads=2)
@@ -92,7 +97,9 @@ class T5Bias(Bias):
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, bidirectional: bool = True):
         super().__init__()
         if furthest <= buckets // (4 if bidirectional else 2):
-            expected = "more than the distances that have a bucket of their own"
+            expected = (
+                f"furthest > {buckets // (4 if bidirectional else 2)}, the distances with their own bucket"
+            )
             raise ArgumentError(
                 message("T5Bias()", f"furthest is {furthest} for {buckets} buckets", expected=expected)
             )
@@ -101,7 +108,7 @@ class T5Bias(Bias):
         self.table = nn.Parameter(torch.randn(buckets, heads) * 0.02)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """The bucket of each offset j - i."""
+        """Return the bucket of each offset j - i."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         later = (offset > 0).long() * count if self.bidirectional else torch.zeros_like(offset)
         distance = offset.abs() if self.bidirectional else (-offset).clamp_min(0)
@@ -123,12 +130,14 @@ class T5Bias(Bias):
 
 
 class Relative(Bias):
-    """Learn a key and a value for each clipped distance (Shaw et al. 2018, eq. 3 and 4).
+    """Relative positions: a learned key and value vector for each clipped distance (Shaw et al. 2018).
 
     score_ij += q_i . a^K[clip(j - i)] / sqrt(D)
-    output_i += sum_j weight_ij a^V[clip(j - i)]
+    output_i += sum_j weight_ij a^V[clip(j - i)]   (eq. 3 and 4)
 
-    size: the width of a head. values: the width of a value, 0 for keys alone. furthest: where distances clip.
+    size: width of query and key, D.
+    values: width of a value, E; 0 for no value vectors.
+    furthest: distances are clipped to this range, -furthest to furthest.
 
     >>> import regard, torch
     >>> x = torch.randn(1, 2, 5, 4)
@@ -150,10 +159,11 @@ class Relative(Bias):
         size, values = self.key_table.shape[1], 0 if self.value_table is None else self.value_table.shape[1]
         if size == query_size and values in (0, value_size):
             return None
-        problem = f"this Relative is not for queries of width {query_size} and values of {value_size}"
-        return problem, f"queries of {size}, as the score projects them" + (
-            f", values of {values}" if values else ""
+        problem = (
+            f"this Relative does not match queries of width {query_size} and values of width {value_size}"
         )
+        expected = f"projected queries of width {size}" + (f", values of width {values}" if values else "")
+        return problem, expected
 
     def _bucket(self, tile: Tile) -> Tensor:
         return (tile.j_S - tile.i_T1).clamp(-self.furthest, self.furthest) + self.furthest

@@ -14,20 +14,20 @@ __all__ = ["Learned", "Noise", "Sinusoidal"]
 
 
 class Embedded(Position):
-    """A table of one vector a position, added to embeddings (..., T, M)."""
+    """Base class of schemes that add one vector per position to embeddings (..., T, M)."""
 
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
-        """The vectors of positions first to last - 1, (last - first, M)."""
-        raise TypeError(f"{type(self).__name__} has no rows")
+        """Return the vectors of positions first to last - 1, (last - first, M)."""
+        raise TypeError(f"{type(self).__name__} does not implement rows()")
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        """Add to each embedding the vector of its position, counted from `start`."""
+        """Add to each embedding (..., T, M) the vector of its position; the first has position `start`."""
         rows = self.rows(start, start + embeddings.shape[-2], embeddings)
         if start < 0 or rows.shape[-1] != embeddings.shape[-1]:
             raise ArgumentError(
                 message(
                     f"{type(self).__name__}()",
-                    f"start is {start}, positions are {rows.shape[-1]} wide",
+                    f"start is {start}, the position vectors have width {rows.shape[-1]}",
                     {"embeddings": (embeddings, "BTM")},
                     f"start >= 0 and M = {rows.shape[-1]}",
                 )
@@ -36,7 +36,7 @@ class Embedded(Position):
 
 
 class Table(Embedded):
-    """Positions kept in a table of `length` rows."""
+    """Base class of schemes that store their vectors in a table, (length, M)."""
 
     table: Tensor
 
@@ -46,19 +46,19 @@ class Table(Embedded):
             raise ArgumentError(
                 message(
                     f"{type(self).__name__}()",
-                    f"positions {first} to {last - 1} were asked for; the table has {length}, {width} wide",
+                    f"positions {first} to {last - 1} are needed, but the table has length {length}",
                     {"embeddings": (like, "BTM")},
                     f"start + T <= {length}",
-                    f"{type(self).__name__}({width}, length={last}); Sinusoidal has no end",
+                    f"use {type(self).__name__}({width}, length={last}), or Sinusoidal, which has no limit",
                 )
             )
         return self.table[first:last]
 
 
 class Noise(Table):
-    """Give each position one fixed random vector, drawn once from a seed and saved with the model.
+    """Add a fixed random vector per position, drawn from a seed and saved with the model.
 
-    x_t + n_t, with n_t ~ N(0, 1/M) never trained: the crudest way to make positions tell apart.
+    x_t + n_t, with n_t ~ N(0, 1/M). The vectors are not trained: a simple baseline.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)
@@ -69,8 +69,8 @@ class Noise(Table):
 
     def __init__(self, width: int, length: int, seed: int = 0):
         super().__init__()
-        source = torch.Generator().manual_seed(seed)
-        self.register_buffer("table", torch.randn(length, width, generator=source) / math.sqrt(width))
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("table", torch.randn(length, width, generator=generator) / math.sqrt(width))
 
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> Noise:
@@ -78,7 +78,7 @@ class Noise(Table):
 
 
 class Learned(Table):
-    """Learn one vector a position (Gehring et al. 2017; Devlin et al. 2018).
+    """Add a learned vector per position (Gehring et al. 2017; Devlin et al. 2018).
 
     x_t + p_t
 
@@ -97,7 +97,7 @@ class Learned(Table):
 
 
 class Sinusoidal(Embedded):
-    """Tell positions by waves of many lengths (Vaswani et al. 2017, section 3.5).
+    """Add sinusoidal position encodings (Vaswani et al. 2017, section 3.5).
 
     p_t[2i] = sin(t / 10000^(2i/M)),  p_t[2i+1] = cos(t / 10000^(2i/M))
 

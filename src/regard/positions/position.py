@@ -1,4 +1,4 @@
-"""Position: what every position scheme is, and the angles that two of them share."""
+"""Position: base class of position schemes, and the angles for Sinusoidal and Rotary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Position", "angles"]
 
 
 class Position(nn.Module):
-    """A scheme that tells positions; `acts` says on what: embeddings, queries and keys, or scores.
+    """Base class of position schemes; `acts` is "embeddings", "queries and keys" or "scores".
 
     >>> import regard
     >>> regard.Rotary(size=4).acts
@@ -22,11 +22,11 @@ class Position(nn.Module):
 
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> Position:
-        """Make one for a model of this width, this many heads and sequences up to this length."""
-        raise TypeError(f"{cls.__name__} does not say how it is built")
+        """Create a scheme for a model of this width and number of heads, and sequences up to this length."""
+        raise TypeError(f"{cls.__name__} does not implement build()")
 
 
 def angles(first: int, last: int, size: int, base: float, device: torch.device) -> Tensor:
-    """t / base^(2i/size) for each position t and each i, (last - first, size / 2), in float32."""
+    """Return t / base^(2i/size) for positions t = first to last - 1, (last - first, size / 2), in float32."""
     rate = base ** (-torch.arange(0, size, 2, device=device).float() / size)
     return torch.arange(first, last, device=device).float()[:, None] * rate

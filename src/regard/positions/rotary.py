@@ -1,4 +1,4 @@
-"""Positions that turn queries and keys: rotary."""
+"""Rotary position embedding, which rotates queries and keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["Rotary"]
 
 
 class Rotary(Position):
-    """Turn each query and key by an angle that grows with its position, so that q . k knows the distance.
+    """Rotary position embedding (RoPE): rotate queries and keys, so that q . k depends on their distance.
 
-    (q_2i, q_2i+1) is rotated by t / base^(2i/D)   (Su et al. 2021, eq. 15)
+    (q_2i, q_2i+1) at position t is rotated by the angle t / base^(2i/D)   (Su et al. 2021, eq. 15)
 
-    size: the width of a head, even. pairs: "halves" turns (i, i + D/2) together, as Llama's weights expect;
-    "neighbours" turns (2i, 2i + 1), as the paper has it. The two differ by a permutation of the width.
+    size: the width of a head, D; it must be even.
+    pairs: which elements are rotated together: "halves" for (i, i + D/2), as in Llama, or "neighbours" for
+        (2i, 2i + 1), as in the paper. The two differ by a permutation of the width.
 
     >>> import regard, torch
     >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)
@@ -34,7 +35,7 @@ class Rotary(Position):
     def __init__(self, size: int, base: float = 10000.0, pairs: str = "halves"):
         super().__init__()
         if size % 2:
-            raise ArgumentError(message("Rotary()", f"size is {size}", expected="an even width of a head"))
+            raise ArgumentError(message("Rotary()", f"size is {size}", expected="an even number"))
         if pairs not in ("halves", "neighbours"):
             raise UnknownName("pairing of Rotary", pairs, ("halves", "neighbours"))
         self.size, self.base, self.pairs = size, base, pairs
@@ -43,10 +44,11 @@ class Rotary(Position):
         return f"size={self.size}, base={self.base:g}, pairs={self.pairs!r}"
 
     def forward(self, vectors: Tensor, start: int = 0) -> Tensor:
-        """Turn queries or keys (..., T, D), the first of which stands at `start`."""
+        """Rotate queries or keys (..., T, D); the first has position `start`."""
         if vectors.shape[-1] != self.size:
             shown = {"vectors": (vectors, "BHTD")}
-            raise ArgumentError(message("Rotary()", "the width is another", shown, f"D = {self.size}"))
+            problem = f"the width is {vectors.shape[-1]}, this Rotary has size {self.size}"
+            raise ArgumentError(message("Rotary()", problem, shown, f"D = {self.size}"))
         angle = angles(start, start + vectors.shape[-2], self.size, self.base, vectors.device)
         cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
         if self.pairs == "halves":

@@ -47,7 +47,9 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     """
     if not seen.sites:
         problem = "there are no sites: the model has no attention, or its weights were not recorded"
-        hint = "the models bahdanau, luong and transformer have attention"
+        hint = (
+            "the layers of regard.layers have sites; convert nn.MultiheadAttention by MultiHead.from_torch()"
+        )
         raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
