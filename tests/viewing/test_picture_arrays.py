@@ -217,6 +217,7 @@ def test_hops_and_tape():
         (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), "negative"),
         (lambda: hops([[1.0]], ["a", "b"]), "S = 1"),
         (lambda: tape(numpy.ones((2, 3)), numpy.ones((3, 2))), "both (T, N)"),
+        (lambda: tape(numpy.ones((2, 3, 4))), "(T, N)"),
         (lambda: player(numpy.ones((2, 2)), ["a"], ["b"]), "(1, 1)"),
         (lambda: player(numpy.ones((0, 0)), [], []), "source"),
         (lambda: heads([]), "no sites"),

@@ -55,7 +55,7 @@ def checked_weights(
     if array.ndim != len(letters):
         problem = f"weights have shape {tuple(array.shape)}"
         expected = f"({', '.join(letters)})"
-        hint = HINTS[letters, array.ndim > 1]
+        hint = HINTS.get((letters, array.ndim > 1), "")
         raise ArgumentError(message(call, problem, expected=expected, hint=hint))
     if (array < -1e-6).any() or numpy.isinf(array).any():
         problem = f"weights range from {numpy.nanmin(array):g} to {numpy.nanmax(array):g}"

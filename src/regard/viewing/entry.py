@@ -85,12 +85,12 @@ class Entry(Shown):
         return " ".join(self.target) if self.texts is None else self.texts[1]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        room = max(options.max_width - 11, 8)
+        width = max(options.max_width - 11, 8)
         source = " ".join(self.source) if self.texts is None else self.texts[0]
         above = {"source": source, "target": self.target_text}
         if self.reference is not None:
             above["reference"] = self.reference
-        shown = {label: cropped(clean(text), LINES * room) for label, text in above.items()}
+        shown = {label: cropped(clean(text), LINES * width) for label, text in above.items()}
         yield _labelled(list(shown.items()))
         below = [] if self.score is None else [("score", f"log-probability {self.score:.2f}")]
         below += [("note", clean(note)) for note in self.notes]

@@ -53,10 +53,10 @@ def picture(
     view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
         and decoder), "rollout", "player" (an animation) or "long".
     site: name of a site, * matches any text; several sites are averaged. Default: the cross-attention sites,
-        or, if there are none, the last site and those of the same part of the model.
+        or, if there are none, the last site and those whose names begin with the same part.
     head: index of one head. Default: the mean over heads.
     word: a key for "word", a query for "shaded"; an index or the word itself.
-    title: Default: the title of `seen`, usually the target sentence.
+    title: a line above the picture. Default: the title of `seen`, usually the target sentence.
 
     >>> from regard.viewing import Seen, Site, picture
     >>> site = Site("decoder.cross", [[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])

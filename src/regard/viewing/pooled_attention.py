@@ -59,7 +59,7 @@ class Pooled:
             and self.maxima.shape == self.means.shape == sizes
         )
         if not fitting:
-            expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maps {sizes}"
+            expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maxima and means {sizes}"
             raise ArgumentError(
                 message(f"Pooled({self.name!r})", "the shapes do not match", expected=expected)
             )

@@ -88,8 +88,9 @@ def pack(seen: Seen) -> Packed:
     planes = list(map(_planes, short))
     count = sum(weights.size for weights in planes)
     rows = sum(weights.shape[0] * weights.shape[1] for weights in planes)
-    room = BYTES - 4 * sum(site.values.size for site in short if site.values is not None)
-    kept = None if count <= room else max(min(room // (3 * rows), 64), 1)
+    available = BYTES - 4 * sum(site.values.size for site in short if site.values is not None)
+    # None: store whole matrices.
+    kept = None if count <= available else max(min(available // (3 * rows), 64), 1)
     for site, weights in zip(short, planes, strict=True):
         about, content = _short(weights, kept, 16 if count <= FINE else 8)
         values = b"" if site.values is None else site.values.astype("<f4").tobytes()
@@ -105,7 +106,7 @@ def pack(seen: Seen) -> Packed:
                 **about,
             }
         )
-    long = [_lengthened(site) for site in sites if site.weights[0].size > LONG]
+    long = [_pooled_site(site) for site in sites if site.weights[0].size > LONG]
     for each, mean in (*((each, each.heads > 1) for each in long), *((each, False) for each in seen.long)):
         about, content = _long(each)
         packed.blocks.append(content)
@@ -174,7 +175,7 @@ def _wide(columns: int) -> bool:
     return columns > 2**16 - 1
 
 
-def _lengthened(site: Site) -> Pooled:
+def _pooled_site(site: Site) -> Pooled:
     """Pool a site that is too large for a matrix; with several heads, their mean comes first."""
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
