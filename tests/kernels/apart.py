@@ -1,4 +1,4 @@
-"""Triton decides whether to interpret when it is loaded: kernels are tested in processes of their own."""
+"""Run kernel tests in subprocesses: Triton chooses between interpreter and compiler when it is imported."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["assert_passes_interpreted", "compiled_kernels"]
 
 
 def assert_passes_interpreted(name: str, *options: str) -> None:
-    """Run a file of this folder by pytest under Triton's interpreter; nothing in it may be skipped."""
+    """Run a test file of this folder under Triton's interpreter; no test may fail or be skipped."""
     environment = {each: value for each, value in os.environ.items() if not each.startswith("PYTEST")}
     environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options]
     file = str(ROOT / "tests" / "kernels" / name)
-    ran = subprocess.run([*command, file], env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
-    assert " passed" in ran.stdout and " skipped" not in ran.stdout
+    completed = subprocess.run([*command, file], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout[-6000:] + completed.stderr[-2000:]
+    assert " passed" in completed.stdout and " skipped" not in completed.stdout
 
 
 def compiled_kernels(name: str, cache: Path) -> set[str]:
-    """Run a module of this folder that compiles kernels and prints their names."""
+    """Run a module of this folder that compiles kernels and prints their names; return the names."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRITON_CACHE_DIR": str(cache)}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", f"tests.kernels.{name}"]
-    ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    return {line.split()[0] for line in ran.stdout.splitlines()}
+    completed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr[-4000:]
+    return {line.split()[0] for line in completed.stdout.splitlines()}

@@ -1,4 +1,4 @@
-"""Small cases for kernels that are interpreted: any two values of any two factors meet."""
+"""Small cases for the interpreter: every pair of values of two factors occurs (pairwise testing)."""
 
 from __future__ import annotations
 

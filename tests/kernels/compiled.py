@@ -1,5 +1,5 @@
-"""Compile what a call would launch for Hopper, without a device: the interpreter takes what the compiler does
-not. test_compiling.py runs this file in a process of its own; it prints each kernel and how large it is."""
+"""Compile the kernels of additive attention for Hopper, without a GPU: the interpreter accepts code that the
+compiler rejects. test_compiling.py runs this file in a subprocess; it prints each kernel's name and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.kernels import launch
 
 
 class Hopper:
-    """As much of a driver as compiling asks for."""
+    """The part of a Triton driver that compilation needs."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
@@ -28,19 +28,19 @@ class Hopper:
 
 
 def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
-    """What stands for kernel[grid]: it compiles, and launches nothing."""
+    """A replacement for kernel[grid] that compiles the kernel but does not launch it."""
 
-    def compile_only(*given: Any, **named: Any) -> None:
-        made = kernel.run(*given, grid=grid, warmup=True, **named)
-        # Plain min and max answer with the other of a number and what is none.
-        assert not re.search(r"\bmin(\.ftz)?\.f32", made.asm["ptx"]), kernel.__name__
-        print(kernel.__name__, len(made.asm["cubin"]))
+    def compile_only(*arguments: Any, **options: Any) -> None:
+        compiled = kernel.run(*arguments, grid=grid, warmup=True, **options)
+        # Plain PTX min and max drop NaN: min(x, NaN) is x.
+        assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
+        print(kernel.__name__, len(compiled.asm["cubin"]))
 
     return compile_only
 
 
 def main() -> None:
-    """Every way that a shape can go, forward and backward, in each dtype, with masks and without."""
+    """Compile the kernels for every kind of shape and dtype, forward and backward, with and without masks."""
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132

@@ -1,5 +1,5 @@
-"""Compile the kernels of cells and losses for Hopper, without a device; test_compiling.py runs
-this file in a process of its own."""
+"""Compile the kernels of recurrent cells and losses for Hopper, without a GPU; test_compiling.py runs this
+file in a subprocess."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS, WIDTH = 4, 40
 
 
 def main() -> None:
-    """Each kernel in each dtype that a training has."""
+    """Compile each kernel in each dtype used in training."""
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     for dtype in (torch.float32, torch.bfloat16):

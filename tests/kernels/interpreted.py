@@ -1,4 +1,4 @@
-"""The kernels under Triton's interpreter; test_interpreted.py runs this file in processes of its own."""
+"""Tests of the kernels under Triton's interpreter; test_interpreted.py runs this file in subprocesses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _patched = interpreter._patch_lang_tensor
 
 
 def _patch_lang_tensor(tensor: type, scope: Any) -> None:
-    """Triton 3.6 gives range() arrays of one number, which numpy has stopped to take since."""
+    """Triton 3.6 passes one-element arrays to range(), which newer versions of numpy reject."""
     _patched(tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
@@ -33,7 +33,7 @@ _converted = interpreter._convert_float
 
 
 def _convert_float(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
-    """The interpreter truncates float32 to bfloat16; devices round to nearest even, and so does this."""
+    """Round to nearest even from float32 to bfloat16, as GPUs do; the interpreter truncates."""
     if of != tl.float32 or to != tl.bfloat16:
         return _converted(numbers, of, to, rounding)
     rounded = torch.from_numpy(numpy.ascontiguousarray(numbers)).bfloat16()
@@ -45,7 +45,7 @@ interpreter._convert_float = _convert_float
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles so small that the cases have seams, and so large that they are quick."""
+    """Small tiles, so that the small test cases have several tiles."""
     tile = replace(launch.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
@@ -54,21 +54,21 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device so large that every sum is cut into parts."""
+    """Pretend that the device is large, so that every reduction is split into parts."""
     monkeypatch.setattr(launch, "processors", lambda device: 64)
 
 
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every call of more than one query counts as long, and a few rows as many."""
+    """Treat every call with more than one query as "long", with chunks of one tile of rows."""
     monkeypatch.setattr(launch.Shape, "kind", property(lambda s: "decode" if s.queries == 1 else "long"))
     monkeypatch.setattr(launch.Shape, "chunk", property(lambda s: min(s.queries, s.launch.rows)))
     yield
 
 
 def assert_agrees(arguments: dict, error: float = 2e-5) -> list[torch.Tensor]:
-    """Output, lse and gradients by the kernels, held against the definition in float64."""
-    found = []
+    """Compare output, lse and gradients of the kernels with the reference in float64, and return them."""
+    results = []
     for backend, dtype in (("fused", torch.float32), ("reference", torch.float64)):
         tensors = {
             name: arguments[name].detach().to(dtype).requires_grad_() for name in ("query", "key", "value")
@@ -81,11 +81,13 @@ def assert_agrees(arguments: dict, error: float = 2e-5) -> list[torch.Tensor]:
         attended = regard.attention(**tensors, score=score, **rest, backend=backend)
         doutput = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output).to(dtype)
         inputs = [*tensors.values(), *score.parameters()]
-        found.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)])
-    for ours, oracle in zip(*found, strict=True):
+        results.append(
+            [attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)]
+        )
+    for ours, oracle in zip(*results, strict=True):
         size = max(1.0, oracle[oracle.isfinite()].abs().max().item()) if oracle.isfinite().any() else 1.0
         torch.testing.assert_close(ours.double(), oracle, rtol=0, atol=error * size)
-    return found[0]
+    return results[0]
 
 
 def inputs(queries: int, keys: int, width: int = 6, depth: int = 5, heads: int = 1) -> dict:
@@ -107,11 +109,11 @@ def test_agrees(case):
     [(None, 5), (regard.window(3, 1), 5), (regard.causal(), 5), (regard.causal(), 260)],
     ids=str,
 )
-def test_long_ones_agree(long, parts, mask, depth: int):
+def test_long_shapes_agree(long, parts, mask, depth: int):
     assert_agrees({**inputs(18, 35, 5, depth), "mask": mask, "start": 2})
 
 
-def test_documents_need_not_lie_together():
+def test_document_ids_may_be_non_contiguous():
     ids = torch.tensor([[0, 1], [0, 1], [1, 0], [1, 0], [2, 2]]).t()
     assert not ids.is_contiguous()
     assert_agrees({**inputs(5, 5), "mask": regard.documents(ids)})
@@ -121,38 +123,38 @@ def test_documents_need_not_lie_together():
     ("queries", "keys", "cut"),
     [(50, 50, True), (40, 40, True), (45, 70, True), (64, 64, False), (30, 30, False), (20, 20, False)],
 )
-def test_tiles_are_cut_where_they_are_not_full(queries: int, keys: int, cut: bool):
+def test_tiles_that_are_not_full_are_computed_in_pieces(queries: int, keys: int, cut: bool):
     assert launch.Shape(8, 1, 1, queries, keys, 512, 512).ragged == cut
 
 
 @pytest.mark.parametrize("mask", [None, regard.padding(torch.tensor([35, 0])), regard.window(3, 1)], ids=str)
-def test_one_row_is_read_alone(mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch):
+def test_softmax_tile_of_one_row_agrees(mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch):
     tile = replace(launch.LAUNCHES["decode"], read_rows=1)
     monkeypatch.setattr(launch, "LAUNCHES", {**launch.LAUNCHES, "decode": tile})
     assert_agrees({**inputs(1, 35, heads=2), "mask": mask, "start": 20})
 
 
-def test_parts_add_up(parts):
+def test_split_reductions_agree(parts):
     assert_agrees(inputs(3, 35, width=66))
     assert_agrees({**inputs(1, 35), "mask": regard.padding(torch.tensor([35, 3]))})
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
-def test_any_number_of_channels_shares_a_reciprocal(group: int, monkeypatch: pytest.MonkeyPatch):
+def test_shared_reciprocals_agree_for_every_group_size(group: int, monkeypatch: pytest.MonkeyPatch):
     tile = replace(launch.LAUNCHES["short"], group=group, unroll=2)
     monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
     assert_agrees(inputs(5, 7, width=11))
 
 
 @pytest.mark.parametrize(("fours", "warps"), [(2, 2), (4, 4), (2, 4)])
-def test_rows_are_shared_out_among_warps(fours: int, warps: int, monkeypatch: pytest.MonkeyPatch):
+def test_rows_divided_among_warps_agree(fours: int, warps: int, monkeypatch: pytest.MonkeyPatch):
     tile = replace(launch.LAUNCHES["short"], fours=fours, warps=warps)
     monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
     assert_agrees(inputs(19, 35, width=7))
 
 
 @pytest.mark.parametrize("mask", [regard.causal(), regard.window(3, 0)])
-def test_the_way_back_has_tiles_of_its_own(mask: regard.Mask, monkeypatch: pytest.MonkeyPatch):
+def test_backward_pass_with_other_tiles_agrees(mask: regard.Mask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launch, "CHANGES", {("short", "back"): {"rows": 64, "columns": 16}})
     arguments = inputs(19, 35, width=30)
     assert launch.Shape.of(*arguments.values()).kind == "short"
@@ -160,7 +162,7 @@ def test_the_way_back_has_tiles_of_its_own(mask: regard.Mask, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("size", [3.0, 12.0, 40.0, 300.0])
-def test_any_reach_is_exact(size: float):
+def test_large_queries_and_keys_agree(size: float):
     arguments = inputs(6, 35)
     arguments["query"][0, 0, 2] = size
     arguments["key"][0, 0, 5] = -size
@@ -169,7 +171,7 @@ def test_any_reach_is_exact(size: float):
 
 
 @pytest.mark.parametrize("queries", [1, 18])
-def test_rows_that_see_nothing_and_keys_that_nobody_sees(queries: int):
+def test_fully_masked_rows_and_masked_nan_keys(queries: int):
     arguments = inputs(queries, 34, heads=2)
     for name in ("key", "value"):
         arguments[name][1] = torch.nan
@@ -181,13 +183,13 @@ def test_rows_that_see_nothing_and_keys_that_nobody_sees(queries: int):
             {**{n: t.nan_to_num(7.0) for n, t in arguments.items()}, "mask": regard.padding(lengths)}
         )
     )
-    poisoned = poisoned_run(arguments, lengths)
+    poisoned = run_operators(arguments, lengths)
     assert all(map(torch.equal, (output, lse, *gradients[:3]), poisoned))
     assert (output[1] == 0).all() and (lse[1] == -torch.inf).all() and (gradients[0][1] == 0).all()
 
 
-def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
-    """The operators themselves, to which nobody has cleaned the keys."""
+def run_operators(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
+    """Call the operators directly, without attention(), which would replace NaN in masked keys."""
     query, key, value = arguments.values()
     ramp = torch.linspace(-1, 1, 6)
     width = query.shape[-1]
@@ -200,31 +202,31 @@ def poisoned_run(arguments: dict, lengths: torch.Tensor) -> list[torch.Tensor]:
     forward, backward = torch.ops.regard.additive_forward, torch.ops.regard.additive_backward
     output, lse, norm, scores = forward(*projected, value, ramp[None], *sight, True)
     doutput = torch.linspace(-1, 1, output.numel()).view_as(output)
-    found = backward(doutput, *projected, value, ramp[None], norm, scores, *sight, True)
-    return [output, lse, found[0] @ weight.T, found[1] @ weight.T, found[2]]
+    gradients = backward(doutput, *projected, value, ramp[None], norm, scores, *sight, True)
+    return [output, lse, gradients[0] @ weight.T, gradients[1] @ weight.T, gradients[2]]
 
 
-def test_more_sequences_than_a_grid_has_room_for_are_refused():
+def test_too_many_sequences_for_the_launch_grid_are_rejected():
     arguments = {name: each[:1].expand(65536, -1, -1, -1) for name, each in inputs(1, 2).items()}
     arguments |= {"score": regard.Additive(6, 6), "mask": None, "bias": None, "select": regard.Soft()}
     (reason,) = fused.reasons(checked({**arguments, "start": 0}))
     assert "65,535" in reason and "65,536" in reason
 
 
-def test_can_be_differentiated_twice():
+def test_double_backward():
     tensors = [torch.randn(1, 1, size, 3, dtype=torch.float32, requires_grad=True) for size in (2, 3, 3)]
     score = regard.Additive(3, 3)
-    found = []
+    results = []
     for backend in ("fused", "reference"):
         output = regard.attention(*tensors, score=score, mask=regard.causal(), backend=backend).output
         (slope,) = torch.autograd.grad(output.square().sum(), tensors[0], create_graph=True)
-        found.append(torch.autograd.grad(slope.square().sum(), tensors))
-    for ours, theirs in zip(*found, strict=True):
+        results.append(torch.autograd.grad(slope.square().sum(), tensors))
+    for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("queries", [1, 5])
-def test_compiles_whole(queries: int):
+def test_torch_compile_without_graph_breaks(queries: int):
     score = regard.Additive(4, 4)
 
     def run(query: torch.Tensor, key: torch.Tensor) -> regard.Attended:
@@ -243,20 +245,20 @@ def test_compiles_whole(queries: int):
 
 
 @pytest.mark.parametrize("queries", [1, 5])
-def test_of_the_query_alone(queries: int):
+def test_gradient_of_the_query_alone(queries: int):
     tensors, score = list(inputs(queries, 20).values()), regard.Additive(6, 6).requires_grad_(False)
-    found = []
-    for wanted in (1, 3):
-        given = [each.requires_grad_(place < wanted) for place, each in enumerate(tensors)]
-        output = regard.attention(*given, score=score, backend="fused").output
-        found.append(torch.autograd.grad(output.square().sum(), given[0])[0])
+    gradients = []
+    for count in (1, 3):
+        arguments = [each.requires_grad_(place < count) for place, each in enumerate(tensors)]
+        output = regard.attention(*arguments, score=score, backend="fused").output
+        gradients.append(torch.autograd.grad(output.square().sum(), arguments[0])[0])
         assert output.grad_fn is not None
-    assert torch.equal(*found) and found[0].any()
+    assert torch.equal(*gradients) and gradients[0].any()
 
 
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("queries", [1, 5])
-def test_the_operators_are_what_they_say(queries: int, others: bool):
+def test_operators_pass_opcheck(queries: int, others: bool):
     assert fused._load()
     tensors = [torch.randn(2, 1, size, 3).half() for size in (queries, 20, 20)]
     tensors.append(torch.randn(1, 3).half())
@@ -266,6 +268,6 @@ def test_the_operators_are_what_they_say(queries: int, others: bool):
     checks = torch.library.opcheck(forward.default, (*tensors, *sight, True), test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}
     output, _, *held = forward(*tensors, *sight, True)
-    given = (torch.randn_like(output), *tensors, *held, *sight, others)
-    checks = torch.library.opcheck(backward.default, given, test_utils=utilities)
+    arguments = (torch.randn_like(output), *tensors, *held, *sight, others)
+    checks = torch.library.opcheck(backward.default, arguments, test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}

@@ -1,4 +1,4 @@
-"""Gradients by the Fourier series, under Triton's interpreter; test_interpreted.py runs this file."""
+"""Tests of gradients by the Fourier series under Triton's interpreter; test_interpreted.py runs this file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from regard.kernels.additive_series import BASIS, REACH, series
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 
 ALL = 1 << 20
-"""Room for the basis functions of all channels at once."""
+"""Enough bytes for the basis functions of all channels at once."""
 
 
 @pytest.fixture(autouse=True)
 def small_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Few rows use the series, its products have several tiles, delta is summed before it is used, and
-    uninitialised memory holds NaN."""
+    """Use the series for two rows or more, with several tiles, and with delta summed before its use; fill
+    uninitialised memory with NaN."""
     monkeypatch.setattr(launch, "MANY", 2)
     monkeypatch.setattr(backward_pass, "FEW", 1)
     small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
@@ -30,8 +30,8 @@ def small_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-class Given(regard.Score):
-    """An additive score of queries and keys as they are."""
+class Unprojected(regard.Score):
+    """Additive score without projections of query and key."""
 
     combine = "additive"
 
@@ -43,9 +43,9 @@ class Given(regard.Score):
 
 
 class Try(NamedTuple):
-    """A call. far: which of query and key has a row far from 0. room: for basis functions, in bytes.
-    vectors: one, or one a head. wanted: of query, key, value and vector. chunks: whether some rows at a
-    time."""
+    """A test call. far: whether query or key has a row of large values. room: bytes for basis functions.
+    vectors: number of vectors, 1 or one per head. wanted: indices of the gradients to compute, of query, key,
+    value and vector. chunks: whether rows are computed in chunks."""
 
     mask: regard.Mask | None = None
     heads: int = 1
@@ -59,7 +59,7 @@ class Try(NamedTuple):
     chunks: bool = False
 
     def tensors(self) -> list[torch.Tensor]:
-        """Query, key, value and vector, in bfloat16. Of 20 rows the last 4 are a chunk of their own."""
+        """Query, key, value and vector in bfloat16. With chunks, the last chunk has 4 of 20 rows."""
         query, vector = torch.randn(2, self.heads, 20, 6), torch.randn(self.vectors, 6)
         key, value = torch.randn(2, self.key_heads, 35, 6), torch.randn(2, self.key_heads, 35, 5)
         if self.far is not None:
@@ -69,14 +69,16 @@ class Try(NamedTuple):
     def gradients(
         self, tensors: list[torch.Tensor], doutput: torch.Tensor, backend: str, dtype: torch.dtype
     ) -> tuple[torch.Tensor, ...]:
-        """Those that are wanted, by this backend in this dtype."""
-        given = [
+        """Compute the wanted gradients with this backend in this dtype."""
+        arguments = [
             each.to(dtype, copy=True).requires_grad_(at in self.wanted) for at, each in enumerate(tensors)
         ]
         options: dict[str, Any] = {"mask": self.mask, "start": self.start}
         options["select"] = regard.Soft(self.temperature)
-        output = regard.attention(*given[:3], score=Given(given[3]), **options, backend=backend).output
-        return torch.autograd.grad(output, [given[at] for at in self.wanted], doutput.to(dtype))
+        output = regard.attention(
+            *arguments[:3], score=Unprojected(arguments[3]), **options, backend=backend
+        ).output
+        return torch.autograd.grad(output, [arguments[at] for at in self.wanted], doutput.to(dtype))
 
 
 DOCUMENTS = regard.documents(torch.arange(35).expand(2, -1) // 9)
@@ -92,12 +94,13 @@ TRIES = {
 
 
 def doutputs(one: Try) -> torch.Tensor:
-    """A gradient of the output."""
+    """The gradient of the output for a call."""
     return torch.linspace(-1, 1, 2 * one.heads * 20 * 5).view(2, one.heads, 20, 5).bfloat16()
 
 
-def assert_as_exact(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor, batch: slice) -> None:
-    """Hold gradients against float64, beside plain PyTorch in bfloat16: each of these sequences by itself."""
+def assert_as_precise(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor, batch: slice) -> None:
+    """The error against float64 is at most twice that of PyTorch in bfloat16 plus one rounding step, for each
+    sequence of `batch`."""
     mine, plain, exact = (
         one.gradients(tensors, doutput, backend, dtype)
         for backend, dtype in (
@@ -106,18 +109,18 @@ def assert_as_exact(one: Try, tensors: list[torch.Tensor], doutput: torch.Tensor
             ("reference", torch.float64),
         )
     )
-    for at, *found in zip(one.wanted, mine, plain, exact, strict=True):
-        parts = found if at == 3 else [each[batch] for each in found]
+    for at, *gradients in zip(one.wanted, mine, plain, exact, strict=True):
+        parts = gradients if at == 3 else [each[batch] for each in gradients]
         for ours, usual, true in zip(*parts, strict=True):
             error, allowed = ((each.double() - true).abs().max() for each in (ours, usual))
-            # The weights by which values are summed are rounded to bfloat16 too.
+            # The weights in the weighted sum of values are rounded to bfloat16 too.
             steps = 2 if at == 2 else 1
             small = torch.finfo(torch.bfloat16).tiny
-            assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max() + small, f"number {at}"
+            assert error <= 2 * allowed + steps * 2.0**-8 * true.abs().max() + small, f"gradient {at}"
 
 
 def slow(value: object) -> object:
-    """A parameter that runs in `make test-all` only: the interpreter takes seconds for each."""
+    """Mark a parameter as slow: the interpreter takes seconds for each."""
     return pytest.param(value, marks=pytest.mark.slow)
 
 
@@ -125,37 +128,41 @@ QUICK = ("causal", "padding, a vector a head", "far key")
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in TRIES])
-def test_as_exact_as_plain_ones(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+def test_as_precise_as_pytorch_in_bfloat16(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
     one = TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
     monkeypatch.setattr(backward_pass, "BASIS_ROOM", one.room)
     tensors = one.tensors()
     assert launch.Shape.of(*tensors[:3]).series
-    assert_as_exact(one, tensors, doutputs(one), slice(None))
+    assert_as_precise(one, tensors, doutputs(one), slice(None))
 
 
-def test_explain_names_the_approximation_and_the_exact_backends():
+def test_explain_names_the_approximation_and_the_exact_backend():
     query, key, value, vector = Try().tensors()
-    options: dict[str, Any] = {"score": Given(vector), "backend": "fused"}
+    options: dict[str, Any] = {"score": Unprojected(vector), "backend": "fused"}
     assert not regard.explain(query, key, value, **options).approximations
     query.requires_grad_()
-    (found,) = regard.explain(query, key, value, **options).approximations
-    assert 'backend="blocked"' in found and found in str(regard.explain(query, key, value, **options))
-    assert not regard.explain(query, key, value, score=Given(vector), backend="blocked").approximations
+    (approximation,) = regard.explain(query, key, value, **options).approximations
+    assert 'backend="blocked"' in approximation and approximation in str(
+        regard.explain(query, key, value, **options)
+    )
+    assert not regard.explain(query, key, value, score=Unprojected(vector), backend="blocked").approximations
     wide = [each.float() for each in (query, key, value)]
-    assert not regard.explain(*wide, score=Given(vector.float()), backend="fused").approximations
+    assert not regard.explain(*wide, score=Unprojected(vector.float()), backend="fused").approximations
 
 
 @pytest.mark.parametrize("sizes", [(1.0, 1e-10), slow((0.0, 1e-36))])
-def test_tiny_gradients_are_as_exact(sizes: tuple[float, float]):
+def test_tiny_gradients_are_as_precise(sizes: tuple[float, float]):
     one = Try()
     doutput = doutputs(one) * torch.tensor(sizes)[:, None, None, None]
-    assert_as_exact(one, one.tensors(), doutput.bfloat16(), slice(None))
+    assert_as_precise(one, one.tensors(), doutput.bfloat16(), slice(None))
 
 
 def relative(ours: torch.Tensor, exact: torch.Tensor, *kept: int) -> torch.Tensor:
-    """The relative Frobenius error over all dimensions but those kept."""
+    """Relative Frobenius error over all dimensions except `kept`."""
     others = [at for at in range(exact.ndim) if at not in kept]
     error, size = (each.pow(2).sum(others).sqrt() for each in (ours.double() - exact, exact))
     return error / size
@@ -190,10 +197,10 @@ def test_saturated_channels_are_exact_within_rounding(name: str, request: pytest
 
 
 def eager(tensors: list[torch.Tensor], doutput: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The gradients by plain PyTorch, every step in bfloat16."""
-    query, key, value, vector = given = [each.clone().requires_grad_() for each in tensors]
+    """Gradients of eager PyTorch, with every operation in bfloat16."""
+    query, key, value, vector = inputs = [each.clone().requires_grad_() for each in tensors]
     scores = (query[..., :, None, :] + key[..., None, :, :]).tanh() @ vector[0]
-    return torch.autograd.grad(scores.softmax(-1) @ value, given, doutput)
+    return torch.autograd.grad(scores.softmax(-1) @ value, inputs, doutput)
 
 
 def test_every_channel_is_exact_within_rounding():
@@ -214,7 +221,9 @@ def test_every_channel_is_exact_within_rounding():
 @pytest.mark.parametrize(
     ("small", "chunks"), [(1e-12, False), pytest.param(1e-20, True, marks=pytest.mark.slow)]
 )
-def test_rows_with_small_gradients_keep_them(small: float, chunks: bool, request: pytest.FixtureRequest):
+def test_rows_with_small_gradients_keep_their_precision(
+    small: float, chunks: bool, request: pytest.FixtureRequest
+):
     if chunks:
         request.getfixturevalue("long")
     ids = torch.arange(35).expand(2, -1) // 4
@@ -233,17 +242,17 @@ def test_rows_with_small_gradients_keep_them(small: float, chunks: bool, request
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("number", [slow(torch.inf), torch.nan])
-def test_what_is_no_number_stays_in_its_sequence(number: float):
+def test_inf_and_nan_stay_in_their_sequence(number: float):
     one, doutput = Try(), doutputs(Try())
     doutput[0, 0, 3] = number
     mine = one.gradients(one.tensors(), doutput, "fused", torch.bfloat16)
     assert not mine[0][0, 0, 3].isfinite().any() and mine[0][0, 0, :3].isfinite().all()
     alone = Try(wanted=(0, 1, 2))
-    assert_as_exact(alone, one.tensors(), doutput, slice(1, None))
+    assert_as_precise(alone, one.tensors(), doutput, slice(1, None))
 
 
 @pytest.mark.parametrize("number", [torch.nan, slow(-9.0)])
-def test_hidden_keys_do_not_change_a_bit(number: float):
+def test_masked_keys_do_not_change_gradients(number: float):
     one = Try(regard.padding(torch.tensor([30, 35])))
     tensors, doutput = saturated(one), doutputs(one)
     clean = one.gradients(tensors, doutput, "fused", torch.bfloat16)
@@ -253,7 +262,7 @@ def test_hidden_keys_do_not_change_a_bit(number: float):
         assert torch.equal(mine, expected)
 
 
-def test_the_series_is_tanh_and_its_derivative_whatever_the_default_dtype():
+def test_series_approximates_tanh_and_its_derivative():
     series.cache_clear()
     torch.set_default_dtype(torch.bfloat16)
     try:

@@ -1,4 +1,4 @@
-"""Every kernel compiles for Hopper, on a machine that has none."""
+"""Every kernel compiles for Hopper, without a GPU."""
 
 from __future__ import annotations
 

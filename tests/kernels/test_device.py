@@ -1,4 +1,4 @@
-"""The kernels on a CUDA device, at full size, with lengths that divide nothing."""
+"""Tests of the kernels on a CUDA device, at full size, with lengths that are not multiples of tiles."""
 
 from __future__ import annotations
 
@@ -44,36 +44,37 @@ def test_full_size_agrees(name: str, dtype: str, mask: str):
     score = regard.Additive(width, width).cuda()
     hiding = MASKS[mask](queries, keys) if batch == 2 or mask != "causal padding" else regard.causal()
     start = max(0, keys - queries) if hiding is not None else 0
-    assert_as_exact(tensors(SHAPES[name], getattr(torch, dtype)), score, hiding, start)
+    assert_as_precise(tensors(SHAPES[name], getattr(torch, dtype)), score, hiding, start)
 
 
-def assert_as_exact(
+def assert_as_precise(
     plain: list[torch.Tensor], score: regard.Score, mask: regard.Mask | None, start: int
 ) -> None:
-    """Hold output and gradients against float64, beside plain PyTorch in the same dtype."""
-    dtype, found = plain[0].dtype, {}
+    """The error of output and gradients against float64 is at most twice that of PyTorch in the same dtype,
+    plus one rounding step."""
+    dtype, results = plain[0].dtype, {}
     for kind in ("fused", "plain", "oracle"):
         wide = torch.float64 if kind == "oracle" else dtype
         inputs = [each.detach().to(wide).requires_grad_() for each in plain]
         own = score.to(dtype).to(wide)
-        given = {"score": own, "mask": mask, "start": start, "bias": None, "select": regard.Soft()}
+        options = {"score": own, "mask": mask, "start": start, "bias": None, "select": regard.Soft()}
         if kind == "plain":
-            arguments = dict(zip(("query", "key", "value"), inputs, strict=True)) | given
+            arguments = dict(zip(("query", "key", "value"), inputs, strict=True)) | options
             output = reference.define(checked(arguments)).output
             output = output if plain[0].dim() == 4 else output.squeeze(1)
         else:
             backend = "fused" if kind == "fused" else "blocked"
-            output = regard.attention(*inputs, **given, backend=backend).output
+            output = regard.attention(*inputs, **options, backend=backend).output
         doutput = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
-        found[kind] = [output, *torch.autograd.grad(output, [*inputs, own.vector], doutput)]
-    for ours, theirs, oracle in zip(*found.values(), strict=True):
+        results[kind] = [output, *torch.autograd.grad(output, [*inputs, own.vector], doutput)]
+    for ours, theirs, oracle in zip(*results.values(), strict=True):
         error, allowed = ((each.double() - oracle).abs().max().item() for each in (ours, theirs))
         step = torch.finfo(dtype).eps + 16 * torch.finfo(torch.float32).eps
         assert error <= 2 * allowed + step * oracle.abs().max().item()
 
 
-def test_basis_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pytest.MonkeyPatch):
-    """Chunks of which the last is shorter, channels in groups, and tiles that only exact kernels reach."""
+def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
+    """With a shorter last chunk, channels in groups, and tiles that need the exact kernels."""
     from regard.kernels import backward_pass
 
     query, key, value = (torch.randn(1, 8, size, 64, device="cuda").bfloat16() for size in (2000, 512, 512))
@@ -81,7 +82,7 @@ def test_basis_of_some_channels_and_rows_beside_far_keys_agree(monkeypatch: pyte
     shape = Shape.of(query, key, value, back=True)
     assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
     monkeypatch.setattr(backward_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
-    assert_as_exact([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
+    assert_as_precise([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
 
 
 @pytest.mark.parametrize("width", [64, 1030])
@@ -91,16 +92,16 @@ def test_any_width_agrees(width: int):
 
 
 @pytest.mark.parametrize("queries", [1, 5, 300])
-@pytest.mark.parametrize("guilty", ["query", "key", "both"])
-def test_what_is_no_number_reaches_the_rows_that_see_it(queries: int, guilty: str):
+@pytest.mark.parametrize("source", ["query", "key", "both"])
+def test_nan_reaches_the_rows_that_attend_to_it(queries: int, source: str):
     inputs = dict(
         zip(("query", "key", "value"), tensors((2, queries, 40, 24, 24), torch.float32), strict=True)
     )
     with torch.no_grad():
-        if guilty == "both":  # infinity minus infinity
+        if source == "both":  # inf - inf is NaN
             inputs["query"][0, 0, 3], inputs["key"][0, 7, 3] = torch.inf, -torch.inf
         else:
-            inputs[guilty][0, 0, 3] = torch.nan
+            inputs[source][0, 0, 3] = torch.nan
     score = regard.Additive(24, 24).cuda()
     output = regard.attention(*inputs.values(), score=score, backend="fused").output
     assert output[0, 0].isnan().any() and output[1].isfinite().all()
@@ -119,7 +120,7 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
 
 
 def test_memory_is_linear():
-    taken = []
+    peaks = []
     for length in (2048, 8192):
         inputs = tensors((1, length, length, 64, 64), torch.bfloat16)
         score = regard.Additive(64, 64).cuda().bfloat16()
@@ -130,19 +131,19 @@ def test_memory_is_linear():
             torch.autograd.grad(output.sum(), inputs)
             peak = torch.cuda.max_memory_allocated() - before
             del output
-        taken.append(peak)
+        peaks.append(peak)
     assert Shape(1, 1, 1, 8192, 8192, 64, 64).kind == "long"
-    assert taken[1] < 5 * taken[0] and taken[1] < 8192 * 8192 * 4
+    assert peaks[1] < 5 * peaks[0] and peaks[1] < 8192 * 8192 * 4
 
 
-def test_auto_takes_it():
+def test_auto_selects_the_fused_backend():
     query, key, value = tensors((2, 5, 7, 16, 16), torch.float32)
     score = regard.Additive(16, 16).cuda()
     assert regard.explain(query, key, value, score=score, mask=regard.causal()).backend == "fused"
     assert regard.explain(query, key, value, score=score, dropout=0.5).backend != "fused"
 
 
-def test_a_cuda_graph_replays_it():
+def test_cuda_graph_replay():
     inputs = tensors((2, 33, 40, 16, 16), torch.float32)
     score = regard.Additive(16, 16).cuda()
 

@@ -1,4 +1,4 @@
-"""Which tensors kernels of their own are launched for."""
+"""by_kernel(): which tensors use Triton kernels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from regard.kernels import kernel_choice
 from regard.kernels.kernel_choice import by_kernel
 
 
-@pytest.mark.parametrize(("index", "taken"), [(0, False), (1, True)])
-def test_kernels_run_on_the_current_device_alone(index: int, taken: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("index", "expected"), [(0, False), (1, True)])
+def test_kernels_run_only_on_the_current_device(index: int, expected: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(kernel_choice, "TRITON", True)
-    there: Any = SimpleNamespace(device=torch.device("cuda", index), dtype=torch.float32)
-    assert by_kernel(there) is taken
+    tensor: Any = SimpleNamespace(device=torch.device("cuda", index), dtype=torch.float32)
+    assert by_kernel(tensor) is expected

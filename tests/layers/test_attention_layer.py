@@ -1,6 +1,6 @@
-"""The generalised attention layer in four steps, each equal to the one before where it should be.
+"""AttentionLayer in four steps, each compared with the previous one.
 
-A learned similarity of one query; a scaled dot product; many queries; separate keys and values.
+A learned score with one query; a scaled dot product; many queries; separate keys and values.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import regard
 from tests.making import randn
 
 D, N = 4, 6
-SEES = regard.Look(weights=True)
+LOOK = regard.Look(weights=True)
 
 
-def with_identity(layer: nn.Linear, scale: float = 1.0) -> None:
+def set_identity(layer: nn.Linear, scale: float = 1.0) -> None:
     nn.init.eye_(layer.weight)
     layer.weight.data *= scale
 
 
-def test_step_1_one_query_and_a_learned_similarity():
+def test_step_1_one_query_with_a_learned_score():
     """e_i = f_att(q, X_i), a = softmax(e), y = sum_i a_i X_i"""
     layer, query, inputs = regard.AttentionLayer(3, D, score="additive").double(), randn(3), randn(N, D)
     score = layer.score
@@ -35,7 +35,7 @@ def test_step_1_one_query_and_a_learned_similarity():
     torch.testing.assert_close(output, sum(weight * x for weight, x in zip(a, inputs, strict=True)))
 
 
-def test_step_2_a_scaled_dot_product_is_a_learned_similarity_that_learned_the_identity():
+def test_step_2_scaled_dot_equals_general_with_identity_weights():
     learned = regard.AttentionLayer(D, D, score="general").double()
     scaled, plain = (regard.AttentionLayer(D, D, score=name) for name in ("scaled_dot", "dot"))
     query, inputs = randn(D), randn(N, D)
@@ -44,8 +44,8 @@ def test_step_2_a_scaled_dot_product_is_a_learned_similarity_that_learned_the_id
     torch.testing.assert_close(scaled(query, inputs).output, plain(query / math.sqrt(D), inputs).output)
 
 
-def test_step_2_why_it_is_scaled():
-    """Without the root, wide vectors give one key all the weight and the others no gradient."""
+def test_step_2_scaling_keeps_the_entropy_of_weights_high():
+    """Without 1 / sqrt(D) and for large D, one key gets almost all the weight, the others no gradient."""
     queries, inputs, look = torch.randn(100, 512), torch.randn(N, 512), regard.Look(entropy=True)
     plain, scaled = (
         regard.AttentionLayer(512, 512, score=name)(queries, inputs, look=look).entropy.mean()
@@ -55,10 +55,10 @@ def test_step_2_why_it_is_scaled():
 
 
 @pytest.mark.parametrize("score", regard.SCORES)
-def test_step_3_many_queries_are_one_query_each(score: str):
+def test_step_3_many_queries_equal_single_queries(score: str):
     layer = regard.AttentionLayer(D, D, score=score).double()
     queries, inputs = randn(2, 3, D), randn(2, N, D)
-    together = layer(queries, inputs, look=SEES)
+    together = layer(queries, inputs, look=LOOK)
     assert together.output.shape == (2, 3, D) and together.weights.shape == (2, 3, N)
     for t in range(3):
         torch.testing.assert_close(layer(queries[:, t], inputs).output, together.output[:, t])
@@ -66,36 +66,36 @@ def test_step_3_many_queries_are_one_query_each(score: str):
             torch.testing.assert_close(layer(queries[b, t], inputs[b]).output, together.output[b, t])
 
 
-def test_step_4_separate_keys_and_values_that_are_the_identity_are_step_3():
+def test_step_4_identity_projections_equal_step_3():
     before = regard.AttentionLayer(D, D)
     after = regard.AttentionLayer(D, D, key_size=D, value_size=D).double()
-    with_identity(after.key)
-    with_identity(after.value)
+    set_identity(after.key)
+    set_identity(after.value)
     queries, inputs = randn(2, 3, D), randn(2, N, D)
     torch.testing.assert_close(after(queries, inputs).output, before(queries, inputs).output)
-    with_identity(after.value, 2.0)
+    set_identity(after.value, 2.0)
     torch.testing.assert_close(after(queries, inputs).output, 2 * before(queries, inputs).output)
 
 
-def test_step_4_keys_decide_where_and_values_what():
+def test_step_4_learned_keys_and_values():
     """K = X W_k, V = X W_v, y = softmax(Q K / sqrt(D)) V"""
     layer = regard.AttentionLayer(3, D, key_size=3, value_size=7).double()
     queries, inputs = randn(2, 5, 3), randn(2, N, D)
     keys, values = inputs @ layer.key.weight.T, inputs @ layer.value.weight.T
     weights = torch.softmax(queries @ keys.mT / math.sqrt(3), -1)
-    seen = layer(queries, inputs, look=SEES)
+    seen = layer(queries, inputs, look=LOOK)
     torch.testing.assert_close(seen.weights, weights.detach())
     torch.testing.assert_close(seen.output, weights @ values)
 
 
-def test_one_query_is_answered_in_kind():
+def test_one_query_per_sequence_gives_results_without_query_dimension():
     layer, query, inputs = regard.AttentionLayer(D, D), randn(2, D), randn(2, N, D)
     seen = layer(query, inputs, look=regard.Look(weights=True, alignment=True, mass=True))
     assert seen.output.shape == (2, D) and seen.mass.shape == (2, N)
     assert seen.weights.shape == (2, N) and seen.lse.shape == seen.alignment.shape == (2,)
 
 
-def test_masks_and_sites_pass_through():
+def test_mask_and_site_are_passed_to_attention():
     layer, query, inputs = regard.AttentionLayer(D, D), randn(2, 1, D), randn(2, N, D)
     with regard.record() as seen:
         output = layer(query, inputs, mask=regard.padding(torch.tensor([N, 1]))).output

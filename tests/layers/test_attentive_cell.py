@@ -1,4 +1,4 @@
-"""A cell that attends along a sequence: the same as step by step, and so are all its gradients."""
+"""attend_along() gives the same states, contexts and gradients as a loop over steps."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def step_by_step(
 
 @pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None])
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_along_is_step_by_step(steps: int, lengths: list[int] | None):
+def test_equals_a_loop_over_steps(steps: int, lengths: list[int] | None):
     torch.manual_seed(0)
     cell = GatedCell(input_size=3, width=4, context_size=5).double()
     score = regard.Additive(4, 5, hidden=6).double()
     source = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True)
     inputs = torch.randn(3, steps, 3, dtype=torch.float64, requires_grad=True)
     first = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    found = []
+    results = []
     for run in (step_by_step, attend_along):
         mask = None if lengths is None else regard.padding(torch.tensor(lengths))
         memory = regard.prepare(source, score=score, mask=mask)
         states, contexts = run(cell, cell.gates(inputs), first, memory, "here")
-        wanted = states.square().sum() + contexts.sin().sum()
+        loss = states.square().sum() + contexts.sin().sum()
         leaves = [source, inputs, first, *cell.parameters(), *score.parameters()]
-        found.append([states, contexts, *torch.autograd.grad(wanted, leaves)])
-    for plain, along in zip(*found, strict=True):
+        results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
+    for plain, along in zip(*results, strict=True):
         torch.testing.assert_close(along, plain, rtol=0, atol=1e-12)
 
 
-def test_half_precision_is_as_close_as_step_by_step():
-    """Against float64, both under autocast: at most twice the error of the loop, plus a rounding step."""
+def test_half_precision_is_as_precise_as_a_loop():
+    """Error against float64: at most twice that of the loop under autocast, plus one rounding step."""
     torch.manual_seed(0)
     cell, score = GatedCell(6, 8, context_size=10), regard.Additive(8, 10)
     source, inputs, first = torch.randn(4, 9, 10), torch.randn(4, 12, 6), torch.randn(4, 8)
-    found = []
+    results = []
     for run, kind in ((step_by_step, torch.float64), (step_by_step, None), (attend_along, None)):
         cell.double() if kind else cell.float()
         score.double() if kind else score.float()
@@ -61,15 +61,15 @@ def test_half_precision_is_as_close_as_step_by_step():
             memory = regard.prepare(source.to(dtype), score=score)
             gates = cell.gates(inputs.to(dtype))
             states, contexts = run(cell, gates, first.to(gates.dtype), memory, "")
-        wanted = states.double().square().sum() + contexts.double().sin().sum()
-        gradients = torch.autograd.grad(wanted, [*cell.parameters(), *score.parameters()])
-        found.append([each.detach().double() for each in (states, contexts, *gradients)])
-    for oracle, plain, along in zip(*found, strict=True):
+        loss = states.double().square().sum() + contexts.double().sin().sum()
+        gradients = torch.autograd.grad(loss, [*cell.parameters(), *score.parameters()])
+        results.append([each.detach().double() for each in (states, contexts, *gradients)])
+    for oracle, plain, along in zip(*results, strict=True):
         error, allowed = ((each - oracle).norm().item() for each in (along, plain))
         assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps * oracle.norm().item()
 
 
-def test_its_gradient_is_not_differentiated_again():
+def test_double_backward_raises():
     cell, score = GatedCell(3, 4, context_size=5), regard.Additive(4, 5)
     memory = regard.prepare(torch.randn(2, 6, 5), score=score)
     states, _ = attend_along(cell, cell.gates(torch.randn(2, 3, 3)), torch.zeros(2, 4), memory, "")
@@ -79,20 +79,20 @@ def test_its_gradient_is_not_differentiated_again():
 
 
 @pytest.mark.parametrize("encoder", ["gru", "paper"])
-def test_a_model_that_learns_along_learns_the_same(encoder: str, monkeypatch: pytest.MonkeyPatch):
+def test_bahdanau_has_the_same_gradients_with_it(encoder: str, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     model = build_model("bahdanau", 9, 9, width=6, embedding=5, hidden=7, encoder=encoder).double().train()
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
-    found = []
+    results = []
     for fused in (False, True):
         monkeypatch.setattr(Bahdanau, "_can_fuse", lambda *_, fused=fused: fused)
         total, _ = cross_entropy(model(batch), batch.labels, 0.1)
-        found.append([total, *torch.autograd.grad(total, list(model.parameters()))])
-    for plain, along in zip(*found, strict=True):
+        results.append([total, *torch.autograd.grad(total, list(model.parameters()))])
+    for plain, along in zip(*results, strict=True):
         torch.testing.assert_close(along, plain, rtol=1e-6, atol=1e-12)
 
 
-def test_the_encoder_of_the_paper_takes_half_precision():
+def test_paper_encoder_runs_in_half_precision():
     model = build_model("bahdanau", 9, 9, width=6, encoder="paper")
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(Batch.collate([[4, 5, 6], [7]], [[8, 4], [5]]))

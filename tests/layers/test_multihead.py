@@ -1,4 +1,4 @@
-"""MultiHead: equal to torch.nn.MultiheadAttention, and step by step equal to the whole."""
+"""MultiHead: equal to torch.nn.MultiheadAttention; decoding with a cache equals one call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.making import make_score, randn
 ON_SCORES_OR_KEYS = [None, *(name for name, kind in regard.POSITIONS.items() if kind.acts != "embeddings")]
 
 
-def twins(**options: Any) -> tuple[nn.MultiheadAttention, regard.MultiHead]:
+def same_weights(**options: Any) -> tuple[nn.MultiheadAttention, regard.MultiHead]:
     theirs = nn.MultiheadAttention(8, 2, batch_first=True, **options).double()
-    for parameter in theirs.parameters():  # torch starts its biases at 0, which would hide a lost one
+    for parameter in theirs.parameters():  # torch initialises biases to 0, which would hide a missing one
         nn.init.normal_(parameter, std=0.5)
     return theirs, regard.MultiHead.from_torch(theirs)
 
 
 def matching(theirs: nn.MultiheadAttention, ours: regard.MultiHead) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradients of all their parameters, and of ours, in one order."""
+    """The gradients of all parameters of both layers, in the same order."""
     linears = (ours.query, ours.key, ours.value)
     together = [torch.cat([linear.bias.grad for linear in linears])] if ours.query.bias is not None else []
     weights = [linear.weight.grad for linear in linears]
@@ -51,7 +51,7 @@ def matching(theirs: nn.MultiheadAttention, ours: regard.MultiHead) -> tuple[lis
     ],
 )
 def test_equal_to_torch(options: dict[str, Any], kind: str, masked: str | None):
-    theirs, ours = twins(**options)
+    theirs, ours = same_weights(**options)
     query = randn(2, 4, 8)
     key = query if kind == "self" else randn(2, 6, options.get("kdim", 8))
     value = query if kind == "self" else randn(2, 6, options.get("vdim", 8))
@@ -69,17 +69,17 @@ def test_equal_to_torch(options: dict[str, Any], kind: str, masked: str | None):
     torch.testing.assert_close(seen.weights, weights.detach())
     inputs = [query] if kind == "self" else [query, key, value]
     slope = torch.randn_like(expected)
-    found = torch.autograd.grad(seen.output, [*inputs, *ours.parameters()], slope, retain_graph=True)
+    gradients = torch.autograd.grad(seen.output, [*inputs, *ours.parameters()], slope, retain_graph=True)
     torch.testing.assert_close(
-        list(found[: len(inputs)]), list(torch.autograd.grad(expected, inputs, slope, retain_graph=True))
+        list(gradients[: len(inputs)]), list(torch.autograd.grad(expected, inputs, slope, retain_graph=True))
     )
     seen.output.backward(slope)
     expected.backward(slope)
     torch.testing.assert_close(*matching(theirs, ours))
 
 
-def test_torch_gives_nan_for_a_row_that_sees_nothing_and_we_give_zeros():
-    theirs, ours = twins()
+def test_fully_masked_row_gives_zeros_where_torch_gives_nan():
+    theirs, ours = same_weights()
     x, mask = randn(1, 3, 8), torch.tensor([[True, False, False], [False] * 3, [True] * 3])
     output, weights = theirs(x, x, x, attn_mask=~mask, need_weights=True)
     assert weights[0, 1].isnan().all() and output[0, 1].isnan().all()
@@ -90,7 +90,7 @@ def test_torch_gives_nan_for_a_row_that_sees_nothing_and_we_give_zeros():
     assert gradient.isfinite().all()
 
 
-def test_from_torch_keeps_mode_dtype_and_dropout_and_refuses_what_it_cannot_hold():
+def test_from_torch_keeps_mode_dtype_and_dropout_and_rejects_unsupported_options():
     theirs = nn.MultiheadAttention(8, 2, dropout=0.3, dtype=torch.bfloat16).eval()
     ours = regard.MultiHead.from_torch(theirs)
     assert not ours.training and ours.dropout == 0.3 and ours.query.weight.dtype == torch.bfloat16
@@ -109,9 +109,9 @@ def test_from_torch_keeps_the_layout(batch_first: bool, options: dict[str, Any])
     sizes = (8, options.get("kdim", 8), options.get("vdim", 8))
     query, key, value = (randn(3, length, size) for length, size in zip((4, 6, 6), sizes, strict=True))
     first = [query, key, value]
-    given = first if batch_first else [each.transpose(0, 1) for each in first]
-    expected, weights = theirs(*given, average_attn_weights=False)
-    seen = ours(*given, look=regard.Look(weights=True))
+    arguments = first if batch_first else [each.transpose(0, 1) for each in first]
+    expected, weights = theirs(*arguments, average_attn_weights=False)
+    seen = ours(*arguments, look=regard.Look(weights=True))
     torch.testing.assert_close(seen.output, expected)
     torch.testing.assert_close(seen.weights, weights.detach())
     torch.testing.assert_close(batched(*first).output, expected if batch_first else expected.transpose(0, 1))
@@ -120,7 +120,7 @@ def test_from_torch_keeps_the_layout(batch_first: bool, options: dict[str, Any])
     assert ours.batch_first == batch_first and ("batch_first=False" in repr(ours)) == (not batch_first)
 
 
-def test_time_first_step_by_step_is_the_whole():
+def test_cache_equals_one_call_with_batch_second():
     layer = regard.MultiHead(8, 2, position="rotary", batch_first=False).double()
     x, memory, steps = randn(5, 3, 8), None, []
     for at in range(5):
@@ -130,7 +130,7 @@ def test_time_first_step_by_step_is_the_whole():
 
 
 @pytest.mark.parametrize(
-    ("call", "written"),
+    ("call", "names"),
     [
         (lambda x: regard.MultiHead(embed_dim=8, num_heads=2), ("width=", "heads=")),
         (lambda x: regard.MultiHead(8, 2, kdim=4, vdim=4), ("key_width=", "value_width=")),
@@ -144,10 +144,10 @@ def test_time_first_step_by_step_is_the_whole():
         (lambda x: regard.explain(x, x, attn_mask=x), ("mask=",)),
     ],
 )
-def test_keywords_of_torch_are_answered_with_ours(call: Any, written: tuple[str, ...]):
+def test_torch_keywords_raise_an_error_that_names_ours(call: Any, names: tuple[str, ...]):
     with pytest.raises(regard.ArgumentError) as error:
         call(torch.ones(1, 3, 8))
-    assert all(each in str(error.value) for each in written)
+    assert all(each in str(error.value) for each in names)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_keywords_of_torch_are_answered_with_ours(call: Any, written: tuple[str,
         lambda x: regard.MultiHead(8, 2)(x, maks=None),
     ],
 )
-def test_another_unknown_keyword_is_a_type_error(call: Any):
+def test_other_unknown_keywords_raise_type_error(call: Any):
     with pytest.raises(TypeError, match="maks"):
         call(torch.ones(1, 3, 8))
 
 
-def stepped(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:
-    """The same sequence with a cache, some tokens at a time."""
+def run_with_cache(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:
+    """Run the layer with a cache, `size` tokens at a time."""
     memory, outputs = None, []
     for at in range(0, x.shape[1], size):
         piece = x[:, at : at + size]
@@ -176,33 +176,33 @@ def stepped(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:
 
 @pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
 @pytest.mark.parametrize(("heads", "key_heads", "size"), [(2, 2, 1), (4, 2, 1), (4, 1, 3)])
-def test_step_by_step_is_the_whole(position: str | None, heads: int, key_heads: int, size: int):
+def test_cache_equals_one_call(position: str | None, heads: int, key_heads: int, size: int):
     layer = regard.MultiHead(16, heads, key_heads=key_heads, position=position).double()
     x = randn(2, 7, 16)
     whole = layer(x, mask=regard.causal()).output
-    torch.testing.assert_close(stepped(layer, x, size), whole)
+    torch.testing.assert_close(run_with_cache(layer, x, size), whole)
 
 
 @pytest.mark.parametrize("score", regard.SCORES)
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_any_score_step_by_step(score: str, key_heads: int):
+def test_cache_equals_one_call_for_every_score(score: str, key_heads: int):
     layer = regard.MultiHead(16, 4, key_heads=key_heads, score=score).double()
     x = randn(2, 5, 16)
-    torch.testing.assert_close(stepped(layer, x, 2), layer(x, mask=regard.causal()).output)
+    torch.testing.assert_close(run_with_cache(layer, x, 2), layer(x, mask=regard.causal()).output)
     assert layer.score is not None and isinstance(layer.score, regard.SCORES[score])
-    made = make_score(score, 4, 4)
-    assert regard.MultiHead(16, 4, score=made).score is made
+    own = make_score(score, 4, 4)
+    assert regard.MultiHead(16, 4, score=own).score is own
 
 
 @pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
-def test_positions_matter(position: str | None):
+def test_output_depends_on_positions(position: str | None):
     layer, x = regard.MultiHead(8, 2, position=position).double(), randn(1, 5, 8)
     turned = torch.tensor([1, 0, 2, 3, 4])
     same = torch.allclose(layer(x[:, turned]).output[:, 4], layer(x).output[:, 4], atol=1e-9)
     assert same == (position is None)
 
 
-def test_cross_attention_reads_a_memory_made_once():
+def test_cross_attention_with_a_memory_equals_one_call():
     layer = regard.MultiHead(8, 2, key_width=6, value_width=5).double()
     query, key, value = randn(2, 3, 8), randn(2, 4, 6), randn(2, 4, 5)
     memory = layer.remember(key, value)
@@ -215,7 +215,7 @@ def test_cross_attention_reads_a_memory_made_once():
     torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
-def test_grouped_heads_are_repeated_heads():
+def test_grouped_heads_equal_repeated_heads():
     grouped, plain = (regard.MultiHead(8, 4, key_heads=heads).double() for heads in (2, 4))
     state, x = grouped.state_dict(), randn(2, 5, 8)
     for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
@@ -224,7 +224,7 @@ def test_grouped_heads_are_repeated_heads():
     torch.testing.assert_close(grouped(x).output, plain(x).output)
 
 
-def test_dropout_only_while_training():
+def test_dropout_only_in_training_mode():
     layer, x = regard.MultiHead(8, 2, dropout=0.5), torch.randn(1, 5, 8)
     assert not torch.equal(layer(x).output, layer(x).output)
     layer.eval()
@@ -232,18 +232,18 @@ def test_dropout_only_while_training():
 
 
 @pytest.mark.parametrize("position", ON_SCORES_OR_KEYS)
-def test_without_a_batch_answered_in_kind(position: str | None):
+def test_unbatched_input_gives_unbatched_output(position: str | None):
     layer, x = regard.MultiHead(8, 2, position=position).double(), randn(1, 5, 8)
     torch.testing.assert_close(layer(x[0]).output, layer(x).output[0])
 
 
-def test_a_bias_beside_a_position_on_scores_is_not_lost_in_silence():
+def test_bias_with_a_position_bias_raises():
     layer, x, bias = regard.MultiHead(8, 2, position="alibi"), torch.randn(1, 5, 8), 9 * torch.randn(5, 5)
     with pytest.raises(regard.ArgumentError, match="bias"):
         layer(x, bias=bias)
 
 
-def test_options_reach_the_call():
+def test_options_are_passed_to_attention():
     layer, x = regard.MultiHead(8, 2).double(), randn(1, 5, 8)
     seen = layer(x, select=regard.Best(), look=regard.Look(top=1), backend="reference")
     assert torch.equal(seen.chosen, seen.top.keys.squeeze(-1)) and seen.chosen.shape == (1, 2, 5)
@@ -253,17 +253,17 @@ def test_options_reach_the_call():
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_copy_works_inside_layers_of_torch_without_masks(batch_first: bool, training: bool):
+def test_from_torch_replaces_attention_in_torch_layers_without_masks(batch_first: bool, training: bool):
     options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first}
     x = torch.randn(3, 5, 8)
     encoder = torch.nn.TransformerEncoderLayer(8, 2, 16, **options).train(training)
     decoder = torch.nn.TransformerDecoderLayer(8, 2, 16, **options).train(training)
-    wanted = encoder(x), decoder(x, x)
+    expected = encoder(x), decoder(x, x)
     for layer, names in ((encoder, ["self_attn"]), (decoder, ["self_attn", "multihead_attn"])):
         for name in names:
             setattr(layer, name, regard.MultiHead.from_torch(getattr(layer, name)))
     with torch.no_grad(), regard.record() as seen:
-        torch.testing.assert_close((encoder(x), decoder(x, x)), wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close((encoder(x), decoder(x, x)), expected, atol=1e-5, rtol=1e-5)
     assert len(seen["multihead"]) == 3
     with pytest.raises(regard.ArgumentError, match=r"(?s)attn_mask.*nn\.TransformerEncoderLayer"):
         encoder(x, src_mask=torch.zeros(5 if batch_first else 3, 5 if batch_first else 3))
@@ -271,9 +271,9 @@ def test_a_copy_works_inside_layers_of_torch_without_masks(batch_first: bool, tr
 
 def test_defaults_of_torch_keywords_are_ignored():
     layer, x = regard.MultiHead(8, 2), torch.randn(1, 3, 8)
-    wanted = layer(x).output
+    expected = layer(x).output
     ignored = {"attn_mask": None, "key_padding_mask": None, "need_weights": False, "is_causal": False}
-    torch.testing.assert_close(layer(x, **ignored, average_attn_weights=True).output, wanted)
+    torch.testing.assert_close(layer(x, **ignored, average_attn_weights=True).output, expected)
     torch.testing.assert_close(
         regard.attention(x, x, attn_mask=None, scale=None).output, regard.attention(x, x).output
     )

@@ -1,4 +1,4 @@
-"""Every model learns to copy, reverse and sort: the Transformer to copy here, all of it in make test-all."""
+"""Models learn to copy, reverse and sort; all but the Transformer on copying are slow tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 600),
     "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 900),
 }
-"""Name: model, options, length of the sequences, steps; twice as many to sort, which no word tells alone."""
+"""Name: (model, options, sequence length, training steps). Sorting gets twice as many steps."""
 
 QUICK = [("transformer", "copy")]
 EVERY = [(name, task) for name in ("seq2seq", "bahdanau", "transformer") for task in TASKS]
@@ -43,7 +43,7 @@ LONG = [each for each in EVERY if each not in (*QUICK, ("luong local-m", "revers
 
 
 def learn(name: str, task: str) -> tuple[float, float]:
-    """Perplexity and sequence accuracy on sequences that were not trained on."""
+    """Train a model; return its perplexity and sequence accuracy on unseen sequences."""
     kind, options, length, count = LEARNERS[name]
     source = torch.Generator().manual_seed(seed())
 
@@ -58,13 +58,13 @@ def learn(name: str, task: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("name", "task"), QUICK)
-def test_it_learns(name: str, task: str):
-    found_perplexity, found_accuracy = learn(name, task)
-    assert found_perplexity <= 1.05 and found_accuracy >= 0.98
+def test_transformer_learns_to_copy(name: str, task: str):
+    final_perplexity, final_accuracy = learn(name, task)
+    assert final_perplexity <= 1.05 and final_accuracy >= 0.98
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "task"), LONG)
-def test_it_learns_the_others_too(name: str, task: str):
-    found_perplexity, found_accuracy = learn(name, task)
-    assert found_perplexity <= 1.05 and found_accuracy >= 0.98
+def test_model_learns_task(name: str, task: str):
+    final_perplexity, final_accuracy = learn(name, task)
+    assert final_perplexity <= 1.05 and final_accuracy >= 0.98

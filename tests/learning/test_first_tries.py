@@ -1,4 +1,4 @@
-"""What docs/first-tries.md promises: dates, number words and labels are learned in a few hundred steps."""
+"""The examples of docs/first-tries.md: dates, number words and labels are learned in a few hundred steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "first-tries.md"
 
 @pytest.fixture(scope="module")
 def page() -> dict[str, Any]:
-    """What the code of the page has made."""
+    """The variables that the code blocks of the page define."""
     namespace: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S):
         exec(block, namespace)
@@ -31,7 +31,7 @@ def page() -> dict[str, Any]:
     ("name", "tokenizer", "count"),
     [("dates", "character", 500), ("numbers", "character", 550), ("labels", "unigram", 300)],
 )
-def test_most_answers_are_right(page, tmp_path, monkeypatch, name: str, tokenizer: str, count: int):
+def test_exact_match_is_high(page, tmp_path, monkeypatch, name: str, tokenizer: str, count: int):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     data = dict(page[name])
     train, test = hold_out(pairs_from_lists(list(data), list(data.values())), count=300)

@@ -1,7 +1,7 @@
-"""Models learn the built-in corpus: the demo's sentences, BLEU, alignments, and the limit of a fixed vector.
+"""Models learn the built-in corpus: the demo's sentences, BLEU, alignments, and the limits of a fixed vector.
 
-Training is measured in steps, as many as two idle cores take in 90 seconds, because tests share their cores;
-benchmarks/korean.py measures time.
+Training runs for a number of steps instead of a time, because tests share the CPU: as many steps as two idle
+cores take in 90 seconds. benchmarks/korean.py measures time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ TRANSLATIONS = (
     "Woongjun ate rice at home",
     "Woongjun could not focus at home so he went to a café to study",
 )
-"""Of the demo's sentences, without a final mark."""
+"""Translations of the demo's sentences, without the final punctuation mark."""
 
 
 def train_demo(folder: Path, **sections: dict[str, Any]) -> TranslationRun:
-    """A run with the demo's settings, trained for a number of steps instead of minutes."""
-    given = merged(SETTINGS, sections, {"seed": seed()})
-    train_translation(given, folder, machine=Machine("cpu", 1), console=Console(quiet=True))
+    """Train a run with the demo's settings, changed by `sections`, and load it."""
+    settings = merged(SETTINGS, sections, {"seed": seed()})
+    train_translation(settings, folder, machine=Machine("cpu", 1), console=Console(quiet=True))
     return load_translator(folder, device="cpu", search=Greedy())
 
 
-def test_the_demo_learns_its_first_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """나는 고양이로소이다, from few steps on short sentences alone: ten seconds of one core."""
+def test_demo_learns_its_first_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """나는 고양이로소이다, after a few steps on short sentences: ten seconds on one core."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     run = train_demo(
         tmp_path / "run",
@@ -52,7 +52,7 @@ def test_the_demo_learns_its_first_sentence(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_the_demo_translates_its_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_demo_translates_its_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     run = train_demo(tmp_path / "run", training={"steps": 1400, "evaluate_every": 350})
     unmarked = [each.removesuffix(" .") for each in SENTENCES]
@@ -63,13 +63,13 @@ def test_the_demo_translates_its_sentences(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_bahdanau_translates_and_aligns():
-    found = [measured(steps(1450), "bahdanau", seed() + each) for each in range(5)]
-    assert statistics.median(each.bleu for each in found) >= 95
-    assert statistics.median(each.error_rate for each in found) <= 15
+    results = [measured(steps(1450), "bahdanau", seed() + each) for each in range(5)]
+    assert statistics.median(each.bleu for each in results) >= 95
+    assert statistics.median(each.error_rate for each in results) <= 15
 
 
 @pytest.mark.slow
-def test_the_fixed_vector_falls_where_sentences_are_long():
+def test_fixed_vector_fails_on_long_sentences():
     attentive, fixed = measured(steps(1200), "bahdanau", seed()), measured(steps(1900), "seq2seq", seed())
     assert fixed.bleu_long < fixed.bleu / 4
     assert attentive.bleu_long > 2 * fixed.bleu_long

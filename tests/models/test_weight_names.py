@@ -1,4 +1,4 @@
-"""The names and shapes of weights: a run that was saved before a model was made faster is loaded after it."""
+"""Names and shapes of weights stay the same, so that older checkpoints can be loaded."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def cells(place: str, gates: int, *sizes: int, ways: int = 1) -> Shapes:
-    """Of torch's layers of width 6, one for each size of what it is given."""
-    found: Shapes = {}
+    """Weights of recurrent layers of torch with width 6, one layer for each input size."""
+    shapes: Shapes = {}
     for layer, size in enumerate(sizes):
         for end in ("", "_reverse")[:ways]:
-            found |= {
+            shapes |= {
                 f"{place}.weight_ih_l{layer}{end}": (6 * gates, size),
                 f"{place}.weight_hh_l{layer}{end}": (6 * gates, 6),
                 f"{place}.bias_ih_l{layer}{end}": (6 * gates,),
                 f"{place}.bias_hh_l{layer}{end}": (6 * gates,),
             }
-    return found
+    return shapes
 
 
 def linear(place: str, rows: int, columns: int) -> Shapes:
@@ -28,9 +28,9 @@ def linear(place: str, rows: int, columns: int) -> Shapes:
 
 
 def gated(place: str, size: int, context: int = 0) -> Shapes:
-    found = linear(f"{place}.input", 18, size)
-    found |= {f"{place}.context.weight": (18, context)} if context else {}
-    return {**found, f"{place}.gate.weight": (12, 6), f"{place}.state.weight": (6, 6)}
+    shapes = linear(f"{place}.input", 18, size)
+    shapes |= {f"{place}.context.weight": (18, context)} if context else {}
+    return {**shapes, f"{place}.gate.weight": (12, 6), f"{place}.state.weight": (6, 6)}
 
 
 def words(size: int) -> Shapes:
@@ -38,7 +38,7 @@ def words(size: int) -> Shapes:
 
 
 def bahdanau(size: int, hidden: int) -> Shapes:
-    """Of Bahdanau's model, but for its encoder."""
+    """Weights of Bahdanau's model without its encoder."""
     return {
         **words(size),
         **linear("first", 6, 6),
@@ -87,5 +87,5 @@ NAMES: dict[str, Shapes] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_have_the_names_that_runs_were_saved_with(name: str):
+def test_weights_keep_their_names_and_shapes(name: str):
     assert {key: tuple(value.shape) for key, value in make(name).state_dict().items()} == NAMES[name]

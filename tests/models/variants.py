@@ -1,4 +1,4 @@
-"""One small model of every kind, and of every choice that changes how it steps."""
+"""Small models: one for every kind of model and every option that changes step()."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SIZE = 11
-"""How many tokens the vocabularies of these models have."""
+"""Vocabulary size of these models."""
 
 
 def make(name: str) -> Model:
-    """The variant of this name, in float64, with nothing left to chance."""
+    """Build the variant with this name, in float64 and eval mode."""
     kind, options = VARIANTS[name]
     return build_model(kind, SIZE, SIZE, **options).double().eval()

@@ -1,4 +1,4 @@
-"""Vectors and matrices as lists, so that a paper's equations can be worked out in plain Python."""
+"""Vector operations on lists, to compute a paper's equations in plain Python."""
 
 from __future__ import annotations
 

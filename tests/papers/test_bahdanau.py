@@ -32,10 +32,10 @@ V = [1.5, -0.5]
 
 @pytest.fixture
 def score() -> regard.Additive:
-    made = regard.Additive(query_size=2, key_size=3, hidden=2).double()
-    made.query_weight.data, made.key_weight.data = torch.tensor(W).double(), torch.tensor(U).double()
-    made.vector.data = torch.tensor(V).double()
-    return made
+    score = regard.Additive(query_size=2, key_size=3, hidden=2).double()
+    score.query_weight.data, score.key_weight.data = torch.tensor(W).double(), torch.tensor(U).double()
+    score.vector.data = torch.tensor(V).double()
+    return score
 
 
 def by_hand(s: list[float], states: list[list[float]]) -> tuple[list[float], list[float]]:
@@ -47,7 +47,7 @@ def by_hand(s: list[float], states: list[list[float]]) -> tuple[list[float], lis
     return alpha, [sum(a * h[d] for a, h in zip(alpha, states, strict=True)) for d in range(3)]
 
 
-def test_every_decoding_step_over_one_memory(score: regard.Additive):
+def test_decoding_steps_with_one_memory(score: regard.Additive):
     memory = regard.prepare(torch.tensor([STATES]).double(), score=score)
     for s in ([1.0, -1.0], [0.0, 0.0], [-2.0, 0.5]):
         alpha, context = by_hand(s, STATES)
@@ -56,23 +56,23 @@ def test_every_decoding_step_over_one_memory(score: regard.Additive):
         assert seen.output.flatten().tolist() == pytest.approx(context)
 
 
-def test_the_score_of_one_pair_in_numbers(score: regard.Additive):
+def test_score_of_one_pair(score: regard.Additive):
     # W s = (-0.5, -1.25) and U h_1 = (1, -2), so e_11 = 1.5 tanh(0.5) - 0.5 tanh(-3.25)
     query, key = torch.tensor([[1.0, -1.0]]).double(), torch.tensor(STATES[:1]).double()
     lse = regard.attention(query, key, score=score).lse.item()
     assert lse == pytest.approx(1.5 * tanh(0.5) + 0.5 * tanh(3.25))
 
 
-def test_a_shorter_sentence_does_not_see_its_padding(score: regard.Additive):
+def test_padding_is_masked(score: regard.Additive):
     batch = torch.tensor([STATES, [*STATES[:2], [9.0, 9.0, 9.0]]]).double()
     memory = regard.prepare(batch, score=score, mask=regard.padding(torch.tensor([3, 2])))
     output = regard.attention(torch.tensor([[[1.0, -1.0]]] * 2).double(), memory).output
-    for found, states in zip(output, (STATES, STATES[:2]), strict=True):
-        assert found.flatten().tolist() == pytest.approx(by_hand([1.0, -1.0], states)[1])
+    for context, states in zip(output, (STATES, STATES[:2]), strict=True):
+        assert context.flatten().tolist() == pytest.approx(by_hand([1.0, -1.0], states)[1])
 
 
 def cell_by_hand(cell: GatedCell, e: Vector, s: Vector, c: Vector | None = None) -> Vector:
-    """The unit of A.1.1 and A.2.2, its matrices by their names in the paper."""
+    """The gated unit of A.1.1 and A.2.2, with the matrix names of the paper."""
     w_z, w_r, w = cell.input.weight.split(cell.width)
     b_z, b_r, b = (bias.tolist() for bias in cell.input.bias.split(cell.width))
     u_z, u_r = cell.gate.weight.split(cell.width)
@@ -85,36 +85,36 @@ def cell_by_hand(cell: GatedCell, e: Vector, s: Vector, c: Vector | None = None)
     return mixed(z, new, s)
 
 
-def test_the_cell_resets_before_u():
-    """U [r * s], not r * (U s) as torch.nn.GRU has it; and s = (1 - z) * s + z * s~."""
+def test_gated_cell_resets_before_u():
+    """U [r * s], not r * (U s) as in torch.nn.GRU; and s = (1 - z) * s + z * s~."""
     cell = GatedCell(input_size=3, width=2, context_size=4).double()
     assert [part.shape for part in cell.context.weight.split(2)] == [(2, 4)] * 3  # C_z, C_r and C: n x 2n
     e, s, c = [0.5, -1.0, 2.0], [0.75, -0.25], [1.0, -2.0, 0.5, 0.0]
-    made = cell(
+    state = cell(
         cell.gates(torch.tensor([e]).double()), torch.tensor([s]).double(), torch.tensor([c]).double()
     )
-    assert made[0].tolist() == pytest.approx(cell_by_hand(cell, e, s, c))
+    assert state[0].tolist() == pytest.approx(cell_by_hand(cell, e, s, c))
 
 
 @pytest.mark.parametrize("encoder", ["paper", "gru"])
-def test_a_sentence_worked_out_by_hand(encoder: str):
+def test_logits_of_a_sentence_by_hand(encoder: str):
     """Encoder, s_0, attention from s_{i-1}, cell and maxout, word by word (A.1 and A.2)."""
     n = 2
     model = Bahdanau(source_size=6, target_size=7, width=n, embedding=3, hidden=4, encoder=encoder).double()
     source, target = [4, 5], [5, 6, 4]
-    given = [[model.source.weight[word].tolist() for word in [*source, EOS]]]
+    embedded = [[model.source.weight[word].tolist() for word in [*source, EOS]]]
     if encoder == "paper":
         cells = model.encoder.forwards, model.encoder.backwards
         forwards, backwards = [[0.0] * n], [[0.0] * n]
-        for e in given[0]:
+        for e in embedded[0]:
             forwards.append(cell_by_hand(cells[0], e, forwards[-1]))
-        for e in reversed(given[0]):
+        for e in reversed(embedded[0]):
             backwards.append(cell_by_hand(cells[1], e, backwards[-1]))
         h = [f + b for f, b in zip(forwards[1:], reversed(backwards[1:]), strict=True)]
     else:
-        h = model.encoder.layers.layers(torch.tensor(given, dtype=torch.float64))[0][0].tolist()
+        h = model.encoder.layers.layers(torch.tensor(embedded, dtype=torch.float64))[0][0].tolist()
     w_a, u_a, v_a = model.score.query_weight.T, model.score.key_weight.T, model.score.vector.tolist()
-    s = tanhs(add(times(model.first.weight, h[0][n:]), model.first.bias.tolist()))  # the backward one's first
+    s = tanhs(add(times(model.first.weight, h[0][n:]), model.first.bias.tolist()))  # from backward_1
     expected = []
     for word in [BOS, *target]:
         e = model.target.weight[word].tolist()
@@ -129,7 +129,7 @@ def test_a_sentence_worked_out_by_hand(encoder: str):
 
 
 def test_keys_are_projected_once():
-    """U_a h does not depend on i (A.1.2): the memory holds it, and stepping does not touch U_a again."""
+    """U_a h does not depend on i (A.1.2): the memory holds it, and step() does not use U_a."""
     model = Bahdanau(source_size=6, target_size=7, width=2, hidden=4).double()
     batch = Batch.collate([[4, 5]], [[5]])
     encoded = model.encode(batch.source, batch.source_lengths)

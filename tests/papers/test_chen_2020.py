@@ -1,5 +1,5 @@
-"""Chen et al. 2020, Accurate word alignment induction from neural machine translation: read a word's
-alignment where it is the decoder's input, and choose the layer by how two directions agree."""
+"""Chen et al. 2020, Accurate word alignment induction from neural machine translation: a word's alignment is
+read from the step that has the word as input, and the layer is chosen by agreement of two directions."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def transformer(seed: int) -> Translator:
     model = Transformer(14, 14, Size(width=16, heads=2, inner=16, layers=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # far from uniform, so that each step looks elsewhere
+            parameter.mul_(3)  # far from uniform, so that each step attends to another word
     return Translator(model, Words(), Words())
 
 
-def test_shifted_attention_is_that_of_the_step_whose_input_the_word_is():
-    """Naive: y_i is aligned by step i, which says it. Shifted: by step i + 1, which reads it (figure 1)."""
+def test_shifted_alignment_uses_the_step_with_the_word_as_input():
+    """Naive: y_i is aligned by step i, which outputs it; shifted: by step i + 1, which reads it (fig. 1)."""
     translator, source, target = transformer(0), "w1 w2 w3 w4", "w5 w6 w7"
     scored = translator.score(source, target)
     tokens = [BOS, *Words().encode_lines([target])[0]]
@@ -53,21 +53,21 @@ def test_shifted_attention_is_that_of_the_step_whose_input_the_word_is():
         for token in tokens:
             with regard.record(at="decoder.1.cross") as seen:
                 state, _ = model.step(state, torch.tensor([[token]]), encoded)
-            by_input[token] = seen["decoder.1.cross"][0].weights[0, :, 0]  # (H, S), of the step that reads it
+            by_input[token] = seen["decoder.1.cross"][0].weights[0, :, 0]  # (H, S)
     for head in (None, 0, 1):
         choice = Choice("decoder.1.cross", head, shifted=True)
         rows = choice.read(scored.passages[0].attention)
         for place, token in enumerate(tokens[1:]):
-            wanted = by_input[token].mean(0) if head is None else by_input[token][head]
-            torch.testing.assert_close(rows[place], wanted, atol=1e-5, rtol=1e-4)
+            expected = by_input[token].mean(0) if head is None else by_input[token][head]
+            torch.testing.assert_close(rows[place], expected, atol=1e-5, rtol=1e-4)
         linked = {word: source for source, word in scored.align("decoder.1.cross", head, True).links}
         assert linked == {place: int(rows[place, :4].argmax()) for place in range(3)}
 
 
-class Layered:
-    """A model of two layers and two heads that says a pair as it was told to look at it.
+class FakeTranslator:
+    """A fake translator with two layers of two heads, whose attention follows the given links.
 
-    Head 1 of layer 0 reads rightly, one step late; all else looks at random.
+    Head 1 of layer 0 attends to the linked words, one step late (shifted); the other heads are random.
     """
 
     look, unit = "*cross", "auto"
@@ -91,7 +91,7 @@ class Layered:
         return Scored("", "", (passage,))
 
 
-def turned(links: list[int]) -> list[int]:
+def inverse(links: list[int]) -> list[int]:
     return [links.index(place) for place in range(len(links))]
 
 
@@ -99,28 +99,29 @@ PAIRS = [[2, 0, 1, 3], [1, 0, 4, 2, 3], [0, 2, 1], [3, 2, 1, 0]]
 RIGHT = Choice("decoder.0.cross", 1, shifted=True)
 
 
-def test_the_layer_is_chosen_where_both_directions_agree():
-    """No gold links: the pair of layers whose alignments, one taken as the reference of the other, have the
-    lowest error rate (the layer selection criterion)."""
-    forward, backward = Layered(PAIRS, 0), Layered([turned(links) for links in PAIRS], 1)
+def test_choice_of_layer_by_agreement():
+    """Layer selection criterion, without gold links: choose the pair of layers whose alignments have the
+    lowest error rate, with one direction as the reference of the other."""
+    forward, backward = FakeTranslator(PAIRS, 0), FakeTranslator([inverse(links) for links in PAIRS], 1)
     lines = [""] * len(PAIRS)
-    ranked = choose_by_agreement(forward, backward, lines, lines)
-    assert ranked[0] == (RIGHT, RIGHT, 1.0)
-    assert len(ranked) == (2 * (1 + 2 * 3)) ** 2 and ranked[1][2] < 1
+    ranking = choose_by_agreement(forward, backward, lines, lines)
+    assert ranking[0] == (RIGHT, RIGHT, 1.0)
+    assert len(ranking) == (2 * (1 + 2 * 3)) ** 2 and ranking[1][2] < 1
 
 
-def test_the_layer_is_chosen_by_gold_links_where_there_are_some():
+def test_choice_of_layer_by_gold_links():
     gold = [Links(frozenset((source, target) for target, source in enumerate(links))) for links in PAIRS]
     lines = [""] * len(PAIRS)
-    (choice, score), *others = choose_by_links(Layered(PAIRS, 0), lines, lines, gold)
+    (choice, score), *others = choose_by_links(FakeTranslator(PAIRS, 0), lines, lines, gold)
     assert choice == RIGHT and score.error_rate == 0 and others[0][1].error_rate > 0
-    read = [
-        each.align(choice.site, choice.head, choice.shifted) for each in Layered(PAIRS, 0).score(lines, lines)
+    alignments = [
+        each.align(choice.site, choice.head, choice.shifted)
+        for each in FakeTranslator(PAIRS, 0).score(lines, lines)
     ]
-    assert score == score_links(read, gold)
+    assert score == score_links(alignments, gold)
 
 
-def test_a_translator_reads_where_it_was_told():
+def test_translator_aligns_with_the_chosen_head():
     plain, source, target = transformer(1), "w1 w2 w3", "w4 w5 w6"
     chosen = Translator(plain.model, Words(), Words(), alignment=RIGHT)
     assert (

@@ -14,7 +14,7 @@ KEY, BETA = [1.0, 1.0], 2.0
 
 
 def cosine(u: list[float], v: list[float]) -> float:
-    """K[u, v] = u . v / (|u| |v|) (eq. 6); a blank slot is like nothing."""
+    """K[u, v] = u . v / (|u| |v|) (eq. 6); 0 for a blank slot."""
     length = hypot(*u) * hypot(*v)
     return (u[0] * v[0] + u[1] * v[1]) / length if length else 0.0
 
@@ -35,7 +35,7 @@ def look_up(beta: float | torch.Tensor) -> regard.Attended:
     return regard.attention(key, memory, score=regard.Cosine(beta), look=regard.Look(weights=True))
 
 
-def test_content_addressing_in_numbers():
+def test_content_addressing():
     # cosines: 7 / (5 sqrt 2), 1 / sqrt 2, 0 and, for the blank slot, 0
     assert [cosine(KEY, slot) for slot in MEMORY] == pytest.approx([7 / 50**0.5, 0.5**0.5, 0.0, 0.0])
     seen = look_up(BETA)
@@ -44,14 +44,14 @@ def test_content_addressing_in_numbers():
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 50.0, 1000.0])
-def test_the_key_strength_sharpens(beta: float):
+def test_key_strength_sharpens_the_weights(beta: float):
     seen = look_up(torch.tensor([beta]).double())
     assert seen.weights.flatten().tolist() == pytest.approx(addressed(min(beta, 500.0)), abs=1e-9)
     if beta == 1000.0:
         assert seen.output.flatten().tolist() == pytest.approx(MEMORY[0])
 
 
-def test_a_shifted_and_sharpened_address_still_reads():
+def test_read_with_shifted_and_sharpened_weights():
     """w~(i) = sum_j w(j) s(i - j) (eq. 8), w(i) = w~(i)^gamma / sum_j w~(j)^gamma (eq. 9), then eq. 2"""
     focus, shift, gamma = addressed(BETA), {1: 0.9, 0: 0.1}, 3.0
     moved = [sum(amount * focus[(i - by) % 4] for by, amount in shift.items()) for i in range(4)]
@@ -59,4 +59,4 @@ def test_a_shifted_and_sharpened_address_still_reads():
     memory = torch.tensor(MEMORY).double()
     seen = regard.read(torch.tensor([sharp]).double(), memory, look=regard.Look(alignment=True))
     assert seen.output.flatten().tolist() == pytest.approx(read_by(sharp))
-    assert seen.alignment.item() == 1  # the focus was on slot 0 and was shifted by one
+    assert seen.alignment.item() == 1  # slot 0 has the largest weight, and is shifted by one

@@ -1,7 +1,7 @@
-"""Whether attention explains: Jain and Wallace, Wiegreffe and Pinter, Serrano and Smith (all 2019).
+"""Is attention explanation? Jain and Wallace, Wiegreffe and Pinter, Serrano and Smith (all 2019).
 
-On two tasks, one that a look anywhere answers (is a symbol there at all?) and one that needs to look at the
-right place (copying), each learned with free attention and with attention held even.
+Two tasks: one that does not need attention to a certain word ("find": does the source contain a symbol?), and
+one that does ("copy"). Models are trained with learned attention and with uniform attention.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from regard.interventions import Force
 from regard.models import Model, build_model
 
 LENGTH, SYMBOLS = 6, 9
-THERE, MISSING, SOUGHT = 4, 5, 7
+PRESENT, MISSING, SYMBOL = 4, 5, 7
 STEPS = {"find": 100, "copy": 220}
 
 
 def drawn(task: str, count: int, source: torch.Generator) -> Batch:
-    """Sequences to copy, or to find a symbol in."""
+    """Random sequences to copy, or to find a symbol in."""
     batch = algorithm_batch("copy", count, LENGTH, SYMBOLS, source)
     if task == "copy":
         return batch
     sources = [row[:LENGTH] for row in batch.source.tolist()]
-    return Batch.collate(sources, [[THERE if SOUGHT in row else MISSING] for row in sources])
+    return Batch.collate(sources, [[PRESENT if SYMBOL in row else MISSING] for row in sources])
 
 
 @cache
-def learned(task: str, even: bool = False) -> Model:
-    """A small Bahdanau that has learned a task; with its attention even all the while, or free."""
+def learned(task: str, uniform: bool = False) -> Model:
+    """Train a small Bahdanau model on a task, with uniform attention if `uniform`."""
     torch.manual_seed(0)
     source = torch.Generator().manual_seed(0)
 
@@ -48,7 +48,7 @@ def learned(task: str, even: bool = False) -> Model:
             yield drawn(task, 48, source)
 
     model = build_model("bahdanau", SYMBOLS + 4, SYMBOLS + 4, width=32)
-    with torch.enable_grad(), regard.intervene(uniform=True) if even else nullcontext():
+    with torch.enable_grad(), regard.intervene(uniform=True) if uniform else nullcontext():
         train(model, batches(), steps(STEPS[task]), rate=8e-3, warm_up=20)
     return model
 
@@ -58,18 +58,18 @@ def unseen(task: str, count: int = 100) -> Batch:
 
 
 @pytest.mark.slow
-def test_even_attention_learns_what_needs_no_attention_and_nothing_else():
-    """Wiegreffe and Pinter, section 3.2: only where this baseline fails is there attention to explain."""
+def test_uniform_attention_learns_find_but_not_copy():
+    """Wiegreffe and Pinter, section 3.2: attention can only explain where uniform attention fails."""
     free = {task: math.log(perplexity(learned(task), unseen(task))) for task in STEPS}
     with regard.intervene(uniform=True):
-        even = {task: math.log(perplexity(learned(task, even=True), unseen(task))) for task in STEPS}
+        uniform = {task: math.log(perplexity(learned(task, uniform=True), unseen(task))) for task in STEPS}
     assert free["find"] < 0.05 and free["copy"] < 0.05
-    assert even["find"] < 0.05 and even["copy"] > 0.15 and even["copy"] > 5 * free["copy"]
+    assert uniform["find"] < 0.05 and uniform["copy"] > 0.15 and uniform["copy"] > 5 * free["copy"]
 
 
 @torch.no_grad()
 def permuted(task: str, row: int) -> float:
-    """The median change of the output when weights are permuted: Jain and Wallace, section 4.2.1."""
+    """Median change of the output when the weights are permuted (Jain and Wallace, section 4.2.1)."""
     model, source = learned(task), numpy.random.default_rng(0)
     changes = []
     for number in range(12):
@@ -86,18 +86,21 @@ def permuted(task: str, row: int) -> float:
     return float(numpy.median(changes))
 
 
-def test_other_weights_give_the_same_answer_where_looking_anywhere_does():
+def test_permuted_weights_change_copy_but_not_find():
     assert permuted("find", row=0) < 0.1
     assert permuted("copy", row=2) > 0.5
 
 
 def erased(task: str, rows: range) -> tuple[float, float]:
-    """The mean cost of hiding the key with most weight, and one at random (Serrano and Smith, section 4)."""
+    """Mean drop in score when the key with the largest weight is masked, and when a random one is.
+
+    Serrano and Smith, section 4.
+    """
     model, batch, source = learned(task), unseen(task, 40), numpy.random.default_rng(0)
     with torch.no_grad(), regard.record() as seen:
         model(batch)
     lengths = zip(batch.source.tolist(), batch.labels.tolist(), batch.target_lengths.tolist(), strict=True)
-    pairs = [Pair(ended(read[:LENGTH]), ended(said[: length - 1])) for read, said, length in lengths]
+    pairs = [Pair(ended(words[:LENGTH]), ended(labels[: length - 1])) for words, labels, length in lengths]
     plain, most, other = [], [], []
     for pair in range(len(batch)):
         for row in rows:
@@ -110,14 +113,14 @@ def erased(task: str, rows: range) -> tuple[float, float]:
     return float((before - without_most).mean()), float((before - without_other).mean())
 
 
-def test_what_has_most_weight_matters_more_than_another():
+def test_masking_the_largest_weight_costs_more_than_a_random_one():
     top, random = erased("copy", range(LENGTH))
     assert top > 2 and top > 10 * max(random, 0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["luong", "transformer"])
-def test_copying_needs_the_link_in_other_models_too(kind: str):
+def test_other_models_cannot_copy_with_uniform_attention(kind: str):
     torch.manual_seed(0)
     source = torch.Generator().manual_seed(0)
     options = (

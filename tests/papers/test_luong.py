@@ -15,12 +15,12 @@ from tests.papers.by_hand import Vector, add, average, dot, sigma, softmax, tanh
 
 TARGET = [1.0, 2.0]  # h_t
 SOURCE = [[0.5, 0.0], [0.0, 1.0], [-1.0, 0.5]]  # h_s
-SEES = regard.Look(weights=True)
+LOOK = regard.Look(weights=True)
 
 
 def weights_of(score: regard.Score, **options: object) -> list[float]:
     query, key = torch.tensor([TARGET]).double(), torch.tensor(SOURCE).double()
-    return regard.attention(query, key, score=score, look=SEES, **options).weights.flatten().tolist()
+    return regard.attention(query, key, score=score, look=LOOK, **options).weights.flatten().tolist()
 
 
 def test_dot():
@@ -49,11 +49,11 @@ def test_concat():
 def test_location():
     score = regard.Location(2, max_length=4).double()
     score.weight.data = torch.tensor([[1.0, 0.0, -1.0, 5.0], [0.5, 0.25, 0.0, 5.0]]).double()
-    # W h_t = (1 + 0.5 x 2, 0.25 x 2, -1), and the fourth place is past the end of this sentence
+    # W h_t = (1 + 0.5 x 2, 0.25 x 2, -1), and the fourth position is past the end of this sentence
     assert weights_of(score) == pytest.approx(softmax([2.0, 0.5, -1.0]))
 
 
-def test_context_is_the_weighted_average():
+def test_context_is_the_weighted_sum():
     query, key = torch.tensor([TARGET]).double(), torch.tensor(SOURCE).double()
     a = softmax([0.5, 2.0, 0.0])
     expected = [sum(weight * s[d] for weight, s in zip(a, SOURCE, strict=True)) for d in (0, 1)]
@@ -63,7 +63,7 @@ def test_context_is_the_weighted_average():
 
 
 def test_local_m_is_a_window_around_the_step():
-    """p_t = t, and only [p_t - D, p_t + D] is looked at (section 3.2)."""
+    """p_t = t, and only [p_t - D, p_t + D] has weight (section 3.2)."""
     assert weights_of(regard.Dot(), mask=regard.window(1, 1)) == pytest.approx([*softmax([0.5, 2.0]), 0.0])
     assert weights_of(regard.Dot(), mask=regard.window(1, 1), start=2) == pytest.approx(
         [0.0, *softmax([2.0, 0.0])]
@@ -76,7 +76,7 @@ def test_local_p_multiplies_a_gaussian():
     near = softmax([0.5, 2.0])  # |s - 0.5| <= 1 leaves s = 0 and 1, both 0.5 away; sigma = 0.5
     expected = [near[0] * exp(-0.5), near[1] * exp(-0.5), 0.0]
     assert weights_of(regard.Dot(), select=select) == pytest.approx(expected)
-    assert sum(expected) == pytest.approx(exp(-0.5))  # less than 1, as the paper has it
+    assert sum(expected) == pytest.approx(exp(-0.5))  # less than 1, as in the paper
 
 
 def rnn(model: torch.nn.RNN, x: Vector, h: Vector) -> Vector:
@@ -93,7 +93,7 @@ def encoded_by_hand(model: Luong, source: list[int]) -> list[Vector]:
     return states
 
 
-def test_a_sentence_with_input_feeding_worked_out_by_hand():
+def test_logits_with_input_feeding_by_hand():
     """h_t from [e; h~_{t-1}] (section 3.3), c_t by dot (eq. 7 and 8), h~ (eq. 5), softmax(W_s h~) (eq. 6)."""
     model = Luong(6, 7, Recurrence(width=2, embedding=3, cell="rnn"), score="dot").double()
     source, target = [4, 5, 4], [5, 6]
@@ -108,8 +108,8 @@ def test_a_sentence_with_input_feeding_worked_out_by_hand():
     assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_the_plain_affine_readout_worked_out_by_hand():
-    """Keys and values are all encoder states, the decoder starts from the last, the word is W [c; h] + b."""
+def test_logits_with_affine_readout_by_hand():
+    """Keys and values are the encoder states, the decoder starts from the last; logits are W [c; h] + b."""
     model = Luong(
         6, 7, Recurrence(width=2, cell="rnn"), score="dot", readout="affine", feeding=False
     ).double()
@@ -124,8 +124,8 @@ def test_the_plain_affine_readout_worked_out_by_hand():
     assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_local_p_of_the_model_predicts_where_to_look():
-    """p_t = S sigma(v_p . tanh(W_p h_t)) (eq. 9), and the weights are eq. 10's."""
+def test_local_p_of_the_model_by_hand():
+    """p_t = S sigma(v_p . tanh(W_p h_t)) (eq. 9), and weights as in eq. 10."""
     recurrence = Recurrence(width=2, cell="rnn")
     model = Luong(6, 7, recurrence, score="dot", view=Predicted(reach=2), feeding=False).double()
     source = [4, 5, 4, 5, 4]

@@ -32,29 +32,29 @@ def by_hand(i: int, values: bool) -> list[float]:
 
 @pytest.fixture(params=[False, True], ids=["keys", "keys and values"])
 def scheme(request: pytest.FixtureRequest) -> regard.Relative:
-    made = regard.Relative(size=2, values=2 if request.param else 0, furthest=1).double()
-    made.key_table.data = torch.tensor(KEYS).double()
+    scheme = regard.Relative(size=2, values=2 if request.param else 0, furthest=1).double()
+    scheme.key_table.data = torch.tensor(KEYS).double()
     if request.param:
-        made.value_table.data = torch.tensor(VALUES).double()
-    return made
+        scheme.value_table.data = torch.tensor(VALUES).double()
+    return scheme
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_relative_positions_in_numbers(scheme: regard.Relative, backend: str):
+def test_relative_positions(scheme: regard.Relative, backend: str):
     x = torch.tensor(X).double()
-    found = regard.attention(x, x, bias=scheme, backend=backend).output.tolist()
+    output = regard.attention(x, x, bias=scheme, backend=backend).output.tolist()
     for i in range(3):
-        assert found[i] == pytest.approx(by_hand(i, scheme.reads))
+        assert output[i] == pytest.approx(by_hand(i, scheme.reads))
 
 
-def test_one_step_of_a_decoder(scheme: regard.Relative):
+def test_decoding_step(scheme: regard.Relative):
     x = torch.tensor(X).double()
     for i in range(3):
-        found = regard.attention(x[i : i + 1], x, bias=scheme, start=i).output.flatten().tolist()
-        assert found == pytest.approx(by_hand(i, scheme.reads))
+        output = regard.attention(x[i : i + 1], x, bias=scheme, start=i).output.flatten().tolist()
+        assert output == pytest.approx(by_hand(i, scheme.reads))
 
 
-def test_the_score_of_one_pair_in_numbers(scheme: regard.Relative):
+def test_score_of_one_pair(scheme: regard.Relative):
     # x_2 . (x_1 + w^K_-1) / sqrt(2) = (0.5 + 1) / sqrt(2): 0.5 from the distance, 1 from the content
     x = torch.tensor(X).double()
     hidden = torch.tensor([[False, True, False]])

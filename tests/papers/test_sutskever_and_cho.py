@@ -1,4 +1,4 @@
-"""Sutskever, Vinyals and Le 2014, and Cho et al. 2014: sequence to sequence through one vector."""
+"""Sutskever, Vinyals and Le 2014, and Cho et al. 2014: sequence to sequence learning with one vector."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last_state(model: Seq2Seq, words: list[int]) -> tuple[Vector, Vector]:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("context", ["first", "every"])
-def test_a_sentence_worked_out_by_hand(context: str, reverse: bool):
+def test_logits_of_a_sentence_by_hand(context: str, reverse: bool):
     recurrence = Recurrence(width=2, embedding=3, cell="lstm")
     model = Seq2Seq(7, 8, recurrence, context=context, reverse=reverse).double()
     h, c = last_state(model, [*(reversed(SOURCE) if reverse else SOURCE), EOS])
@@ -39,14 +39,14 @@ def test_a_sentence_worked_out_by_hand(context: str, reverse: bool):
     for word in [BOS, *TARGET]:
         e = model.target.weight[word].tolist()
         h, c = lstm(model.decoder.layers, e + summary if context == "every" else e, h, c)
-        shown = h + summary + e if context == "every" else h
-        expected.append(add(times(model.readout.weight, shown), model.readout.bias.tolist()))
+        features = h + summary + e if context == "every" else h
+        expected.append(add(times(model.readout.weight, features), model.readout.bias.tolist()))
     logits = model(Batch.collate([SOURCE], [TARGET]))[0]
     assert torch.allclose(logits, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_all_that_passes_from_source_to_target_is_of_one_size():
-    """The vector is as long for thirty words as for one: what attention was invented against."""
+def test_encoded_source_has_a_fixed_size():
+    """The encoded source has the same size for 30 words as for one, the problem that attention solves."""
     model = Seq2Seq(7, 8, Recurrence(width=5, cell="gru", depth=2))
     for length in (1, 30):
         batch = Batch.collate([[4] * length])

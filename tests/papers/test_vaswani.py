@@ -14,15 +14,15 @@ from regard.layers import FeedForward, MultiHead
 from regard.models import Size, Transformer
 
 
-def test_scaled_dot_product_attention_in_numbers():
+def test_scaled_dot_product_attention():
     """Attention(Q, K, V) = softmax(Q K / sqrt(d_k)) V (eq. 1)"""
     query, key = [[2.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]], [[1.0, 0.0, 0.0, 5.0], [0.0, 2.0, 2.0, 0.0]]
     value = [[10.0], [20.0]]
     # Q K = ((2, 0), (0, 4)), over sqrt(4) = ((1, 0), (0, 2))
     first, second = exp(1) / (exp(1) + 1), exp(2) / (exp(2) + 1)
     expected = [10 * first + 20 * (1 - first), 10 * (1 - second) + 20 * second]
-    found = regard.attention(*(torch.tensor(each).double() for each in (query, key, value))).output
-    assert found.flatten().tolist() == pytest.approx(expected)
+    output = regard.attention(*(torch.tensor(each).double() for each in (query, key, value))).output
+    assert output.flatten().tolist() == pytest.approx(expected)
 
 
 def test_scaling_keeps_the_variance_of_scores_at_one():
@@ -33,7 +33,7 @@ def test_scaling_keeps_the_variance_of_scores_at_one():
     assert scores.var().item() == pytest.approx(1.0, abs=0.05)
 
 
-def test_multi_head_attention_in_numbers():
+def test_multi_head_attention():
     """head_h = Attention(x W^Q_h, x W^K_h, x W^V_h), concatenated and times W^O (section 3.2.2)"""
     layer = regard.MultiHead(width=2, heads=2, bias=False).double()
     q, k, v, o = (
@@ -52,17 +52,17 @@ def test_multi_head_attention_in_numbers():
     heads = []
     for head in (0, 1):
         queries, keys, values = (project(weight, head) for weight in (q, k, v))
-        read = []
-        for query in queries:  # d_k = 1, so the root is 1
+        outputs = []
+        for query in queries:  # d_k = 1, so sqrt(d_k) = 1
             powers = [exp(query * key) for key in keys]
-            read.append(sum(p * value for p, value in zip(powers, values, strict=True)) / sum(powers))
-        heads.append(read)
+            outputs.append(sum(p * value for p, value in zip(powers, values, strict=True)) / sum(powers))
+        heads.append(outputs)
     expected = [[o[m][0] * heads[0][t] + o[m][1] * heads[1][t] for m in (0, 1)] for t in (0, 1)]
-    found = layer(torch.tensor([x]).double()).output[0].tolist()
-    assert found[0] == pytest.approx(expected[0]) and found[1] == pytest.approx(expected[1])
+    output = layer(torch.tensor([x]).double()).output[0].tolist()
+    assert output[0] == pytest.approx(expected[0]) and output[1] == pytest.approx(expected[1])
 
 
-def test_the_decoder_does_not_see_what_comes_after():
+def test_causal_mask():
     """Illegal connections are masked out, set to -infinity before the softmax (section 3.2.3)."""
     x = torch.tensor([[1.0], [2.0], [3.0]]).double()
     output = regard.attention(x, x, mask=regard.causal()).output.flatten().tolist()
@@ -72,13 +72,13 @@ def test_the_decoder_does_not_see_what_comes_after():
     )
 
 
-def test_positional_encoding_in_numbers():
+def test_positional_encoding():
     """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos(the same) (section 3.5)"""
-    found = regard.Sinusoidal(4)(torch.zeros(4, 4).double())[3].tolist()
-    assert found == pytest.approx([sin(3), cos(3), sin(3 / sqrt(10000)), cos(3 / sqrt(10000))], abs=1e-6)
+    output = regard.Sinusoidal(4)(torch.zeros(4, 4).double())[3].tolist()
+    assert output == pytest.approx([sin(3), cos(3), sin(3 / sqrt(10000)), cos(3 / sqrt(10000))], abs=1e-6)
 
 
-def test_the_feed_forward_layer_is_two_convolutions_of_width_1():
+def test_feed_forward_equals_two_convolutions_of_width_1():
     """Section 3.3: "Another way of describing this is as two convolutions with kernel size 1"."""
     layer, x = FeedForward(width=6, inner=10).double(), torch.randn(2, 5, 6, dtype=torch.float64)
     first, second = nn.Conv1d(6, 10, 1).double(), nn.Conv1d(10, 6, 1).double()
@@ -87,7 +87,7 @@ def test_the_feed_forward_layer_is_two_convolutions_of_width_1():
     assert torch.allclose(layer(x), second(first(x.mT).relu()).mT, rtol=0, atol=1e-12)
 
 
-def test_swiglu_in_numbers():
+def test_swiglu():
     """Shazeer 2020, eq. 6: (silu(x W) * x V) W_2, without biases."""
     layer = FeedForward(width=1, inner=1, activation="swiglu").double()
     for linear, number in ((layer.inner, 2.0), (layer.gate, 3.0), (layer.outer, 5.0)):
@@ -100,7 +100,7 @@ def test_swiglu_in_numbers():
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_the_whole_agrees_with_torchs_transformer(norm: str, activation: str):
+def test_model_equals_torch_transformer_layers(norm: str, activation: str):
     size = Size(width=8, heads=2, inner=16, layers=2)
     ours = Transformer(9, 9, size, norm=norm, activation=activation, dropout=0.0).double().eval()
     options = {"dim_feedforward": 16, "dropout": 0.0, "activation": activation, "batch_first": True}
@@ -108,9 +108,9 @@ def test_the_whole_agrees_with_torchs_transformer(norm: str, activation: str):
     encoder = [nn.TransformerEncoderLayer(8, 2, **options).eval() for _ in range(2)]
     decoder = [nn.TransformerDecoderLayer(8, 2, **options).eval() for _ in range(2)]
     for own, theirs in zip([*ours.encoder, *ours.decoder], [*encoder, *decoder], strict=True):
-        own.itself = given_site(MultiHead.from_torch(theirs.self_attn), own.itself.site)
+        own.itself = with_site(MultiHead.from_torch(theirs.self_attn), own.itself.site)
         if own.cross is not None:
-            own.cross = given_site(MultiHead.from_torch(theirs.multihead_attn), own.cross.site)
+            own.cross = with_site(MultiHead.from_torch(theirs.multihead_attn), own.cross.site)
         own.feedforward.inner, own.feedforward.outer = theirs.linear1, theirs.linear2
     batch = Batch.collate([[4, 5, 6], [7]], [[4, 5], [8, 7, 6]])
     hidden = torch.arange(4) >= batch.source_lengths[:, None]
@@ -126,21 +126,21 @@ def test_the_whole_agrees_with_torchs_transformer(norm: str, activation: str):
     assert torch.allclose(ours(batch), ours.output(ours.decoded(y)), rtol=0, atol=1e-12)
 
 
-def test_dropout_inside_a_layer_may_be_another_than_between_layers():
-    for given, inside in ((None, 0.3), (0.0, 0.0), (0.5, 0.5)):
-        model = Transformer(9, 9, Size(8, 2, 16, 1), dropout=0.3, inner_dropout=given)
+def test_inner_dropout_defaults_to_dropout():
+    for option, expected in ((None, 0.3), (0.0, 0.0), (0.5, 0.5)):
+        model = Transformer(9, 9, Size(8, 2, 16, 1), dropout=0.3, inner_dropout=option)
         for layer in (*model.encoder, *model.decoder):
             attentions = [each.dropout for each in (layer.itself, layer.cross) if each is not None]
-            assert {*attentions, layer.feedforward.dropout.p} == {inside}
+            assert {*attentions, layer.feedforward.dropout.p} == {expected}
             assert layer.dropout.p == model.dropout.p == 0.3
 
 
-def given_site(layer: MultiHead, site: str) -> MultiHead:
+def with_site(layer: MultiHead, site: str) -> MultiHead:
     layer.site = site
     return layer
 
 
-def test_the_sizes_of_table_3():
+def test_parameter_counts_of_table_3():
     counts = {"base": 65e6, "big": 213e6}
     for name, expected in counts.items():
         with torch.device("meta"):
