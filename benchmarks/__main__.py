@@ -27,38 +27,40 @@ SECONDS = {"gpu": 2.0, "cpu": 24.0}
 
 def main() -> int:
     """Run the benchmark suite of this machine: all cases, or the named ones."""
-    given = _parse_arguments()
-    cases = SUITES[given.suite]
-    if given.peak:
-        name, number = given.peak
+    arguments = _parse_arguments()
+    cases = SUITES[arguments.suite]
+    if arguments.peak:
+        name, number = arguments.peak
         *_, last = cases[name]().peers[int(number)].make().values()
         print(extra_peak(last))
         return 0
-    stem = Path(given.into) / f"{datetime.date.today():%Y-%m-%d}-{given.suite}"
-    budget = Budget(given.seconds / (3 if given.quick else 1), given.limit, 0 if given.quick else 3)
+    stem = Path(arguments.into) / f"{datetime.date.today():%Y-%m-%d}-{arguments.suite}"
+    budget = Budget(
+        arguments.seconds / (3 if arguments.quick else 1), arguments.limit, 0 if arguments.quick else 3
+    )
     with contextlib.ExitStack() as stack:
-        if given.suite == "gpu":
+        if arguments.suite == "gpu":
             machine: Any = stack.enter_context(Device())
         else:
             machine = Processor()
         found: dict[str, Any] = {
-            "suite": given.suite,
+            "suite": arguments.suite,
             "date": f"{datetime.date.today()}",
             "environment": machine.environment(),
         }
-        joins = given.cases and not given.no_write
+        joins = arguments.cases and not arguments.no_write
         before = todays_record(stem.with_suffix(".json"), found["environment"]) if joins else None
 
         def keep(found: dict[str, Any]) -> None:
-            if not given.no_write:
+            if not arguments.no_write:
                 whole = joined(before, found, list(cases))
                 stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
                 stem.with_suffix(".md").write_text(tables(whole))
 
-        if given.suite == "gpu":
+        if arguments.suite == "gpu":
             with contextlib.suppress(RuntimeError):
                 found["ceilings"] = ceilings()
-        chosen = {name: cases[name]() for name in given.cases or cases}
+        chosen = {name: cases[name]() for name in arguments.cases or cases}
         run = Run(chosen, machine, budget, keep, lambda line: print(line, flush=True), found)
         try:
             run()
@@ -68,7 +70,7 @@ def main() -> int:
         finally:
             keep(found)
             print("\n" + tables(found))
-            if not given.no_write:
+            if not arguments.no_write:
                 print(f"Wrote {stem.name}.json and .md")
     return 0
 
@@ -118,20 +120,20 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--no-write", action="store_true", help="print the tables without writing files")
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "NUMBER"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    given.seconds = given.seconds or SECONDS[given.suite]
-    given.limit = given.limit or LIMITS[given.suite]
-    unknown = [name for name in given.cases if name not in SUITES[given.suite]]
+    arguments = parser.parse_args()
+    arguments.seconds = arguments.seconds or SECONDS[arguments.suite]
+    arguments.limit = arguments.limit or LIMITS[arguments.suite]
+    unknown = [name for name in arguments.cases if name not in SUITES[arguments.suite]]
     if unknown:
-        parser.error(f"unknown case {unknown[0]!r}; known cases: {', '.join(SUITES[given.suite])}")
-    if given.suite == "gpu" and not torch.cuda.is_available():
+        parser.error(f"unknown case {unknown[0]!r}; known cases: {', '.join(SUITES[arguments.suite])}")
+    if arguments.suite == "gpu" and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device; use --suite cpu")
-    if not given.no_write:
+    if not arguments.no_write:
         try:
-            Path(given.into).mkdir(parents=True, exist_ok=True)
+            Path(arguments.into).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            parser.error(f"cannot write to {given.into}: {error.strerror}")
-    return given
+            parser.error(f"cannot write to {arguments.into}: {error.strerror}")
+    return arguments
 
 
 def _positive(text: str) -> float:

@@ -262,14 +262,14 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="time other tile sizes")
     parser.add_argument("--profile", action="store_true", help="time each kernel")
     parser.add_argument("--json", metavar="FILE", help="also write the numbers to this file")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
-    names = given.cases or list(CASES)
+    names = arguments.cases or list(CASES)
     unknown = [name for name in names if name not in CASES]
     if unknown:
         parser.error(f"unknown case {unknown[0]!r}; known cases: {', '.join(CASES)}")
-    dtypes = [getattr(torch, each) for each in given.dtype or ["bfloat16", "float32"]]
+    dtypes = [getattr(torch, each) for each in arguments.dtype or ["bfloat16", "float32"]]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     rows = []
     for name, dtype in itertools.product(names, dtypes):
@@ -282,18 +282,18 @@ def main() -> None:
             f"{used.strict:.2f} of the strict budget",
             flush=True,
         )
-        if given.profile or given.sweep:
+        if arguments.profile or arguments.sweep:
             from benchmarks.tiles import profile, sweep
 
-            (profile if given.profile else sweep)(name, dtype)
+            (profile if arguments.profile else sweep)(name, dtype)
             continue
-        for peer in given.only or PEERS:
+        for peer in arguments.only or PEERS:
             rows.append(run_case(name, peer, dtype))
             print(f"  {peer}: {rows[-1]['forward']:.4f} / {rows[-1]['both']:.4f} ms", flush=True)
     if rows:
         print("\n" + table(rows))
-    if given.json:
-        with open(given.json, "w") as file:
+    if arguments.json:
+        with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=2)
 
 

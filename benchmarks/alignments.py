@@ -263,42 +263,42 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     """Measure the alignments of runs on one set, and add it to today's table in benchmarks/results."""
-    given = parsed()
-    if given.set == "korean":
-        few, many = built_in(given.choose or 200, given.sentences, given.grammar)
+    arguments = parsed()
+    if arguments.set == "korean":
+        few, many = built_in(arguments.choose or 200, arguments.sentences, arguments.grammar)
     else:
-        count = given.choose or len(list(read_lines(given.gold))) // 5
-        few, many = from_files(given.source, given.target, given.gold, given.base, count)
+        count = arguments.choose or len(list(read_lines(arguments.gold))) // 5
+        few, many = from_files(arguments.source, arguments.target, arguments.gold, arguments.base, count)
     rows: list[Row] = []
-    runs = [each.partition(":")[::2] for each in given.runs]
-    loaded = [[load_translator(each, device=given.device) for each in some if each] for some in runs]
+    runs = [each.partition(":")[::2] for each in arguments.runs]
+    loaded = [[load_translator(each, device=arguments.device) for each in some if each] for some in runs]
     for some in loaded:
         found = measured(some[0], some[1] if len(some) > 1 else None, few, many)
         print(*found, sep="\n", flush=True)
         rows += found
     data = loaded[0][0].settings.data
     trained = [(pair.source, pair.target) for pair in read_split(data).train]
-    words = Words(given.tokenise, data.lowercase)
+    words = Words(arguments.tokenise, data.lowercase)
     rows += [*eflomal_rows(trained, many, words), diagonal(many)]
     unknown = {
         "source": asdict(words.unknown(many.sources, (pair[0] for pair in trained))),
         "target": asdict(words.unknown(many.targets, (pair[1] for pair in trained))),
     }
     write(
-        given.set,
+        arguments.set,
         {
             "judged": len(many.gold),
             "chosen": len(few.gold),
             "trained": len(trained),
-            "corpus": given.corpus,
-            **({"grammar": given.grammar} if given.set == "korean" else {}),
-            "note": given.note,
+            "corpus": arguments.corpus,
+            **({"grammar": arguments.grammar} if arguments.set == "korean" else {}),
+            "note": arguments.note,
             "lowercase": data.lowercase,
             "unknown": unknown,
             "rows": [asdict(row) for row in rows],
             "environment": environment(),
         },
-        printed_only=given.no_write,
+        printed_only=arguments.no_write,
     )
 
 

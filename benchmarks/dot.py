@@ -194,12 +194,12 @@ def gate(shape: Heads, dtype: torch.dtype, device: str, backend: str = "auto") -
     source = torch.Generator(device).manual_seed(1)
     doutput = torch.randn(shape.size, generator=source, device=device).to(dtype)
     for function, kind, whole in (*ways, (eager_of(shape, device), torch.float64, False)):
-        inputs, given = shape.inputs(kind, device), doutput.to(kind)
+        inputs, upstream = shape.inputs(kind, device), doutput.to(kind)
         if not whole:
             inputs = [each.detach()[:1, :1].requires_grad_() for each in inputs]
-            given = given[:1, :1]
+            upstream = upstream[:1, :1]
         output = function(*inputs)
-        named = (output, *torch.autograd.grad(output, inputs, given))
+        named = (output, *torch.autograd.grad(output, inputs, upstream))
         one = (each.detach()[:1, :1] for each in named)
         found.append(dict(zip(("output", "query", "key", "value"), one, strict=True)))
     return judged(*found, dtype)

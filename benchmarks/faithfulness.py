@@ -176,11 +176,11 @@ def main() -> None:
     )
     parser.add_argument("--sentences", type=int, default=100, help="number of test sentences (default: 100)")
     parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
-    given = parser.parse_args()
-    rows = [row for name in given.kinds for row in measured(given.folder, name, given.sentences)]
-    text = table(rows, given.sentences)
+    arguments = parser.parse_args()
+    rows = [row for name in arguments.kinds for row in measured(arguments.folder, name, arguments.sentences)]
+    text = table(rows, arguments.sentences)
     print("\n" + text)
-    if not given.no_write:
+    if not arguments.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-faithfulness"
         found = {"environment": environment(), "rows": [asdict(row) for row in rows]}
         stem.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")

@@ -235,30 +235,30 @@ def main() -> None:
     parser.add_argument("--score", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--test", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.score is not None:
-        print(json.dumps(score(given.score, given.test, given.device)))
+    arguments = parser.parse_args()
+    if arguments.score is not None:
+        print(json.dumps(score(arguments.score, arguments.test, arguments.device)))
         return
-    if given.tsv is None or not given.tsv.is_file():
+    if arguments.tsv is None or not arguments.tsv.is_file():
         parser.error("--tsv needs an existing file with English, a tab and German on each line")
-    path = given.out / f"{datetime.date.today()}-{given.name}"
+    path = arguments.out / f"{datetime.date.today()}-{arguments.name}"
     record = path.with_suffix(".json")
     kept = json.loads(record.read_text(encoding="utf-8"))["trained"] if record.is_file() else []
-    trained = [Trained(**each) for each in kept if each["cell"] not in given.cells]
+    trained = [Trained(**each) for each in kept if each["cell"] not in arguments.cells]
     machine = environment()
     about = "\n".join(
         (
             f"Tatoeba, English to German; BLEU on {TEST:,} test pairs, greedy, with the best checkpoint.",
             ", ".join(f"{name} {value}" for name, value in machine.items()),
-            f"{len(given.slots)} runs in parallel, pinned to these cores: {' '.join(given.slots)}.",
+            f"{len(arguments.slots)} runs in parallel, pinned to these cores: {' '.join(arguments.slots)}.",
         )
     )
     with TemporaryDirectory() as folder:
         data = Path(folder)
-        split(given.tsv, data)
+        split(arguments.tsv, data)
         jobs: Queue[tuple[str, str, int]] = Queue()
-        for name in sorted(given.cells, key=lambda name: -CELLS[name].minutes):
-            for seed in range(given.seeds):
+        for name in sorted(arguments.cells, key=lambda name: -CELLS[name].minutes):
+            for seed in range(arguments.seeds):
                 for setting in CELLS[name].settings():
                     jobs.put((name, setting, seed))
 
@@ -282,7 +282,7 @@ def main() -> None:
                     record.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
                     path.with_suffix(".md").write_text(summary(trained, about), encoding="utf-8")
 
-        threads = [threading.Thread(target=work, args=(slot,)) for slot in given.slots]
+        threads = [threading.Thread(target=work, args=(slot,)) for slot in arguments.slots]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -154,20 +154,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="number of bahdanau runs (default: 5)")
     parser.add_argument("--grammar", type=int, choices=VERSIONS, default=VERSION, help="grammar version")
     parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
-    given = parser.parse_args()
-    training_data(given.grammar)
+    arguments = parser.parse_args()
+    training_data(arguments.grammar)
     found = []
-    for name, seed in [*(("bahdanau", seed) for seed in range(given.seeds)), ("seq2seq", 0)]:
-        found.append(measured(seconds(given.seconds), name, seed, given.grammar))
+    for name, seed in [*(("bahdanau", seed) for seed in range(arguments.seeds)), ("seq2seq", 0)]:
+        found.append(measured(seconds(arguments.seconds), name, seed, arguments.grammar))
         print(found[-1], flush=True)
-    text = table(found, given.seconds, given.grammar)
+    text = table(found, arguments.seconds, arguments.grammar)
     print("\n" + text)
-    if not given.no_write:
+    if not arguments.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-korean"
         record = {
             "environment": environment(),
-            "seconds": given.seconds,
-            "grammar": given.grammar,
+            "seconds": arguments.seconds,
+            "grammar": arguments.grammar,
             "models": MODELS,
             "runs": [asdict(each) for each in found],
         }

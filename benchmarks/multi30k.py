@@ -193,24 +193,29 @@ def main() -> None:
     parser.add_argument("--measured", action="store_true", help="only report existing results, train nothing")
     parser.add_argument("--notes", default="", help="remarks for the table")
     parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
-    asked = parser.parse_args()
-    asked.runs.mkdir(parents=True, exist_ok=True)
-    jobs = [(recipe, seed) for recipe in asked.only for seed in range(asked.seeds)]
-    if asked.measured:
-        jobs = [job for job in jobs if (folder_of(*job, asked.runs) / MEASURED).exists()]
+    arguments = parser.parse_args()
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    jobs = [(recipe, seed) for recipe in arguments.only for seed in range(arguments.seeds)]
+    if arguments.measured:
+        jobs = [job for job in jobs if (folder_of(*job, arguments.runs) / MEASURED).exists()]
     found = []
     # Each run has a new process, so that its seed and timing do not depend on earlier runs.
-    with ProcessPoolExecutor(asked.at_once, get_context("spawn"), max_tasks_per_child=1) as pool:
-        rest = (asked.data, asked.runs, asked.sharing or min(asked.at_once, len(jobs)), asked.alphas)
+    with ProcessPoolExecutor(arguments.at_once, get_context("spawn"), max_tasks_per_child=1) as pool:
+        rest = (
+            arguments.data,
+            arguments.runs,
+            arguments.sharing or min(arguments.at_once, len(jobs)),
+            arguments.alphas,
+        )
         for each in as_completed([pool.submit(measured, *job, *rest) for job in jobs]):
             found.append(each.result())
             print(json.dumps(asdict(found[-1])), flush=True)
     found.sort(key=lambda each: (each.recipe, each.seed))
-    text = table(found, asked.alphas, asked.notes)
+    text = table(found, arguments.alphas, arguments.notes)
     print("\n" + text)
-    if not asked.no_write:
+    if not arguments.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-multi30k"
-        record = {"notes": asked.notes, "runs": [asdict(each) for each in found]}
+        record = {"notes": arguments.notes, "runs": [asdict(each) for each in found]}
         stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
         stem.with_suffix(".md").write_text(text)
         print(f"Wrote {stem.name}.json and .md")

@@ -278,7 +278,7 @@ def main() -> None:
     )
     parser.add_argument("--profile", action="store_true", help="also time each kernel")
     parser.add_argument("--only", action="append", choices=list(WAYS), help="way to measure (default: all)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     captured = [name for name, way in WAYS.items() if way.captured]
@@ -287,17 +287,17 @@ def main() -> None:
     rows = []
     for length in LENGTHS:
         eager = None
-        for name in given.only or WAYS:
+        for name in arguments.only or WAYS:
             row = measured(name, length)
             gc.collect()
             torch.cuda.empty_cache()
             eager = row.rate if name == "eager loop" and not row.missing else eager
             rows.append(row.written(eager))
             print(json.dumps(rows[-1]), flush=True)
-            if given.into:
-                keep(given.into, errors, rows)
+            if arguments.into:
+                keep(arguments.into, errors, rows)
     print("\n" + table(rows))
-    if given.profile:
+    if arguments.profile:
         for length in LENGTHS:
             print(profiled(length))
 
