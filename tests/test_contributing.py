@@ -1,4 +1,4 @@
-"""A newcomer adds a score: what CONTRIBUTING says, followed to the letter in a copy of the project."""
+"""Add a score by following CONTRIBUTING exactly, in a copy of the project."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTION, re.M | re.S)
 
 
 def put(path: Path, text: str, mark: str) -> None:
-    """Write text into a file before what the mark finds there."""
+    """Insert text into a file before the first match of the mark."""
     source = path.read_text(encoding="utf-8")
     at = re.search(mark, source, re.M)
     assert at, f"{path.name} has no {mark}"
@@ -29,7 +29,7 @@ def put(path: Path, text: str, mark: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with the score of CONTRIBUTING added: its class, its line, and its equation by hand."""
+    """A copy of the project with the score of CONTRIBUTING: its class, its line, and its equation."""
     written, line, by_hand = BLOCKS
     copy = tmp_path_factory.mktemp("project")
     for name in ("src", "tests", "docs"):
@@ -43,7 +43,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(copy: Path, *arguments: str) -> str:
-    """What this Python prints when it is run in the copy."""
+    """Return what Python prints when it runs in the copy."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
     ran = subprocess.run(
@@ -65,7 +65,7 @@ def test_the_tests_pick_it_up_and_pass(copy: Path):
     passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", said, re.M)
     files = [name for name, _ in passed]
     assert files.count("test_backends.py") > 20 and files.count("test_looking.py") > 10
-    assert ("test_scores.py", "test_score_is_its_equation[distance]") in passed
+    assert ("test_scores.py", "test_each_score_agrees_with_its_equation[distance]") in passed
     assert ("scores.py", "regard.scores.Distance") in passed
 
 

@@ -25,7 +25,7 @@ LEFT_OUT = {"make test", "make docs", "pip install ."}
 
 
 def commands(text: str) -> Iterator[str]:
-    """The commands in shell blocks, in indented blocks and in the running text of a page."""
+    """Return the commands in shell blocks, in indented blocks and in the text of a page."""
     blocks = "".join(re.findall(r"^```(?:sh|bash|shell|console)\n(.*?)^```", text, re.M | re.S))
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     for line in blocks.splitlines():
@@ -40,14 +40,14 @@ COMMANDS = [each for each in dict.fromkeys(commands(README)) if each]
 
 
 def recipe(target: str) -> str:
-    """What make runs for a target."""
+    """Return the commands that make runs for a target."""
     found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)
     assert found, f"the Makefile has no recipe for {target}"
     return found[1].replace("\t", "").strip()
 
 
 def here(command: str) -> list[str]:
-    """A command as it can be run here: where make has not made .venv, what it would run, with this Python."""
+    """Return a command that can run here: without a .venv by make, what make would run, with this Python."""
     words = shlex.split(command)
     if words[0] == "make":
         fresh = shutil.which("make") and not call(["make", "--question", ".venv/base"]).returncode
@@ -62,7 +62,7 @@ def here(command: str) -> list[str]:
 
 
 def call(words: list[str], folder: Path = ROOT, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run it as a reader would, not as a part of the `make test` that runs this."""
+    """Run it as a user would, without the environment of the `make test` that runs this test."""
     ours = ("MAKE", "MFLAGS", "ARGS", "PYTEST_", "COV_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment |= {"PYTHONPATH": str(PACKAGE.parent), "PYTHONIOENCODING": "utf-8"}
