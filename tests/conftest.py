@@ -1,4 +1,4 @@
-"""Every test starts from one seed; what a machine cannot run is skipped with a reason known here."""
+"""Every test starts from the same seed; tests that a machine cannot run are skipped with a listed reason."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SKIPS = {
     "gpu": "needs a CUDA device (make test-gpu)",
     "transformers": 'transformers is not installed (pip install ".[huggingface]")',
 }
-"""Why a test of ours may be skipped; tests/test_conftest.py pins them."""
+"""The allowed reasons to skip a test; tests/test_conftest.py checks them."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the seed before workers start, so that all share it, and give it to hypothesis too."""
+    """Set the seed before workers start, so that all share it, and pass it to Hypothesis too."""
     if os.environ.get("REGARD_SEED") == "random":
         os.environ["REGARD_SEED"] = str(random.SystemRandom().randrange(2**31))
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(seed())
-    # The seed above decides every example: derandomize would forget it, a database would add to it.
+    # Examples depend only on the seed above: derandomize would ignore it, a database would add examples.
     hypothesis.settings.register_profile(
         "regard", deadline=None, database=None, max_examples=100, print_blob=True
     )
@@ -50,20 +50,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """The same numbers whether a test runs alone, in another order, or on another worker."""
+    """Seed each test, so that random numbers do not depend on the order of tests or the worker."""
     torch.manual_seed(seed())
     numpy.random.seed(seed() % 2**32)
     random.seed(seed())
 
 
 def seed() -> int:
-    """The number that every test starts from."""
+    """The seed that every test starts from."""
     return int(os.environ.get("REGARD_SEED", "0"))
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium, playwright's own or the system's; one per process, since playwright allows no more."""
+    """Chromium, Playwright's own or the system's; one per process, which is Playwright's limit."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:

@@ -12,18 +12,18 @@ import regard
 
 ON_CPU = ("sdpa-cpu", "blocked", "reference")
 HIDDEN = {"batch": 2, "heads": 2, "queries": 3, "keys": 7}
-"""The sizes at which each of MASKS hides at least one key of each sequence from every query."""
+"""Sizes for which each of MASKS hides at least one key of each sequence from every query."""
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Random numbers that ask for a gradient."""
+    """Return random numbers that require a gradient."""
     return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
 def make_score(
     name: str, query_size: int, key_size: int, heads: int | None = None, dtype: torch.dtype = torch.float64
 ) -> regard.Score:
-    """A score by name; Location with few positions, so that its gradient is quickly checked."""
+    """Return a score by name; Location with few positions, so that gradcheck is fast."""
     if name == "location":
         score: regard.Score = regard.Location(query_size, max_length=8, heads=heads)
     else:
@@ -32,14 +32,14 @@ def make_score(
 
 
 def parameters(*modules: Any) -> list[nn.Parameter]:
-    """The parameters of those that have any."""
+    """Return the parameters of those arguments that have any."""
     return [each for module in modules if isinstance(module, nn.Module) for each in module.parameters()]
 
 
 def takers(
     query: Tensor, key: Tensor | regard.Memory, value: Tensor | None = None, **options: Any
 ) -> list[str]:
-    """auto, and the backends that run this call on CPU; flex, which compiles, is tested in agreement."""
+    """Return "auto" and the backends that run this call on CPU, without flex, which tests/agreement tests."""
     refused = regard.explain(query, key, value, **options).refused
     return ["auto", *(name for name in ON_CPU if name not in refused)]
 

@@ -1,4 +1,4 @@
-"""The files of the project, as the tests about the project itself read them."""
+"""Read the files of the project, for tests about the project itself."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PACKAGE = ROOT / "src" / "regard"
 
 
 def short(path: Path) -> str:
-    """A path as it is written from the root of the project."""
+    """Return a path relative to the root of the project."""
     return path.relative_to(ROOT).as_posix()
 
 
 @functools.cache
 def files() -> tuple[Path, ...]:
-    """Every file of the project: what git knows or would add, or, without git, what .gitignore leaves."""
+    """Return every file of the project that git tracks or would add; without git, by .gitignore."""
     if (ROOT / ".git").exists() and shutil.which("git"):
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -46,7 +46,7 @@ def _walk() -> Iterator[Path]:
 
 @functools.cache
 def texts() -> dict[Path, str]:
-    """What is in every file that is text."""
+    """Return the content of every text file."""
     found = {}
     for path in files():
         try:
@@ -58,15 +58,15 @@ def texts() -> dict[Path, str]:
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    """A Python file as a tree."""
+    """Return the syntax tree of a Python file."""
     return ast.parse(path.read_text(encoding="utf-8"), short(path))
 
 
 def python(*folders: str) -> list[Path]:
-    """The Python files under these folders of the project."""
+    """Return the Python files under these folders of the project."""
     return [path for path in files() if path.suffix == ".py" and short(path).split("/")[0] in folders]
 
 
 def settings() -> dict:
-    """pyproject.toml."""
+    """Return the content of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""attention(): shapes, grouped heads, nothing to see, what must not be seen, autocast, and PyTorch's own."""
+"""attention(): shapes, grouped heads, hidden keys, NaN, autocast, and agreement with PyTorch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ BFLOAT = {"atol": 0.02, "rtol": 0.02}
 
 
 def gradients(output: Tensor, *tensors: Tensor) -> list[Tensor | None]:
-    """Of a sum in which every number counts differently."""
+    """Return gradients of a weighted sum of the output, with a different weight for each element."""
     weight = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
     wanted = (output * weight).sum()
     return list(torch.autograd.grad(wanted, tensors, allow_unused=True)) if wanted.requires_grad else []
 
 
 def same(first: list[Tensor | None], second: list[Tensor | None]) -> bool:
-    """Bit for bit."""
+    """Whether both are bitwise identical."""
     return all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
-def test_answered_in_kind(shape: tuple[int, ...], score: str):
+def test_results_have_the_dimensions_of_the_query(shape: tuple[int, ...], score: str):
     query, key, value = (randn(*shape, *size) for size in ((4, 3), (5, 3), (5, 6)))
     seen = regard.attention(query, key, value, score=make_score(score, 3, 3), look=EVERYTHING)
     shapes = {
@@ -68,7 +68,7 @@ def test_grouped_heads_are_repeated_heads(backend: str, mask: str | None):
     torch.testing.assert_close(gradients(grouped, query, key, value), gradients(plain, query, key, value))
 
 
-def test_the_key_is_its_own_value():
+def test_the_default_value_is_the_key():
     query, key = randn(2, 4, 3), randn(2, 5, 3)
     assert torch.equal(regard.attention(query, key).output, regard.attention(query, key, key).output)
 
@@ -76,7 +76,7 @@ def test_the_key_is_its_own_value():
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 @pytest.mark.parametrize(("queries", "keys"), [(3, 4), (0, 4), (3, 0), (0, 0)])
 @pytest.mark.parametrize("bias", [None, "-inf", "t5", "relative"])
-def test_nothing_to_see(score: str, queries: int, keys: int, bias: str | None):
+def test_queries_without_visible_keys_get_zeros(score: str, queries: int, keys: int, bias: str | None):
     query, key, value = randn(1, 2, queries, 3), randn(1, 2, keys, 3), randn(1, 2, keys, 2)
     options: dict[str, Any] = {"score": make_score(score, 3, 3)}
     mask = torch.ones(1, 2, queries, keys, dtype=torch.bool)
@@ -106,7 +106,7 @@ def test_nothing_to_see(score: str, queries: int, keys: int, bias: str | None):
 
 @pytest.mark.parametrize("score", ["scaled_dot", "general", "additive", "cosine"])
 @pytest.mark.parametrize("name", MASKS)
-def test_what_nobody_may_see_changes_nothing(score: str, name: str):
+def test_hidden_keys_have_no_effect(score: str, name: str):
     compare, mask = make_score(score, 4, 4), MASKS[name]()
     query, key, value = randn(2, 2, 3, 4), randn(2, 2, 7, 4), randn(2, 2, 7, 5)
     hidden = ~mask.dense(3, 7, batch=2, heads=2).expand(2, 2, 3, 7).any(-2)
@@ -125,7 +125,7 @@ def test_what_nobody_may_see_changes_nothing(score: str, name: str):
 
 
 @pytest.mark.parametrize("select", [regard.Soft(0.5), regard.Sparse(), regard.Gate(), regard.Best()], ids=str)
-def test_what_nobody_may_see_changes_nothing_for_other_selections(select: regard.Select):
+def test_hidden_keys_have_no_effect_for_other_selections(select: regard.Select):
     query, key, found = randn(2, 2, 3, 4), randn(2, 2, 7, 4), []
     for content in (0.0, torch.nan):
         key.data[:, :, 5:] = content
@@ -160,7 +160,7 @@ def test_minus_inf_in_a_bias_hides_a_key_as_a_mask_does(shape: tuple[int, ...], 
         assert all(each is None or not each.isnan().any() for each in found[0]), backend
 
 
-def test_minus_inf_in_a_bias_hides_from_one_group_of_heads_alone():
+def test_minus_inf_in_a_bias_hides_a_key_from_one_group_of_heads():
     query, key = randn(1, 4, 3, 4), randn(1, 2, 7, 4)
     bias = torch.zeros(1, 4, 1, 7, dtype=torch.float64)
     bias[:, :2, :, 5] = -torch.inf  # heads 0 and 1 read key head 0
@@ -174,8 +174,8 @@ def test_minus_inf_in_a_bias_hides_from_one_group_of_heads_alone():
 @pytest.mark.parametrize("score", ["scaled_dot", "general", "additive", "cosine"])
 @pytest.mark.parametrize("poisoned", ["key", "value"])
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_reference_keeps_nan_to_the_rows_that_see_it(score: str, poisoned: str, poison: float):
-    """Rows 2 and 4 see the poisoned key 3; keys 0 to 2 are seen by rows 0, 1 and 3 alone."""
+def test_reference_limits_nan_to_the_rows_that_see_it(score: str, poisoned: str, poison: float):
+    """Rows 2 and 4 see the poisoned key 3; only rows 0, 1 and 3 see keys 0 to 2."""
     compare = make_score(score, 4, 4)
     query, key, value = randn(2, 1, 5, 4), randn(2, 1, 5, 4), randn(2, 1, 5, 3)
     guilty = torch.tensor([False, False, True, False, True])
@@ -193,7 +193,7 @@ def test_reference_keeps_nan_to_the_rows_that_see_it(score: str, poisoned: str, 
 
 
 @pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "reference"])
-def test_a_nan_that_a_row_may_see_reaches_it(backend: str):
+def test_a_visible_nan_makes_the_output_nan(backend: str):
     query, key, value = randn(2, 5, 4), randn(2, 6, 4), randn(2, 6, 3)
     for tensor in (query, key, value):
         before, tensor.data[1, 2, 1] = tensor.data[1, 2, 1].item(), torch.nan
@@ -221,8 +221,8 @@ def test_autocast(name: str, prepared: bool):
     assert regard.attention(query, key).output.dtype == torch.float32
 
 
-def test_a_projection_in_another_dtype_is_brought_back():
-    """Under autocast some operations answer in float32, as norms do on CUDA."""
+def test_a_projection_in_another_dtype_is_cast_back():
+    """Under autocast some operations return float32, as norms do on CUDA."""
 
     class Wide(regard.Score):
         def project_query(self, query: torch.Tensor) -> torch.Tensor:
@@ -283,7 +283,7 @@ def test_dropout_drops_weights_and_keeps_their_mean(backend: str):
     torch.testing.assert_close(output.mean((0, 1)), torch.full((4,), 0.25), atol=0.02, rtol=0)
 
 
-def test_read_is_the_fourth_verb_alone():
+def test_read_computes_the_weighted_sum():
     for shape in ((), (2,), (2, 3)):
         weights, value = torch.rand(*shape, 4, 5).double().requires_grad_(), randn(*shape, 5, 6)
         seen = regard.read(weights, value, look=regard.Look(weights=True, mass=True, alignment=True))
@@ -295,7 +295,7 @@ def test_read_is_the_fourth_verb_alone():
         )
 
 
-def test_explain_is_what_happens():
+def test_explain_names_the_backend_that_runs():
     x = torch.randn(2, 5, 4)
     found = regard.explain(x, x, mask=regard.causal(), look=regard.Look(entropy=True))
     assert (found.backend, found.looking) == ("sdpa-cpu", "materialised")

@@ -1,4 +1,4 @@
-"""The seed decides every number, and a test is skipped only for a reason written here."""
+"""The seed determines all random numbers, and tests are skipped only for the reasons listed here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import settings
 from tests import conftest
 
 
-def test_one_seed_for_all_sources(request: pytest.FixtureRequest):
+def test_one_seed_for_all_random_generators(request: pytest.FixtureRequest):
     drawn = torch.randn(3), numpy.random.rand(3), random.random()
     torch.manual_seed(conftest.seed())
     numpy.random.seed(conftest.seed() % 2**32)
@@ -30,7 +30,7 @@ def test_random_draws_a_seed_and_shows_it(monkeypatch: pytest.MonkeyPatch, reque
     assert f"REGARD_SEED={conftest.seed()} " in conftest.pytest_report_header()
 
 
-def test_reasons_to_skip_are_pinned():
+def test_skip_reasons_are_listed():
     assert conftest.SKIPS == {
         "gpu": "needs a CUDA device (make test-gpu)",
         "transformers": 'transformers is not installed (pip install ".[huggingface]")',
@@ -38,5 +38,5 @@ def test_reasons_to_skip_are_pinned():
 
 
 @pytest.mark.gpu
-def test_gpu_tests_run_where_there_is_one():
+def test_gpu_tests_run_if_there_is_a_gpu():
     assert torch.cuda.is_available()

@@ -65,7 +65,7 @@ def test_existing_tests_run_the_new_score(copy: Path):
     passed = re.findall(r"^PASSED \S*?(\w+\.py)::(\S+)", report, re.M)
     files = [name for name, _ in passed]
     assert files.count("test_backends.py") > 20 and files.count("test_looking.py") > 10
-    assert ("test_scores.py", "test_score_is_its_equation[distance]") in passed
+    assert ("test_scores.py", "test_each_score_agrees_with_its_equation[distance]") in passed
     assert ("scores.py", "regard.scores.Distance") in passed
 
 

@@ -1,4 +1,4 @@
-"""The files themselves: their names, what they may not hold, the versions they pin, and tests that test."""
+"""Checks of the project's files: names, forbidden content, pinned versions, and tests that assert."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SKIPS = (
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',
 )
-"""Every reason for which a test of ours is ever skipped."""
+"""All reasons for which a test is skipped."""
 
 ASSERTING = ("compare", "killed")
-"""Functions of the tests that assert in a test's place."""
+"""Helper functions that contain the assertions of a test."""
 
 
 def test_files_are_named_for_what_they_hold():
@@ -35,7 +35,7 @@ def test_files_are_named_for_what_they_hold():
 
 
 def test_nothing_is_put_off_without_a_reason_and_a_place():
-    """Allowed: the word, a place in brackets, a colon and a reason."""
+    """Allowed form: the word, a place in brackets, a colon and a reason."""
     wrong = []
     for path, text in texts().items():
         if path.suffix == ".py":
@@ -62,7 +62,7 @@ def test_no_file_knows_the_machine_it_was_written_on():
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """What each extra asks for, the base install under an empty name, and what builds the package."""
+    """Return the requirements of each extra, of the base install (empty name), and of the build."""
     project = settings()["project"]
     asked = {"": project["dependencies"], "build": settings()["build-system"]["requires"]}
     asked |= project["optional-dependencies"]
@@ -89,7 +89,7 @@ def test_every_version_is_pinned():
 
 
 def reason(call: ast.Call) -> str:
-    """Why this call skips; nothing where it does not say."""
+    """Return the reason of a skip call; empty if it has none."""
     given = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
     if not given and ast.unparse(call.func) in ("pytest.skip", "pytest.xfail"):
         given = call.args[:1]
@@ -113,7 +113,7 @@ def test_every_skip_has_a_reason_that_is_pinned():
 
 
 def asserts(node: ast.AST) -> bool:
-    """Whether a function can fail by more than an accident."""
+    """Whether a function contains an assertion."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Assert):
             return True

@@ -1,4 +1,4 @@
-"""What the style guide asks and a machine can check: the way of imports, sizes, the public surface."""
+"""Checks of the style guide: directions of imports, sizes of files and functions, the public API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAYERS = (
     ("backends",),
     ("kernels", "blocks"),
 )
-"""From the top: a part imports only from layers below its own, and from LEAVES."""
+"""Layers from top to bottom: a part imports only from layers below its own, and from LEAVES."""
 
 LEAVES = (
     "attended",
@@ -55,10 +55,10 @@ LEAVES = (
     "select",
     "sites",
 )
-"""What everything may use; they use each other, and never in a circle."""
+"""Modules that every part may import; they may import each other, but not in a cycle."""
 
 ROOT_FILES = 15
-"""Python files in src/regard itself at most: the listing is a table of contents."""
+"""Maximum number of Python files directly in src/regard, so that its listing is a table of contents."""
 
 DEPTH = {name: depth for depth, names in enumerate((*LAYERS, LEAVES)) for name in names}
 
@@ -127,7 +127,7 @@ PUBLIC = (
     "where",
     "window",
 )
-"""The names people rely on. Taking one away or adding one is a decision: make it here too."""
+"""The public names. Users rely on them: a change must be made here too."""
 
 LINES = 450  # about 300 is the aim
 FUNCTION_LINES = 80  # about 60 is the aim
@@ -144,7 +144,7 @@ MODULES = {module_name(path): path for path in python("src")}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module that a file imports, at its top or inside a function, with the line that does it."""
+    """Yield every module that a file imports, at its top or inside a function, with the line number."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -156,13 +156,13 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def typing_lines(path: Path) -> set[int]:
-    """The lines that only a type checker runs."""
+    """Return the lines that only a type checker evaluates."""
     blocks = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n)]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or 0) + 1)}
 
 
 def part(module: str) -> str:
-    """The folder or file of src/regard that a module belongs to: what LAYERS and LEAVES name."""
+    """Return the folder or file of src/regard that a module belongs to, as named in LAYERS and LEAVES."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -221,7 +221,7 @@ def test_triton_stays_in_kernels():
 
 
 def imported(code: str) -> set[str]:
-    """The packages outside the standard library that this code imports, in a Python of its own."""
+    """Return the third-party packages that this code imports, in a separate Python process."""
     code = f"import json, sys; {code}; print(json.dumps([name.split('.')[0] for name in sys.modules]))"
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
@@ -305,7 +305,7 @@ def test_a_public_name_is_told_in_a_sentence_and_an_example(name: str):
     thing = getattr(regard, name)
     first = (inspect.getdoc(thing) or "").partition("\n")[0]
     assert thing.__doc__ and re.fullmatch(r"[A-Z`(].*[^.]\.", first) and not re.search(r"[.?!] [A-Z]", first)
-    # pytest runs what this finder finds in the modules of src/regard.
+    # pytest runs the examples that this finder finds in the modules of src/regard.
     found = doctest.DocTestFinder().find(importlib.import_module(thing.__module__))
     examples = {each.name: each.examples for each in found}
     assert examples[f"{thing.__module__}.{thing.__qualname__}"]

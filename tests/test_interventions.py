@@ -1,4 +1,4 @@
-"""Interventions: links cut and forced, heads made even and turned down, at once and step by step."""
+"""Interventions: cut, force, uniform and scale, with teacher forcing and step by step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attend(query: torch.Tensor, key: torch.Tensor, **options: Any) -> regard.Att
 
 
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
-def test_what_is_cut_is_masked_and_the_rest_renormalises(backend: str):
+def test_a_cut_key_is_masked_and_the_other_weights_renormalised(backend: str):
     query, key = randn(2, 3, 4, 8, dtype=torch.float32), randn(2, 3, 6, 8, dtype=torch.float32)
     mask = regard.padding(torch.tensor([6, 4]))
     plain = attend(query, key, mask=mask, backend=backend)
@@ -51,7 +51,7 @@ def test_what_is_cut_is_masked_and_the_rest_renormalises(backend: str):
 
 
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
-def test_what_is_forced_is_all_that_is_read(backend: str):
+def test_a_forced_key_gets_all_the_weight(backend: str):
     query, key = randn(2, 4, 8, dtype=torch.float32), randn(2, 6, 8, dtype=torch.float32)
     with regard.intervene(force=(2, 5)):
         found = attend(query, key, backend=backend)
@@ -82,7 +82,7 @@ def test_every_selection_can_be_intervened_on(select: regard.Select):
     torch.testing.assert_close(found.output, found.weights @ key)
 
 
-def test_the_others_share_what_forcing_leaves_them():
+def test_other_keys_share_the_remaining_weight():
     query, key = randn(1, 2, 8), randn(1, 5, 8)
     plain = attend(query, key).weights[0, 1]
     with regard.intervene(force=[(1, 0, 0.5), (1, 3, 0.2)]):
@@ -97,7 +97,7 @@ def test_the_others_share_what_forcing_leaves_them():
         attend(query, key)
 
 
-def test_an_even_head_sees_only_what_it_may_see():
+def test_uniform_weights_respect_the_mask():
     x = randn(1, 2, 4, 8)
     with regard.intervene(uniform=True, head=0):
         found = attend(x, x, mask=regard.causal()).weights
@@ -110,7 +110,7 @@ def test_an_even_head_sees_only_what_it_may_see():
     assert torch.equal(rows[:, :, [1, 3]], attend(x, x).weights[:, :, [1, 3]])
 
 
-def test_a_head_is_dropped_and_a_link_turned_down():
+def test_scale_removes_a_head_and_reduces_a_weight():
     x = randn(1, 2, 4, 8)
     plain = attend(x, x)
     with regard.intervene(Scale(0.5, 1, 2, head=1), scale=0, head=0):
@@ -118,12 +118,10 @@ def test_a_head_is_dropped_and_a_link_turned_down():
     assert (found.output[:, 0] == 0).all()
     torch.testing.assert_close(found.output[:, 1, 0], plain.output[:, 1, 0])
     torch.testing.assert_close(found.weights[0, 1, 1, 2], plain.weights[0, 1, 1, 2] / 2)
-    torch.testing.assert_close(
-        found.weights[0, 1, 1, 1], plain.weights[0, 1, 1, 1]
-    )  # nothing makes up for it
+    torch.testing.assert_close(found.weights[0, 1, 1, 1], plain.weights[0, 1, 1, 1])  # not normalised again
 
 
-def test_what_may_not_be_seen_is_not_forced():
+def test_a_masked_key_cannot_be_forced():
     x = randn(1, 4, 8)
     for weight, left in ((1.0, 0.0), (0.25, 0.75)):
         with regard.intervene(force=(1, 3, weight)):
@@ -131,7 +129,7 @@ def test_what_may_not_be_seen_is_not_forced():
         assert found.weights[0, 1, 3] == 0 and found.weights[0, 1].sum().item() == pytest.approx(left)
 
 
-def test_a_named_backend_that_cannot_says_why():
+def test_a_named_backend_that_cannot_intervene_raises():
     x = randn(1, 4, 8, dtype=torch.float32)
     with regard.intervene(uniform=True), pytest.raises(regard.BackendError, match="Intervened") as error:
         attend(x, x, backend="sdpa-cpu")
@@ -149,7 +147,7 @@ def test_scopes_nest_with_each_other_and_with_record():
     ):
         attend(x, x)
     assert unchanged == {"he*": 0} and changed == {"*": 1}
-    # The link was forced by a mask before the row was made even: what it may see is one key.
+    # Force hides all other keys by a mask, so the uniform row sees only one key.
     assert outer["here"][0].weights[0, 1].tolist() == [0, 0, 1, 0]
     assert inner["here"][0].entropy[0, 1] == 0 and inner["here"][0].entropy[0, 0] > 0
 
@@ -163,8 +161,8 @@ def test_gradients_flow_through_changed_weights():
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_stepping_is_changed_as_reading_at_once_is(name: str):
-    """Positions count: a recurrent decoder calls once a token, a Transformer once for all."""
+def test_decoding_step_by_step_is_changed_like_teacher_forcing(name: str):
+    """Rows are positions: a recurrent decoder calls attention per token, a Transformer once."""
     model, batch = make(name), Batch.collate([[4, 5, 6], [7, 8, 9]], [[5, 6, 7, 4], [9, 8]])
     plain = model(batch)
     with regard.intervene(*EVERY):
@@ -183,7 +181,7 @@ def test_stepping_is_changed_as_reading_at_once_is(name: str):
 
 
 @pytest.mark.parametrize("name", ["bahdanau", "luong general", "luong local-m unfed", "transformer rotary"])
-def test_beams_are_changed_as_one_is(name: str):
+def test_beams_are_changed_like_a_single_sequence(name: str):
     model, batch = make(name), Batch.collate([[4, 5, 6], [7, 8, 9]])
     with regard.intervene(*EVERY):
         encoded = model.encode(batch.source, batch.source_lengths)
@@ -202,7 +200,7 @@ def test_beams_are_changed_as_one_is(name: str):
 )
 @pytest.mark.parametrize("name", ["bahdanau", "luong general", "transformer sinusoidal"])
 def test_every_search_decodes_again(name: str, how: Any):
-    """What a search says under an intervention has the scores and the attention that reading it has."""
+    """A translation found under an intervention has the scores and weights of teacher forcing."""
     model, batch = make(name), Batch.collate([[4, 5, 6, 7]])
     with regard.intervene(cut=[(1, 0), (2, 3)], force=(0, 2), at="*cross") as changed:
         (found,) = search(model, batch, how)
@@ -217,7 +215,7 @@ def test_every_search_decodes_again(name: str, how: Any):
             assert (weights[..., 2:3, 3] == 0).all()
 
 
-def test_they_are_data():
+def test_interventions_are_written_and_read():
     given = [*EVERY, Uniform(head=3), Scale(0.0)]
     assert read_interventions(json.loads(json.dumps([each.written() for each in given]))) == given
     with pytest.raises(regard.UnknownName, match="did you mean 'cut'"):
@@ -246,7 +244,7 @@ def test_they_are_data():
         ({"cut": (1, 1), "at": "nope"}, "'nope'"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], said: str):
+def test_invalid_interventions_raise(options: dict[str, Any], said: str):
     x = randn(1, 2, 4, 8)
     with pytest.raises(regard.ArgumentError, match=said), regard.intervene(**options):
         attend(x, x)
@@ -264,7 +262,7 @@ def test_a_scope_in_which_nothing_is_called_warns_and_an_exception_is_passed_on(
         raise KeyError("mine")
 
 
-def test_a_site_that_is_not_there_is_answered_with_those_that_are():
+def test_an_unknown_site_raises_and_lists_the_called_sites():
     x = randn(1, 4, 8)
     with pytest.raises(regard.ArgumentError, match=r"there\.3"), regard.intervene(cut=(1, 1), at="nope"):
         regard.attention(x, x, site="there.3")

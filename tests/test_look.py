@@ -1,4 +1,4 @@
-"""Each look against numpy, with and without gradients; looking changes nothing in the answer."""
+"""Each look against NumPy, with and without gradients; looking does not change the output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IN_BLOCKS = {name: asked for name, asked in EVERYTHING.items() if name != "weigh
 
 
 def by_numpy(scores: numpy.ndarray, seen: numpy.ndarray, top: int) -> dict[str, numpy.ndarray]:
-    """Every look of one matrix of scores (T, S), row by row."""
+    """Return every look for one matrix of scores (T, S), row by row."""
     weights = numpy.zeros_like(scores)
     for t, row in enumerate(seen):
         if row.any():
@@ -49,7 +49,7 @@ def found_by(seen: regard.Attended) -> dict[str, Tensor]:
 
 @pytest.fixture(params=PASSES)
 def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What to ask for so that this pass gives it; blocks small enough that there are many."""
+    """Return the looks that this pass computes; with small blocks, so that there are several."""
     if request.param == "materialised":
         return EVERYTHING
     monkeypatch.setattr("regard.looking.SMALL", 0)
@@ -60,7 +60,7 @@ def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("keys", "top"), [(40, 3), (2, 3), (1, 1)])
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_each_look_is_what_numpy_finds(by_pass: dict[str, Any], backend: str, keys: int, top: int):
+def test_each_look_agrees_with_numpy(by_pass: dict[str, Any], backend: str, keys: int, top: int):
     query, key = randn(2, 3, 5, 4), randn(2, 3, keys, 4)
     mask = torch.rand(2, 3, 5, keys) < 0.7
     mask[0, 0, 2] = False
@@ -77,7 +77,7 @@ def test_each_look_is_what_numpy_finds(by_pass: dict[str, Any], backend: str, ke
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_looks_keep_to_the_mask(by_pass: dict[str, Any], name: str):
+def test_looks_respect_the_mask(by_pass: dict[str, Any], name: str):
     query, key, mask = randn(2, 2, 3, 4), randn(2, 2, 7, 4), MASKS[name]()
     seen = regard.attention(query, key, mask=mask, look=regard.Look(**by_pass))
     visible = mask.dense(3, 7, batch=2, heads=2).expand(2, 2, 3, 7)
@@ -87,7 +87,7 @@ def test_looks_keep_to_the_mask(by_pass: dict[str, Any], name: str):
     assert torch.equal((seen.top.keys >= 0).sum(-1), visible.sum(-1).clamp_max(3))
 
 
-def test_only_what_is_asked_for_is_there():
+def test_only_requested_fields_are_returned():
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     for name, asked in EVERYTHING.items():
         seen = regard.attention(query, key, look=regard.Look(**{name: asked}))
@@ -104,7 +104,7 @@ def test_rows_count_from_either_end(rows: Any):
 
 
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
-def test_looks_carry_gradients_only_when_asked(backend: str):
+def test_looks_have_gradients_only_if_requested(backend: str):
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     for gradient in (False, True):
         look = regard.Look(**EVERYTHING, gradient=gradient)
@@ -124,7 +124,7 @@ def test_gradient_alone_gives_lse_its_gradient():
 
 
 @pytest.mark.parametrize("name", ["dot", "additive", "cosine"])
-def test_an_entropy_penalty_and_guided_alignment_have_their_gradients(name: str):
+def test_gradients_of_entropy_penalty_and_guided_alignment(name: str):
     score, key, value = make_score(name, 4, 4), randn(2, 6, 4), randn(2, 6, 3)
     target = torch.softmax(torch.randn(2, 5, 6, dtype=torch.float64), -1)
     mask, look = regard.padding(torch.tensor([6, 4])), regard.Look(weights=True, entropy=True, gradient=True)
@@ -146,7 +146,7 @@ def test_an_entropy_penalty_and_guided_alignment_have_their_gradients(name: str)
         (regard.Soft(), {"rows": (0, -6)}, "row -6"),
     ],
 )
-def test_looks_that_cannot_be_given(select: regard.Select, look: dict[str, Any], says: str):
+def test_unavailable_looks_raise(select: regard.Select, look: dict[str, Any], says: str):
     x = torch.randn(2, 5, 4)
     with pytest.raises(regard.LookError, match=says) as error:
         regard.attention(x, x, select=select, look=regard.Look(**look))
@@ -156,7 +156,7 @@ def test_looks_that_cannot_be_given(select: regard.Select, look: dict[str, Any],
 
 
 @pytest.mark.parametrize("backend", ["blocked", "reference"])
-def test_weights_shown_are_those_before_dropout(backend: str):
+def test_returned_weights_are_those_before_dropout(backend: str):
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     look = regard.Look(**EVERYTHING)
     plain = regard.attention(query, key, look=look, backend=backend)
@@ -170,7 +170,7 @@ def test_weights_shown_are_those_before_dropout(backend: str):
 @pytest.mark.parametrize("backend", [*ON_CPU, pytest.param("flex", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("gradient", [False, True])
-def test_looking_does_not_change_the_answer(
+def test_looking_does_not_change_the_output(
     by_pass: dict[str, Any], backend: str, dtype: torch.dtype, gradient: bool
 ):
     query, key, value = (torch.randn(2, 2, length, 16, dtype=dtype) for length in (9, 33, 33))
@@ -180,17 +180,17 @@ def test_looking_does_not_change_the_answer(
     for look in (None, regard.Look(**by_pass, gradient=gradient), regard.Look(entropy=True)):
         torch.manual_seed(1)
         seen = regard.attention(query, key, value, look=look, backend=backend, **arguments)
-        outputs.append((seen.output, torch.rand(())))  # and leaves the stream of random numbers as it was
+        outputs.append((seen.output, torch.rand(())))  # the state of the random generator must not change
     assert all(torch.equal(a, b) for other in outputs[1:] for a, b in zip(outputs[0], other, strict=True))
 
 
-def test_two_looks_are_everything_that_either_asks_for():
+def test_the_union_of_two_looks():
     both = regard.Look(rows=(1, 2), top=2) | regard.Look(rows=(2, 0), top=5, mass=True, gradient=True)
     assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, gradient=True)
     assert regard.Look(weights=True) | None == regard.Look(weights=True)
     assert (regard.Look() | regard.Look(entropy=True)).asked == ("entropy",)
 
 
-def test_an_unknown_argument_is_answered_with_the_nearest_look():
+def test_an_unknown_argument_raises_and_suggests_the_nearest():
     with pytest.raises(regard.UnknownName, match="did you mean 'weights'"):
         regard.Look(weight=True)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Each mask against a predicate in plain Python, the algebra, and what the normal form promises."""
+"""Each mask against a predicate in plain Python, the algebra of masks, and their normal form."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.masks.mask import Mask
 from regard.masks.tile import whole_tile
 
 Predicate = Callable[[int, int, int, int, int], bool]
-"""(batch, head, query position, key, row) -> may see"""
+"""(batch, head, query position, key, row) -> whether the query may see the key"""
 
 
 class Drawn(NamedTuple):
-    """A mask, what it means, and the sizes of a call that it fits."""
+    """A mask, its predicate in plain Python, and the sizes of a matching call."""
 
     mask: Mask
     means: Predicate
@@ -157,14 +157,14 @@ def test_algebra(two: list[Drawn]):
 
 
 @given(drawn())
-def test_simplified_hides_the_same(one: Drawn):
+def test_simplified_masks_are_equivalent(one: Drawn):
     simple = one.mask.simplified(one.sizes["queries"], one.sizes["keys"], one.sizes["start"])
     assert torch.equal(one.dense(simple), one.expected())
     assert set(simple.parts) <= set(one.mask.parts)
 
 
 @given(drawn())
-def test_span_holds_all_that_is_seen(one: Drawn):
+def test_span_contains_all_visible_keys(one: Drawn):
     if not one.sizes["queries"]:
         return
     start, keys = one.sizes["start"], one.sizes["keys"]
@@ -181,7 +181,7 @@ def test_seen_keys_are_exact(one: Drawn):
     assert torch.equal(found.expand_as(answer), answer)
 
 
-def test_seen_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_seen_keys_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch):
     mask = regard.where(lambda batch, head, query, key: (query * 3 + key) % 7 == 0)
     tile = whole_tile(9, 5, 0, 1, 1)
     whole = mask.seen_keys(tile)
@@ -190,14 +190,14 @@ def test_seen_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32, torch.float32])
-def test_documents_of_any_numbers_however_they_lie(dtype: torch.dtype):
+def test_document_ids_of_any_dtype_in_any_order(dtype: torch.dtype):
     ids = torch.tensor([[0, 1], [0, 0], [1, 0]]).to(dtype).T  # not contiguous
     mask, tile = regard.causal() & regard.documents(ids), whole_tile(2, 3, 1, 2, 1)
     seen = mask.seen_keys(tile)
     assert seen is not None and torch.equal(seen, mask.tile(tile).any(-2))
 
 
-def test_documents_of_whole_numbers_and_others():
+def test_document_ids_of_integers_and_floats():
     mask, tile = (
         regard.documents(torch.tensor([[1.0, 2.0]]), torch.tensor([[2, 3]])),
         whole_tile(2, 2, 0, 1, 1),
@@ -206,7 +206,7 @@ def test_documents_of_whole_numbers_and_others():
     assert seen is not None and seen.flatten().tolist() == [True, False]
 
 
-def test_documents_of_no_sequence():
+def test_documents_with_an_empty_batch():
     mask = regard.documents(torch.zeros(0, 3, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))
     seen = mask.seen_keys(whole_tile(3, 4, 0, 0, 1))
     assert seen is not None and seen.shape == (0, 1, 4)
@@ -219,7 +219,7 @@ def test_documents_of_no_sequence():
     st.tuples(st.none() | st.integers(-2, 5), st.none() | st.integers(-2, 5)),
     st.booleans(),
 )
-def test_keys_that_nobody_of_their_document_sees(
+def test_keys_hidden_from_all_queries_of_their_document(
     ids: list[int], queries: int, start: int, sides: tuple[int | None, int | None], causal: bool
 ):
     queries = max(0, min(queries, len(ids) - start))
@@ -253,20 +253,20 @@ def test_tensors_combine_from_either_side():
 
 
 @pytest.mark.parametrize("sizes", [(2, 1), (1, 2)])
-def test_documents_of_one_row_stand_for_all(sizes: tuple[int, int]):
+def test_documents_of_batch_size_one_broadcast(sizes: tuple[int, int]):
     of_query, of_key = (torch.tensor([[0, 1, 1], [0, 0, 1]])[:size] for size in sizes)
     seen = regard.documents(of_query, of_key).dense(3, 3, batch=2)
     assert torch.equal(seen[:, 0], of_query[:, :, None] == of_key[:, None, :])
 
 
 @pytest.mark.parametrize("change", [lambda mask: ~mask, lambda mask: mask | regard.causal()], ids=["~", "|"])
-def test_dense_knows_the_batch_of_a_question(change: Callable[[Mask], Mask]):
+def test_dense_infers_the_batch_size_of_a_condition(change: Callable[[Mask], Mask]):
     mask = change(regard.padding(torch.tensor([1, 3])))
     assert torch.equal(mask.dense(2, 4).expand(2, 1, 2, 4), mask.dense(2, 4, batch=2).expand(2, 1, 2, 4))
 
 
 @pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
-def test_causal_is_the_past_step_by_step_and_a_bias_of_minus_infinity(backend: str):
+def test_causal_agrees_with_decoding_steps_and_a_bias_of_minus_infinity(backend: str):
     query, key, value = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
     masked = regard.attention(query, key, value, mask=regard.causal(), backend=backend).output
     future = torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
@@ -281,7 +281,7 @@ def test_causal_is_the_past_step_by_step_and_a_bias_of_minus_infinity(backend: s
     torch.testing.assert_close(torch.cat(steps, 2), masked)
 
 
-def test_minus_a_billion_reads_everything_where_nothing_may_be_seen():
+def test_minus_a_billion_attends_to_all_keys_if_all_are_hidden():
     query, key, value = torch.randn(2, 4), torch.randn(5, 4), torch.randn(5, 3)
     seen = torch.tensor([[True] * 5, [False] * 5])
     old = torch.softmax((query @ key.T / 2).masked_fill(~seen, -1e9), -1)
@@ -291,7 +291,7 @@ def test_minus_a_billion_reads_everything_where_nothing_may_be_seen():
     assert torch.equal(ours.weights[1], torch.zeros(5)) and torch.equal(ours.output[1], torch.zeros(3))
 
 
-def test_minus_a_billion_does_not_fit_half_precision():
+def test_minus_a_billion_overflows_in_half_precision():
     query, key = torch.randn(2, 4).half(), torch.randn(5, 4).half()
     seen = torch.tensor([[True] * 5, [False] * 5])
     scores = query @ key.T / 2
@@ -305,7 +305,7 @@ def test_minus_a_billion_does_not_fit_half_precision():
 
 @pytest.mark.parametrize("backend", ["auto", "reference", "blocked"])
 @pytest.mark.parametrize("lengths", [[3, 9], torch.tensor([3, 9]), torch.tensor([3, 9], dtype=torch.int32)])
-def test_a_length_over_the_number_of_keys_is_refused(backend: str, lengths: Any):
+def test_a_length_above_the_number_of_keys_raises(backend: str, lengths: Any):
     x, mask = torch.randn(2, 7, 4), regard.padding(lengths)
     layer = regard.MultiHead(4, 2)
     calls = (
@@ -320,16 +320,16 @@ def test_a_length_over_the_number_of_keys_is_refused(backend: str, lengths: Any)
     for call in calls:
         with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = 9.* S = 7"):
             call()
-    regard.attention(x, x, mask=mask & regard.padding([3, 5]))  # together they are not too long
+    regard.attention(x, x, mask=mask & regard.padding([3, 5]))  # the combined lengths are valid
 
 
 @pytest.mark.parametrize("lengths", [[3, -1], torch.tensor([3, -1])])
-def test_a_negative_length_is_refused(lengths: Any):
+def test_a_negative_length_raises(lengths: Any):
     with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = -1"):
         regard.padding(lengths)
 
 
-def test_no_lengths_are_no_problem():
+def test_empty_lengths_work_for_an_empty_batch():
     x = torch.randn(0, 7, 4)
     assert (
         regard.attention(x, x, mask=regard.padding(torch.zeros(0, dtype=torch.long))).output.shape == x.shape
@@ -338,7 +338,7 @@ def test_no_lengths_are_no_problem():
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_lengths_on_a_gpu_are_not_waited_for():
+def test_lengths_on_a_gpu_do_not_synchronise():
     x, lengths = torch.randn(2, 7, 64, device="cuda"), torch.tensor([3, 9], device="cuda")
     expected = regard.attention(x, x, mask=regard.padding(lengths.clamp(max=7))).output
     torch.cuda.set_sync_debug_mode("error")
@@ -352,7 +352,7 @@ def test_lengths_on_a_gpu_are_not_waited_for():
         regard.attention(x, x, mask=regard.padding([3, 9]))  # a list is checked before it is moved
 
 
-def test_a_length_of_more_than_the_keys_says_which_lengths_fit():
+def test_the_error_of_a_long_length_gives_the_valid_range():
     x = torch.randn(2, 7, 4)
     for mask in (regard.padding([3, 9]), regard.padding([3, 9]) | regard.causal()):
         with pytest.raises(regard.ArgumentError) as error:

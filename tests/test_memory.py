@@ -1,4 +1,4 @@
-"""A memory is read as its keys and values would be, grows, is reordered, and never changes."""
+"""Memory: equivalent to its keys and values, append, reorder, and immutability."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.making import MASKS, make_score, parameters, randn
 
 @pytest.mark.parametrize("name", regard.SCORES)
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
-def test_reading_a_memory_is_reading_its_keys_and_values(name: str, shape: tuple[int, ...]):
+def test_attention_over_a_memory_equals_attention_over_key_and_value(name: str, shape: tuple[int, ...]):
     score = make_score(name, 3, 3)
     query, key, value = (randn(*shape, length, size) for length, size in ((4, 3), (5, 3), (5, 2)))
     mask = regard.padding(torch.tensor([4]))
@@ -28,7 +28,7 @@ def test_reading_a_memory_is_reading_its_keys_and_values(name: str, shape: tuple
 
 
 @pytest.mark.parametrize("name", regard.SCORES)
-def test_appending_is_having_had_it_all(name: str):
+def test_an_appended_memory_equals_one_prepared_at_once(name: str):
     score, key, value = make_score(name, 3, 3), randn(2, 2, 5, 3), randn(2, 2, 5, 4)
     query, whole = randn(2, 2, 4, 3), regard.prepare(key, value, score=score)
     memory = first = regard.prepare(key[:, :, :2], value[:, :, :2], score=score)
@@ -45,7 +45,7 @@ def test_appending_is_having_had_it_all(name: str):
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_reordering_takes_the_mask_along(name: str):
+def test_reorder_also_reorders_the_mask(name: str):
     query, key, index = randn(2, 2, 3, 4), randn(2, 2, 7, 4), torch.tensor([1, 0, 1])
     memory = regard.prepare(key, mask=MASKS[name]())
     plain = regard.attention(query, memory).output[index]
@@ -102,6 +102,6 @@ def test_a_memory_is_passed_and_never_changed():
         ),
     ],
 )
-def test_what_does_not_fit_a_memory(make: Callable[[regard.Memory], object], says: str):
+def test_arguments_that_do_not_match_a_memory_raise(make: Callable[[regard.Memory], object], says: str):
     with pytest.raises(regard.ArgumentError, match=says):
         make(regard.prepare(torch.ones(2, 3, 4)))

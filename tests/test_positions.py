@@ -23,12 +23,12 @@ def make(name: str) -> regard.Position:
 
 
 def bias_of(scheme: Bias, queries: int, keys: int, start: int = 0, query: Tensor | None = None) -> Tensor:
-    """What a scheme adds to the scores, (H, T, S)."""
+    """Return what a scheme adds to the scores, (H, T, S)."""
     query = torch.zeros(1, HEADS, queries, WIDTH // HEADS).double() if query is None else query
     return scheme.tile(query, whole_tile(queries, keys, start, 1, query.shape[1]))[0].detach()
 
 
-def test_each_says_where_it_acts():
+def test_acts_attribute_of_each_scheme():
     acts = {name: make(name).acts for name in regard.POSITIONS}
     assert acts == {
         **dict.fromkeys(("noise", "learned", "sinusoidal"), "embeddings"),
@@ -41,7 +41,7 @@ def test_each_says_where_it_acts():
 
 @pytest.mark.parametrize("name", regard.POSITIONS)
 @pytest.mark.parametrize("start", [0, 1, 7])
-def test_one_row_at_start_is_that_row_of_the_whole(name: str, start: int):
+def test_one_row_with_start_equals_that_row_of_the_sequence(name: str, start: int):
     scheme, x = make(name), randn(1, HEADS, 9, WIDTH // HEADS)
     row = x[:, :, start : start + 1]
     if isinstance(scheme, Bias):
@@ -65,7 +65,7 @@ def test_sinusoidal_formula(width: int):
             assert found[t, d].item() == pytest.approx(wave(angle), abs=1e-6)
 
 
-def test_noise_is_fixed_by_its_seed_and_kept_with_the_model():
+def test_noise_depends_on_its_seed_and_is_saved_with_the_model():
     x = torch.zeros(1, 5, 8)
     one, same, other = (regard.Noise(8, 10, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one(x), same(x)) and not torch.equal(one(x), other(x))
@@ -77,7 +77,7 @@ def test_noise_is_fixed_by_its_seed_and_kept_with_the_model():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_learned_adds_its_rows_and_learns_them():
+def test_learned_adds_rows_that_get_gradients():
     scheme = regard.Learned(4, 6)
     scheme(torch.zeros(2, 3, 4), start=2).sum().backward()
     assert torch.equal(scheme(torch.zeros(2, 3, 4), start=2)[1], scheme.table[2:5])
@@ -85,7 +85,7 @@ def test_learned_adds_its_rows_and_learns_them():
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
-def test_rotary_keeps_lengths_and_knows_only_distance(pairs: str):
+def test_rotary_keeps_norms_and_depends_only_on_distance(pairs: str):
     rotary, q, k = regard.Rotary(8, pairs=pairs), randn(1, 8), randn(1, 8)
     torch.testing.assert_close(rotary(q, start=9).norm(), q.norm(), rtol=1e-6, atol=0)
     near, far = (rotary(q, start=at + 3) @ rotary(k, start=at).T for at in (0, 50))
@@ -94,7 +94,7 @@ def test_rotary_keeps_lengths_and_knows_only_distance(pairs: str):
     assert not torch.allclose(near, other, atol=1e-3)
 
 
-def test_rotary_turns_each_pair_by_its_angle():
+def test_rotary_rotates_each_pair_by_its_angle():
     x = torch.zeros(6, 4, dtype=torch.float64)
     x[:, 0], x[:, 2] = 1.0, 1.0
     turned = regard.Rotary(4, base=100.0, pairs="neighbours")(x)
@@ -125,7 +125,7 @@ def test_relative_is_shaw_equations_3_and_4(values: int, start: int, backend: st
 
 
 @pytest.mark.parametrize("name", ["relative", "t5"])
-def test_what_is_learned_on_scores_has_its_gradient(name: str):
+def test_gradients_of_learned_biases(name: str):
     scheme = regard.Relative(3, values=2, furthest=1) if name == "relative" else regard.T5Bias(2, buckets=4)
     scheme, query, key, value = scheme.double(), randn(1, 2, 2, 3), randn(1, 2, 4, 3), randn(1, 2, 4, 2)
 
@@ -161,7 +161,7 @@ def test_alibi_slopes_and_distances(heads: int, exponents: list[int]):
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
-def test_a_table_ends_and_says_so():
+def test_positions_beyond_the_table_raise():
     for scheme in (regard.Noise(4, 6), regard.Learned(4, 6)):
         with pytest.raises(regard.ArgumentError, match=r"positions 4 to 6 .* length 6"):
             scheme(torch.zeros(1, 3, 4), start=4)
@@ -185,7 +185,7 @@ def test_alibi_agrees_with_bloom(heads: int):
     theirs = bloom.build_alibi_tensor(torch.ones(1, 5), heads, torch.float32).view(1, heads, 1, 5)
     query, key = torch.randn(1, heads, 5, 4), torch.randn(1, heads, 5, 4)
     options = {"mask": regard.causal(), "look": regard.Look(weights=True)}
-    # Bloom adds slope x j: of the same row of scores, only a constant away from slope x (j - i).
+    # Bloom adds slope x j, which differs from slope x (j - i) only by a constant per row.
     ours = regard.attention(query, key, bias=regard.ALiBi(heads), **options).weights
     torch.testing.assert_close(ours, regard.attention(query, key, bias=theirs, **options).weights)
 

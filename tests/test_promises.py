@@ -13,7 +13,7 @@ from regard.viewing import beside, draw
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_shown_in_half_precision_are_those_that_read(dtype: torch.dtype):
+def test_returned_half_precision_weights_are_those_of_the_forward_pass(dtype: torch.dtype):
     query, key = torch.full((1, 64), 2.0, dtype=dtype), torch.full((3, 64), 2.0, dtype=dtype)
     key[1, 0], key[2, :4] = 2.5, 2.25
     value = torch.eye(3, dtype=dtype)  # so that the output is the weights
@@ -32,7 +32,7 @@ def test_scores_beyond_half_precision_do_not_overflow():
 
 
 @pytest.mark.parametrize("score", ["additive", "scaled_dot"])
-def test_blocked_can_be_differentiated_twice(score: str):
+def test_blocked_supports_double_backward(score: str):
     made = regard.build_score(score, 4, 4)
     made = made.double() if isinstance(made, torch.nn.Module) else made
     x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
@@ -48,7 +48,7 @@ def test_blocked_can_be_differentiated_twice(score: str):
     )
 
 
-def test_blocked_says_that_dropout_cannot_be_differentiated_twice():
+def test_blocked_raises_for_double_backward_with_dropout():
     x = torch.randn(3, 4, requires_grad=True)
     output = regard.attention(x, x, dropout=0.5, backend="blocked").output
     with pytest.raises(regard.BackendError, match="double backward with dropout"):
@@ -56,7 +56,7 @@ def test_blocked_says_that_dropout_cannot_be_differentiated_twice():
 
 
 @pytest.mark.parametrize("position", ["rotary", "relative", "t5", "alibi"])
-def test_a_layer_made_on_meta_is_whole_after_loading(position: str):
+def test_a_layer_created_on_the_meta_device_works_after_loading(position: str):
     original, x = regard.MultiHead(16, 4, position=position), torch.randn(1, 5, 16)
     with torch.device("meta"):
         layer = regard.MultiHead(16, 4, position=position)
@@ -65,12 +65,12 @@ def test_a_layer_made_on_meta_is_whole_after_loading(position: str):
     assert torch.equal(layer(x).output, original(x).output)
 
 
-def test_shapes_can_be_asked_on_the_meta_device():
+def test_shapes_on_the_meta_device():
     layer = regard.MultiHead(16, 4, position="alibi").to("meta")
     assert layer(torch.empty(2, 5, 16, device="meta"), mask=regard.causal()).output.shape == (2, 5, 16)
 
 
-def test_a_learned_sharpness_belongs_to_its_layer():
+def test_a_learned_sharpness_is_a_parameter_of_its_layer():
     layer = regard.AttentionLayer(4, 4, score=regard.Cosine(torch.nn.Parameter(torch.tensor(2.0))))
     assert list(dict(layer.named_parameters())) == ["sharpness"] and "sharpness" in layer.state_dict()
     layer(torch.randn(3, 4), torch.randn(5, 4)).output.sum().backward()
@@ -79,7 +79,7 @@ def test_a_learned_sharpness_belongs_to_its_layer():
     assert twin.score.sharpness is twin.sharpness
 
 
-def test_a_memory_places_its_last_query_at_its_end():
+def test_the_last_query_has_the_position_of_the_last_key_of_a_memory():
     layer, x = regard.MultiHead(16, 4, position="rotary"), torch.randn(2, 6, 16)
     whole, memory = layer(x, mask=regard.causal()).output, None
     for t in range(6):
@@ -88,7 +88,7 @@ def test_a_memory_places_its_last_query_at_its_end():
         torch.testing.assert_close(step, whole[:, t : t + 1])
 
 
-def test_lists_are_taken_where_tensors_are_meant():
+def test_lists_are_converted_to_tensors():
     assert torch.equal(regard.padding([1, 2]).dense(1, 3), regard.padding(torch.tensor([1, 2])).dense(1, 3))
     ids = [[0, 0, 1]]
     assert torch.equal(regard.documents(ids).dense(3, 3), regard.documents(torch.tensor(ids)).dense(3, 3))
@@ -97,12 +97,12 @@ def test_lists_are_taken_where_tensors_are_meant():
     assert torch.equal(regard.attention(x, x, select=one).output, regard.attention(x, x, select=each).output)
 
 
-def test_masks_are_joined_by_their_own_signs():
+def test_masks_have_no_truth_value():
     with pytest.raises(regard.ArgumentError, match="combine masks with &"):
         regard.causal() and regard.padding([1])
 
 
-def test_what_is_printed_is_short():
+def test_reprs_are_short():
     x = torch.randn(2, 4, 30, 8)
     seen = regard.attention(x, x, look=regard.Look(top=2, weights=True))
     assert repr(seen).startswith("Attended(output=(2, 4, 30, 8) float32, lse=(2, 4, 30) float32, weights=")

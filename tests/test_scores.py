@@ -17,7 +17,7 @@ SEES = regard.Look(weights=True)
 
 
 def scores_of(query: Tensor, key: Tensor, score: regard.Score) -> Tensor:
-    """The scores, found again from the weights and the lse."""
+    """Return the scores, recomputed from the weights and the lse."""
     seen = regard.attention(query, key, score=score, look=SEES, backend="reference")
     return (seen.weights.log() + seen.lse.unsqueeze(-1)).detach()
 
@@ -27,7 +27,7 @@ def dot(a: Vector, b: Vector) -> float:
 
 
 def times(vector: Vector, matrix: list[Vector]) -> Vector:
-    """vector @ matrix, with the matrix given by rows."""
+    """Return vector @ matrix, for a matrix as a list of rows."""
     return [
         sum(x * row[column] for x, row in zip(vector, matrix, strict=True))
         for column in range(len(matrix[0]))
@@ -56,7 +56,7 @@ PROJECT = ("additive", "concat", "general", "location")
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_score_is_its_equation(name: str):
+def test_each_score_agrees_with_its_equation(name: str):
     key_size = 5 if name in PROJECT else 3
     query, key, score = randn(4, 3), randn(6, key_size), make_score(name, 3, key_size)
     by_hand = [[EQUATIONS[name](score, q, k, j) for j, k in enumerate(key.tolist())] for q in query.tolist()]
@@ -77,7 +77,7 @@ def test_gradients(name: str, heads: int | None):
 
 
 @pytest.mark.parametrize("name", PROJECT)
-def test_a_weight_for_each_head(name: str):
+def test_parameters_per_head(name: str):
     query, key, score = randn(2, 3, 4, 3), randn(2, 3, 5, 6), make_score(name, 3, 6, heads=3)
     together = regard.attention(query, key, score=score, look=SEES).weights
     for head in range(3):
@@ -88,7 +88,7 @@ def test_a_weight_for_each_head(name: str):
         torch.testing.assert_close(together[:, head], apart)
 
 
-def test_concat_is_additive_with_its_matrix_in_two():
+def test_concat_equals_additive_with_a_split_matrix():
     concat, additive = make_score("concat", 3, 5), make_score("additive", 3, 5)
     additive.query_weight.data, additive.key_weight.data = concat.weight.data[:3], concat.weight.data[3:]
     additive.vector.data = concat.vector.data
@@ -97,14 +97,14 @@ def test_concat_is_additive_with_its_matrix_in_two():
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 3, 4)])
-def test_a_sharpness_for_each_query(shape: tuple[int, ...]):
+def test_sharpness_per_query(shape: tuple[int, ...]):
     query, key, beta = randn(*shape, 3), randn(*shape[:-1], 5, 3), torch.rand(shape, dtype=torch.float64) + 1
     plain = scores_of(query, key, regard.Cosine())
     sharp = scores_of(query, key, regard.Cosine(beta))
     torch.testing.assert_close(sharp, plain * beta.unsqueeze(-1))
 
 
-def test_sharpness_learns():
+def test_sharpness_gets_a_gradient():
     beta, query, key = (torch.rand(4, dtype=torch.float64) + 1).requires_grad_(), randn(4, 3), randn(5, 3)
 
     def output(beta: Tensor) -> Tensor:
@@ -129,14 +129,14 @@ def test_a_zero_vector_has_cosine_zero_and_a_finite_gradient():
     assert query.grad.isfinite().all() and key.grad.isfinite().all()
 
 
-def test_location_knows_its_limits():
+def test_location_raises_beyond_max_length():
     score, query = regard.Location(3, max_length=4), torch.randn(2, 3)
     assert regard.attention(query, torch.randn(4, 9), score=score).output.shape == (2, 9)
     with pytest.raises(regard.ArgumentError, match=r"S = 5 .*max_length=4"):
         regard.attention(query, torch.randn(5, 9), score=score)
 
 
-def test_location_does_not_look_at_content():
+def test_location_ignores_the_content_of_keys():
     score, query, value = make_score("location", 3, 3), randn(4, 3), randn(6, 2)
     outputs = [regard.attention(query, randn(6, 5), value, score=score).output for _ in range(2)]
     assert torch.equal(*outputs)
@@ -158,7 +158,7 @@ def test_prepare_projects_keys_once(name: str, monkeypatch: pytest.MonkeyPatch):
     assert len(asked) == 2
 
 
-def test_build_score_keeps_a_score_and_names_the_known():
+def test_build_score_returns_a_score_unchanged_and_lists_known_names():
     score = regard.Dot()
     assert regard.build_score(score, 3, 3) is score
     for name, kind in regard.SCORES.items():

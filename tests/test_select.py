@@ -1,4 +1,4 @@
-"""Each selection against its definition: weights, gradients, draws, and rows with nothing to choose from."""
+"""Each selection against its definition: weights, gradients, samples, and rows without visible keys."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ VISIBLE = torch.tensor([[True, True, False, True], [True] * 4, [False] * 4])[Non
 
 
 def choose(select: regard.Select, scores: Tensor, visible: Tensor | None = None) -> regard.Selection:
-    """The selection of plain rows of scores, (T, S)."""
+    """Apply the selection to a matrix of scores, (T, S)."""
     visible = torch.ones_like(scores, dtype=torch.bool) if visible is None else visible
     return select.choose(scores[None, None], visible.expand(1, 1, *scores.shape))
 
 
 def by_bisection(scores: list[float], alpha: float) -> list[float]:
-    """[(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)), with tau found by halving an interval: no sorting."""
+    """[(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)), with tau by bisection, without sorting."""
     z = (alpha - 1) * numpy.array(scores, dtype=numpy.float64)
     low, high = z.max() - 1, z.max()
     for _ in range(200):
@@ -69,7 +69,7 @@ def test_sparse_agrees_with_another_solver(alpha: float, scale: float):
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
-def test_sparse_gives_exact_zeros_and_leaves_out_what_is_hidden(alpha: float):
+def test_sparse_gives_exact_zeros_and_respects_the_mask(alpha: float):
     scores = torch.tensor([[3.0, 0.5, 2.9, 50.0]], dtype=torch.float64)
     weights = choose(regard.Sparse(alpha), scores, torch.tensor([[True, True, True, False]])).weights[0, 0, 0]
     assert weights[1] == 0 and weights[3] == 0 and (weights[[0, 2]] > 0).all()
@@ -78,7 +78,7 @@ def test_sparse_gives_exact_zeros_and_leaves_out_what_is_hidden(alpha: float):
         regard.Sparse(1.7)
 
 
-def test_gate_opens_each_key_by_itself():
+def test_gate_is_the_sigmoid_of_each_score():
     scores = torch.randn(3, 5)
     torch.testing.assert_close(choose(regard.Gate(), scores).weights[0, 0], torch.sigmoid(scores))
 
@@ -86,7 +86,7 @@ def test_gate_opens_each_key_by_itself():
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients(name: str):
     query, key, value = randn(1, 1, 3, 4), randn(1, 1, 4, 4), randn(1, 1, 4, 2)
-    query.data *= 2  # so that Sparse leaves something out
+    query.data *= 2  # so that Sparse gives some keys weight 0
 
     def output(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         select = SELECTS[name]
@@ -96,7 +96,7 @@ def test_gradients(name: str):
     assert torch.autograd.gradcheck(output, (query, key, value))
 
 
-def test_the_centre_of_local_p_learns():
+def test_the_centre_of_local_p_gets_a_gradient():
     centre = LOCAL.clone().requires_grad_()
     scores = randn(3, 4)
 
@@ -121,7 +121,7 @@ def test_local_p_is_equation_10_and_is_not_renormalised():
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
-def test_a_centre_for_each_query(shape: tuple[int, ...]):
+def test_centre_per_query(shape: tuple[int, ...]):
     query, key, centre = randn(*shape, 4), randn(*shape[:-1], 5, 4), torch.rand(shape).double() * 4
     found = regard.attention(query, key, select=regard.LocalP(centre, 1), look=regard.Look(weights=True))
     far = (torch.arange(5) - centre.unsqueeze(-1)).abs() > 1
@@ -144,7 +144,7 @@ def test_local_p_aligns_to_keys_in_its_window_only(mask: regard.Mask | None):
     assert torch.equal(seen.alignment[~empty], seen.weights.argmax(-1)[~empty])
 
 
-def test_local_p_is_untouched_by_nan_outside_its_window():
+def test_local_p_ignores_nan_outside_its_window():
     query, key, value = torch.randn(1, 4), torch.randn(9, 4), torch.randn(9, 4)
     select = regard.LocalP(torch.tensor([2.0]), width=1)
     clean = regard.attention(query, key, value, select=select).output
@@ -152,7 +152,7 @@ def test_local_p_is_untouched_by_nan_outside_its_window():
     assert torch.equal(regard.attention(query, key, value, select=select).output, clean)
 
 
-def test_hard_draws_from_the_softmax():
+def test_hard_samples_from_the_softmax():
     scores = torch.tensor([0.0, 1.0, 2.0, -torch.inf, 0.5])
     visible = torch.tensor([True, True, True, False, True])
     select = regard.Hard(torch.Generator().manual_seed(3))
@@ -164,7 +164,7 @@ def test_hard_draws_from_the_softmax():
     assert chi < 16.27  # 3 degrees of freedom, p = 0.001
 
 
-def test_hard_reads_what_it_drew_and_says_how_likely_that_was():
+def test_hard_returns_the_value_and_log_probability_of_its_sample():
     query, key, value = randn(2, 5, 3), randn(2, 4, 3), randn(2, 4, 2)
     seen = regard.attention(query, key, value, select=regard.Hard(), look=regard.Look(weights=True))
     soft = regard.attention(query, key, value, look=regard.Look(weights=True, entropy=True))
@@ -175,7 +175,7 @@ def test_hard_reads_what_it_drew_and_says_how_likely_that_was():
     torch.testing.assert_close(seen.entropy, soft.entropy)
 
 
-def test_a_generator_repeats_its_draws_and_looking_does_not_disturb_them():
+def test_a_generator_reproduces_samples_with_and_without_looking():
     scores, draws = torch.randn(6, 3, 4), []
     for look in (None, regard.Look(weights=True, mass=True), None):
         select = regard.Hard(torch.Generator().manual_seed(5))
@@ -208,7 +208,7 @@ def test_reinforce_is_the_gradient_of_the_expectation():
     torch.testing.assert_close(mean, expected)
 
 
-def test_best_is_the_first_of_the_best_and_sends_no_gradient_to_query_or_key():
+def test_best_is_the_first_argmax_without_gradient_of_query_and_key():
     query, key, value = randn(3, 4), randn(5, 4), randn(5, 2)
     key.data[3] = key.data[1]
     seen = regard.attention(query, key, value, select=regard.Best())
@@ -231,7 +231,7 @@ def test_straight_through_is_best_forward_and_soft_backward():
 
 
 @pytest.mark.parametrize("name", SELECTS)
-def test_rows_that_see_nothing_choose_nothing(name: str):
+def test_rows_without_visible_keys_select_nothing(name: str):
     scores = randn(3, 4)
     found = choose(SELECTS[name], scores, VISIBLE)
     assert (found.weights[~VISIBLE] == 0).all()
@@ -272,7 +272,7 @@ def test_rows_sum_to_one(name: str, scale: float, keys: int):
 
 
 @pytest.mark.parametrize("name", SELECTS)
-def test_a_nan_that_is_seen_reaches_the_output_of_its_row_alone(name: str):
+def test_a_visible_nan_affects_only_the_output_of_its_row(name: str):
     query, key, value = randn(1, 1, 3, 4), randn(1, 1, 4, 4), randn(1, 1, 4, 2)
     key.data[0, 0, 1] = torch.nan  # row 0 sees it, and it is near the centre of row 0; row 2 sees nothing
     mask = torch.tensor([[True] * 4, [True, False, True, True], [False] * 4])[None, None]
@@ -282,7 +282,7 @@ def test_a_nan_that_is_seen_reaches_the_output_of_its_row_alone(name: str):
     assert output[0].isnan().all() and output[1].isfinite().all() and (output[2] == 0).all()
 
 
-def test_softmax_of_half_numbers_keeps_its_dtype():
+def test_softmax_in_half_precision_keeps_its_dtype():
     scores = torch.randn(1, 1, 2, 3).half()
     weights, lse = softmax(scores, torch.ones(1, 1, 2, 3, dtype=torch.bool))
     assert weights.dtype == lse.dtype == torch.float16

@@ -1,4 +1,4 @@
-"""Sites: what is recorded, where, by whom; and edits through the same mechanism."""
+"""Sites: record() and scopes that edit calls."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_record_around_a_model_without_sites_warns():
     assert "MultiHead.from_torch" in text and "regard.layers" in text
 
 
-def test_an_exception_that_ends_a_record_is_not_joined_by_a_warning():
+def test_record_does_not_warn_after_an_exception():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(KeyError, match="mine"), regard.record(at="nope"):
@@ -76,7 +76,7 @@ def test_an_exception_that_ends_a_record_is_not_joined_by_a_warning():
         assert list(seen) == ["here"]
 
 
-def test_calls_come_in_order_and_an_unknown_site_names_the_known():
+def test_calls_are_recorded_in_order_and_an_unknown_site_lists_known_names():
     queries = [randn(length, 4) for length in (1, 2, 3)]
     with regard.record(regard.Look(mass=True)) as seen:
         for query in queries:
@@ -89,7 +89,7 @@ def test_calls_come_in_order_and_an_unknown_site_names_the_known():
     assert "known: decoder.0.cross, tape" in str(error.value)
 
 
-def test_scopes_nest_and_each_sees_what_it_asked_for():
+def test_nested_scopes_each_record_what_they_request():
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     with regard.record(regard.Look(top=4, rows=(0, -1))) as outer:
         with regard.record(regard.Look(entropy=True, top=2)) as inner:
@@ -106,7 +106,7 @@ def test_scopes_nest_and_each_sees_what_it_asked_for():
 
 
 @pytest.mark.parametrize("look", [regard.Look(rows=(-1, 0)), regard.Look(rows=(2,), top=1), None])
-def test_being_recorded_does_not_change_what_the_caller_gets(look: regard.Look | None):
+def test_record_does_not_change_the_result_of_a_call(look: regard.Look | None):
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     plain = regard.attention(query, key, look=look)
     with regard.record(regard.Look(weights=True, rows=(3,), top=3, gradient=True)):
@@ -118,7 +118,7 @@ def test_being_recorded_does_not_change_what_the_caller_gets(look: regard.Look |
         assert torch.equal(plain.rows, watched.rows) and not watched.rows.requires_grad
 
 
-def test_gradients_are_kept_when_the_scope_asks_for_them():
+def test_record_keeps_gradients_if_requested():
     query, key = randn(2, 5, 4), randn(2, 6, 4)
     with regard.record(regard.Look(entropy=True, gradient=True)) as seen:
         regard.attention(query, key, site="here")
@@ -126,21 +126,21 @@ def test_gradients_are_kept_when_the_scope_asks_for_them():
     assert query.grad.abs().sum() > 0
 
 
-def test_a_site_gives_as_much_as_its_selection_can():
+def test_record_skips_looks_that_a_selection_cannot_compute():
     x = randn(2, 5, 4)
     with regard.record(regard.Look(entropy=True, mass=True)) as seen:
         regard.attention(x, x, select=regard.Gate(), site="gate")
     assert seen["gate"][0].entropy is None and seen["gate"][0].mass.shape == (2, 5)
 
 
-def test_a_scope_closes_when_what_it_watches_fails():
+def test_a_scope_closes_after_an_exception():
     with pytest.raises(regard.ArgumentError), regard.record():
         regard.attention(torch.ones(2, 3), torch.ones(2, 4))
     assert not sites.open_scopes()
 
 
 @pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
-def test_an_edit_cuts_a_link(backend: str):
+def test_an_edit_can_hide_a_key(backend: str):
     query, key, value = randn(2, 4, 5), randn(2, 6, 5), randn(2, 6, 3)
     link = regard.where(lambda batch, head, query, key: (query != 1) | (key != 2))
 
@@ -171,14 +171,14 @@ def test_edits_apply_from_the_outside_in():
     torch.testing.assert_close(seen["here"][0].weights, torch.full((3, 3), 1 / 3).double())
 
 
-def test_names_follow_the_model():
+def test_name_sites_uses_module_names():
     layer = regard.MultiHead(8, 2)
     assert layer.site == "multihead" and regard.name_sites(layer) == []
     model = nn.Sequential(layer, nn.Linear(8, 8), regard.AttentionLayer(8, 8))
     assert regard.name_sites(model) == ["0", "2"] and layer.site == "0"
 
 
-def test_inside_a_compiled_region_record_says_so():
+def test_record_raises_inside_a_compiled_region():
     x = torch.randn(3, 4)
     compiled = torch.compile(
         lambda x: regard.attention(x, x, site="deep").output, backend="eager", fullgraph=True
@@ -193,7 +193,7 @@ def test_inside_a_compiled_region_record_says_so():
     torch.testing.assert_close(compiled(x), regard.attention(x, x).output)
 
 
-def test_a_model_given_to_record_is_named_shortly_and_the_hint_is_the_with_statement():
+def test_record_with_a_model_as_argument_hints_at_the_with_statement():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(30)))
     with pytest.raises(regard.ArgumentError) as error:
         regard.record(model)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ JOBS: list[tuple[str | None, dict[str, Any] | None, float]] = [
     ("encoder*", {"uniform": True, "at": "encoder.0.*"}, 0.0),
     ("*", None, 0.2),
 ]
-"""Per thread: what it looks at, how it intervenes, its coverage penalty (which records in beam search)."""
+"""For each thread: its look, its intervention, and its coverage penalty (which records in beam search)."""
 
 
 @pytest.fixture

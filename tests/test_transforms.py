@@ -44,7 +44,7 @@ def tensors() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("backend", "score"), [(b, s) for b in BACKENDS for s in SCORES if (b, s) != ("sdpa", "additive")]
 )
-def test_transforms_work_or_name_the_way_out(backend: str, score: str, name: str):
+def test_transforms_work_or_raise_with_a_hint(backend: str, score: str, name: str):
     query, key = tensors()
 
     def attend(query: Tensor, key: Tensor, backend: str = backend) -> Tensor:
@@ -62,7 +62,7 @@ def test_transforms_work_or_name_the_way_out(backend: str, score: str, name: str
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_double_backward_works_or_names_the_way_out(backend: str):
+def test_double_backward_works_or_raises_with_a_hint(backend: str):
     query, key = tensors()
     query.requires_grad_()
     output = regard.attention(query, key, backend=backend).output
@@ -76,7 +76,7 @@ def test_double_backward_works_or_names_the_way_out(backend: str):
     assert not query._backward_hooks
 
 
-def test_forward_mode_ad_takes_reference():
+def test_forward_mode_ad_selects_reference():
     query, key = tensors()
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(query, query + 1)
@@ -89,20 +89,20 @@ def test_forward_mode_ad_takes_reference():
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_nested_tensors_are_refused(place: int, layout: torch.layout):
+def test_nested_tensors_raise(place: int, layout: torch.layout):
     given = [torch.randn(2, 3, 4) for _ in range(3)]
     given[place] = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(2, 4)], layout=layout)
     with pytest.raises(regard.ArgumentError, match="to_padded_tensor"):
         regard.attention(*given)
 
 
-def test_sparse_tensors_are_refused():
+def test_sparse_tensors_raise():
     with pytest.raises(regard.ArgumentError, match="to_dense"):
         regard.attention(torch.eye(3).to_sparse(), torch.eye(3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-def test_float8_is_refused(dtype: torch.dtype):
+def test_float8_raises(dtype: torch.dtype):
     x = torch.randn(2, 3, 4)
     with pytest.raises(regard.ArgumentError, match=r"\.to\(torch\.bfloat16\)"):
         regard.attention(x.to(dtype), x.to(dtype))

@@ -26,7 +26,7 @@ class Explanation:
 
     backend: name of the backend that attention() would use.
     looking: name of the pass that computes what `look` requests; None without a look.
-    refused: for each other backend that was not considered, the list of reasons.
+    refused: for each backend that cannot run the call, or that "auto" avoids, the list of reasons.
     approximations: what the backend approximates, and how to get the exact result.
 
     >>> import regard, torch

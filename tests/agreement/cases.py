@@ -1,4 +1,4 @@
-"""The cases every backend is held to: any two values of any two factors meet at least once."""
+"""Test cases for every backend: any two values of any two factors occur together at least once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FACTORS: dict[str, list] = {
         "causal window",
         "documents",
         "table",
-        "condition",
+        "question",  # a where() mask; renaming it would change the seeds of the cases
         "either",
         "empty rows",
     ],
@@ -60,7 +60,7 @@ FACTORS: dict[str, list] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One choice of every factor."""
+    """One value for every factor."""
 
     score: str
     mask: str
@@ -79,7 +79,7 @@ class Case:
 
 
 def covering(factors: dict[str, list], seed: int = 0) -> list[Case]:
-    """Cases in which any two values of any two factors meet at least once, found greedily."""
+    """Return cases in which any two values of any two factors occur together, chosen greedily."""
     draw = random.Random(seed)
     names = list(factors)
     missing = {
@@ -106,7 +106,7 @@ CASES = covering(FACTORS)
 
 
 class Inputs:
-    """The tensors of one case, in its dtype or, holding the same numbers, in float64."""
+    """The tensors of one case, in its dtype, or the same values in float64."""
 
     def __init__(self, case: Case, device: str = "cpu", gradients: bool = True):
         self.case, self.device, self.gradients = case, device, gradients
@@ -145,7 +145,7 @@ class Inputs:
         if kind == "t5":
             return regard.T5Bias(heads, buckets=8, furthest=20)
         if kind == "relative":
-            # The bias is asked with the projected query, which is as wide as the score makes it.
+            # The bias gets the projected query, whose width depends on the score.
             one, all_keys = (
                 torch.zeros(1, heads, 1, self.case.width),
                 torch.zeros(1, heads, keys, self.case.width),
@@ -175,7 +175,7 @@ class Inputs:
             "causal window": lambda: causal & window,
             "documents": lambda: regard.documents(of_query, of_key),
             "table": lambda: torch.rand(1, heads, queries, keys) < 0.7,
-            "condition": lambda: even,
+            "question": lambda: even,
             "either": lambda: (even | causal) & ~regard.window(0, 0),
             "empty rows": lambda: (
                 regard.padding(torch.tensor([0, keys])) & regard.where(lambda b, h, q, k: q % 3 > 0)
@@ -183,7 +183,7 @@ class Inputs:
         }[self.case.mask]()
 
     def call(self, dtype: torch.dtype) -> tuple[dict, list[Tensor]]:
-        """The arguments of attention() in this dtype, and the tensors whose gradients are compared."""
+        """Return the arguments of attention() in this dtype, and the tensors whose gradients are compared."""
 
         def cast(tensor: Tensor) -> Tensor:
             moved = tensor.detach().to(self.device, dtype)
@@ -218,7 +218,7 @@ class Inputs:
 
 
 def checked(arguments: dict, look: regard.Look | None = None) -> Call:
-    """The Call that attention() would make of these arguments."""
+    """Return the Call that attention() would create from these arguments."""
     names = ("query", "key", "value", "score", "mask", "bias", "select", "start")
     return check(*(arguments[name] for name in names), 0.0, look)
 
@@ -226,7 +226,7 @@ def checked(arguments: dict, look: regard.Look | None = None) -> Call:
 def _copy(
     module: torch.nn.Module, device: str, dtype: torch.dtype | None, rounded: str | None
 ) -> torch.nn.Module:
-    """A copy whose numbers are those of the case's dtype, held in this one."""
+    """Return a copy in this dtype, rounded to the dtype of the case first."""
     import copy
 
     module = copy.deepcopy(module)

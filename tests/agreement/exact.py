@@ -14,11 +14,11 @@ from regard.call import Call
 from regard.positions import Bias
 
 FROBENIUS = {torch.bfloat16: 1.35e-2, torch.float16: 2e-3}
-"""The relative Frobenius error |ours - exact| / |exact| that a tensor may have, by the dtype of the call."""
+"""The allowed relative Frobenius error |ours - exact| / |exact| of a tensor, by the dtype of the call."""
 
 
 def in_dtype(call: Call, dtype: torch.dtype, gradients: bool = False) -> Call:
-    """The same numbers in this dtype, as leaves that require a gradient where `gradients` says so."""
+    """Return the same values in this dtype, as leaves that require a gradient if `gradients` is set."""
 
     def cast(tensor: Tensor, learns: bool = gradients) -> Tensor:
         return tensor.detach().to(dtype, copy=True).requires_grad_(learns)
@@ -42,12 +42,12 @@ def in_dtype(call: Call, dtype: torch.dtype, gradients: bool = False) -> Call:
 
 
 def in_float64(call: Call) -> Call:
-    """The same numbers in float64."""
+    """Return the same values in float64."""
     return in_dtype(call, torch.float64)
 
 
 def gradients_of(call: Call, output: Tensor, doutput: Tensor) -> dict[str, Tensor]:
-    """The output of this call, and the gradient of every tensor of the call that learns, in float64."""
+    """Return the output of this call and the gradients of all its tensors that require one, in float64."""
     tensors = {"query": call.query, "key": call.key, "value": call.value, "vector": call.vector}
     if isinstance(call.bias, Bias):
         tensors |= {f"bias.{name}": parameter for name, parameter in call.bias.named_parameters()}
@@ -90,6 +90,6 @@ def frobenius(call: Call, backend: str, doutput: Tensor) -> dict[str, tuple[Tens
 
 
 def assert_near(name: str, ours: Tensor, exact: Tensor, dtype: torch.dtype, size: float = 0.0) -> None:
-    """The Frobenius error, relative to the norm or to a larger size, is within what this dtype allows."""
+    """Assert that the Frobenius error, relative to the norm or to `size` if larger, is within tolerance."""
     error = (ours - exact).norm().item() / max(exact.norm().item(), size)
     assert error <= FROBENIUS[dtype], f"{name}: relative Frobenius error {error:.2g}"

@@ -1,4 +1,4 @@
-"""Every backend against the oracle in float64: output, lse and every gradient, elementwise and by norm."""
+"""Every backend against the reference in float64: output, lse and all gradients, elementwise and by norm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_GPU = ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
 def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
-    """Output, lse and the gradients, in float64; "plain" is the definition in the dtype itself."""
+    """Return output, lse and gradients in float64; backend "plain" is the definition in the given dtype."""
     arguments, tensors = inputs.call(dtype)
     if backend == "plain":
         attended = reference.define(checked(arguments))
@@ -45,7 +45,7 @@ def assert_as_good(
         return
     error, plain_error = ((each - oracle).abs().max().item() for each in (ours, plain))
     step = (torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * loudest) * size
-    if dtype == torch.float64:  # the oracle's own dtype: only the order of sums differs
+    if dtype == torch.float64:  # same dtype as the reference: only the order of sums differs
         plain_error, step = 0.0, 1e-12 * max(size, 1.0)
     assert error <= 2 * plain_error + step
 
@@ -70,7 +70,7 @@ def compare(case: Case, backend: str, device: str, gradients: bool = True) -> No
 
 
 def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool:
-    """The backend agrees with the oracle, or refuses the call with its reason; whether it ran the call.
+    """Assert that the backend agrees with the reference, or gives its reason; return whether it ran.
 
     saturated: whether weights may be so close to 0 and 1 that gradients nearly vanish; their error is
     then relative to the numbers whose difference they are.
@@ -85,7 +85,7 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
         return False
     ours, plain = run(inputs, dtype, backend), run(inputs, dtype, "plain")
     oracle = run(inputs, torch.float64, "reference")
-    # A parameter's gradient is a sum over all rows, whose rounding is a matter of luck in plain PyTorch too.
+    # A parameter's gradient is a sum over all rows, whose rounding error varies in plain PyTorch too.
     long_sum = 16.0
     of_gradients = largest([cancelled(inputs), *oracle[2:]]) * (long_sum if case.size[1] == 1 else 1.0)
     loudest = largest([oracle[1]])
@@ -133,7 +133,7 @@ REFUSES = {
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_every_factor_is_taken_or_pinned(backend: str):
+def test_every_factor_is_tested_or_listed_as_unsupported(backend: str):
     taken: dict[str, set] = {name: set() for name in FACTORS}
     for case in CASES:
         inputs = Inputs(case)

@@ -1,4 +1,4 @@
-"""Kernels are offered by what the CUDA device can do; tested without a device, by calls that claim one."""
+"""Kernels depend on the compute capability of the CUDA device; tested without a device, by fake calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.agreement.cases import checked
 
 
 class OnCuda(torch.Tensor):
-    """A tensor that says it is on a CUDA device."""
+    """A CPU tensor whose attribute `device` is a CUDA device."""
 
     @property
     def device(self) -> torch.device:
@@ -50,7 +50,7 @@ def test_kernels_follow_the_compute_capability(
     assert offered or any(f"compute capability {shown}" in each or f"has {shown}" in each for each in reasons)
 
 
-def test_torch_compile_takes_the_capability_as_a_constant(monkeypatch: pytest.MonkeyPatch):
+def test_torch_compile_treats_the_capability_as_a_constant(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
 
     def add_capability(x: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ def fresh_compiler():
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
-def test_compiles_whole(backend: str, mask: str):
+def test_compiles_without_graph_breaks(backend: str, mask: str):
     def run(x: torch.Tensor) -> regard.Attended:
         return regard.attention(x, x, x, mask=MASKS[mask](), look=LOOK, backend=backend)
 
@@ -64,7 +64,7 @@ def test_every_position_of_a_layer_compiles(position: str):
     not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
 )
 @pytest.mark.parametrize("backend", ["sdpa", "reference"])
-def test_inductor_gives_the_same(backend: str):
+def test_inductor_gives_the_same_results(backend: str):
     x = torch.randn(2, 4, 6, 16)
     run = torch.compile(
         lambda x: regard.attention(x, x, x, mask=regard.causal(), backend=backend).output, fullgraph=True

@@ -1,4 +1,4 @@
-"""Dropout: of weights, kept in scale, the same in forward and backward, unseen in looks."""
+"""Dropout: applied to the weights, scaled, the same in forward and backward, and not part of looks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("sdpa-flash", "
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, *ON_GPU])
-def test_the_mean_over_many_draws_is_the_answer_without(backend: str):
+def test_the_mean_over_many_samples_is_the_output_without_dropout(backend: str):
     on_gpu = backend.startswith("sdpa")
     x = torch.randn(1, 1, 4, 8, device="cuda" if on_gpu else "cpu", dtype=torch.float16 if on_gpu else None)
     many = x.expand(4000, 1, 4, 8)
@@ -24,7 +24,7 @@ def test_the_mean_over_many_draws_is_the_answer_without(backend: str):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_are_dropped_whole_and_scaled(backend: str):
+def test_weights_are_zeroed_or_scaled(backend: str):
     query, value = torch.zeros(1, 1, 1, 4), torch.eye(200)[None, None]
     output = regard.attention(query, torch.zeros(1, 1, 200, 4), value, dropout=0.25, backend=backend).output
     kept = output > 0
@@ -32,7 +32,7 @@ def test_weights_are_dropped_whole_and_scaled(backend: str):
     assert 0.6 < kept.double().mean() < 0.9
 
 
-def test_backward_drops_what_forward_dropped():
+def test_forward_and_backward_drop_the_same_weights():
     query, key = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 3, 7, 4, dtype=torch.float64)
     value = torch.randn(2, 3, 7, 4, dtype=torch.float64)
     inputs = [each.requires_grad_() for each in (query, key, value)]
@@ -52,6 +52,6 @@ def test_looks_are_those_before_dropout():
     assert torch.equal(with_dropout.entropy, without.entropy)
 
 
-def test_auto_on_cpu_takes_blocked_for_dropout():
+def test_auto_on_cpu_selects_blocked_for_dropout():
     x = torch.randn(2, 3, 5, 4)
     assert regard.explain(x, x, dropout=0.1).backend == "blocked"

@@ -1,4 +1,4 @@
-"""flex on CPU: the forward alone, compiled, for a mask or bias of every kind; never taken by auto there."""
+"""flex on CPU: the compiled forward pass, for every kind of mask and bias; never selected by "auto" there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CASES = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n == "condition with alibi" else pytest.mark.slow) for n in CASES]
 )
-def test_agrees_with_the_oracle(name: str):
+def test_agrees_with_the_reference(name: str):
     query, key = torch.randn(2, 4, 20, 16), torch.randn(2, 2, 20, 16)
     ours = regard.attention(query, key, **CASES[name], backend="flex")
     exact = regard.attention(query, key, **CASES[name], backend="reference")
@@ -44,7 +44,7 @@ def test_agrees_with_the_oracle(name: str):
 
 
 def assert_agrees(queries: int, keys: int, temperature: float, **options: Any) -> None:
-    """Compare output and lse of flex, compiled, with the definition."""
+    """Compare output and lse of compiled flex with the reference."""
     query, key = torch.randn(2, 4, queries, 16), torch.randn(2, 2, keys, 16)
     select = regard.Soft(temperature)
     ours = regard.attention(query, key, select=select, **options, backend="flex")
@@ -91,7 +91,7 @@ def test_double_backward_raises_our_error(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("pairs", [1, 1 << 24])
 @pytest.mark.parametrize("name", [*CASES, "documents", "causal documents"])
-def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
+def test_blocks_agree_with_evaluating_every_pair(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
     from torch.nn.attention.flex_attention import create_block_mask
 
     monkeypatch.setattr(visible_blocks, "REMEMBERED", 0)
@@ -115,7 +115,7 @@ def test_blocks_are_those_that_asking_all_finds(name: str, pairs: int, monkeypat
             assert torch.equal(found[:count], correct[:count])
 
 
-def test_masks_without_tensors_are_found_once():
+def test_masks_without_tensors_are_cached():
     x = torch.randn(2, 4, 20, 16)
     plain, padded = (
         regard.causal() & regard.window(3),
@@ -128,7 +128,7 @@ def test_masks_without_tensors_are_found_once():
     assert visible_blocks.seen_blocks(calls[1]) is not other
 
 
-def test_what_only_pretends_is_not_remembered():
+def test_fake_tensors_are_not_cached():
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     x = torch.randn(1, 1, 9, 16)
@@ -140,7 +140,7 @@ def test_what_only_pretends_is_not_remembered():
     assert not isinstance(visible_blocks.seen_blocks(call).kv_indices, FakeTensor)
 
 
-def test_documents_out_of_order_hide_nothing():
+def test_unsorted_documents_have_no_hidden_or_full_blocks():
     ids = torch.tensor([[5, 1, 9, 1] * 64])
     x = torch.randn(1, 1, 256, 16)
     mask = regard.documents(ids)
@@ -149,7 +149,7 @@ def test_documents_out_of_order_hide_nothing():
     assert blocks.kv_num_blocks.tolist() == [[[2, 2]]] and blocks.full_kv_num_blocks.tolist() == [[[0, 0]]]
 
 
-def test_says_what_it_cannot():
+def test_reasons_for_unsupported_calls():
     x = torch.randn(2, 4, 20, 16)
     assert "has no dropout" in regard.explain(x, x, dropout=0.1).refused["flex"]
     assert "computes no gradients on cpu" in regard.explain(x.clone().requires_grad_(), x).refused["flex"]

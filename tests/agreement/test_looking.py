@@ -1,4 +1,4 @@
-"""Every looking pass against the oracle: every look, after every forward that gives an lse."""
+"""Every looking pass against the reference: every look, after every backend that returns an lse."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_looks_agree(case: Case, device: str) -> dict[str, float]:
         assert torch.equal(seen.top.keys < 0, oracle.top.keys < 0)
         assert torch.equal(seen.alignment < 0, oracle.alignment < 0)
         assert torch.equal(seen.alignment, seen.top.keys[..., 0])
-        # The key that was named holds the weight that was named, and no other key holds more.
+        # The returned key has the returned weight, and no other key has a larger one.
         whole = torch.softmax(torch.where(visible, scores / case.temperature, -torch.inf), -1)
         named = whole.gather(-1, seen.top.keys.clamp_min(0)).where(seen.top.keys >= 0, 0.0)
         assert error(named, oracle.top.weights) <= step
@@ -71,7 +71,7 @@ def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
-def test_looking_changes_no_bit_of_output_and_lse(backend: str, dtype: torch.dtype):
+def test_output_and_lse_are_bitwise_identical_with_looking(backend: str, dtype: torch.dtype):
     query, key = (3 * torch.randn(2, 64, 16)).to(dtype), torch.randn(2, 200, 16).to(dtype)
     options: dict = {"mask": regard.padding(torch.tensor([200, 0])), "backend": backend}
     plain = regard.attention(query, key, **options)

@@ -1,4 +1,4 @@
-"""The checks of agreement can fail: a gradient or a look that is wrong by 2 % is noticed."""
+"""The checks of agreement are sensitive: they fail for a gradient or a look that is wrong by 2 %."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEARNED = {
 
 
 @pytest.mark.parametrize("case", HALF, ids=str)
-def test_every_gradient_wrong_by_2_percent_is_noticed(case: Case):
+def test_a_gradient_wrong_by_2_percent_fails(case: Case):
     inputs, dtype = Inputs(case), DTYPES[case.dtype]
     call = checked(inputs.call(dtype)[0])
     for backend in ON_CPU:
@@ -45,7 +45,7 @@ def test_every_gradient_wrong_by_2_percent_is_noticed(case: Case):
 def test_a_backend_with_one_wrong_gradient_does_not_agree(
     backend: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """The whole comparison, of a backend that scales the gradient of one tensor in its backward pass."""
+    """The comparison fails for a backend that scales the gradient of one tensor in its backward pass."""
     case = replace(
         CASE,
         score="additive" if wrong == "vector" else "dot",
@@ -55,7 +55,7 @@ def test_a_backend_with_one_wrong_gradient_does_not_agree(
     right = BACKENDS[backend]
 
     def run(call: Call) -> Forward:
-        # A view: the hook scales what passes into the tensor, of this call alone.
+        # A view, so that the hook scales the gradient of this call only.
         tensor = getattr(call, wrong).view_as(getattr(call, wrong))
         if tensor.requires_grad and tensor.dtype != torch.float64:
             tensor.register_hook(lambda gradient: gradient * WRONG)
@@ -90,7 +90,7 @@ def test_a_look_wrong_by_2_percent_does_not_agree(wrong: str, dtype: str, monkey
 
 
 def test_the_check_of_looks_is_sharp_in_every_half_precision_case():
-    """No look could be wrong by 2 % of its largest number, however large the scores."""
+    """The tolerance is below 2 % of the largest value of each look, also for large scores."""
     for case in HALF:
         unnoticed = assert_looks_agree(case, "cpu")
         assert all(factor < 0.02 for factor in unnoticed.values()), (str(case), unnoticed)

@@ -1,4 +1,4 @@
-"""What walks over blocks, with blocks so small that every case has many: the seams must not show."""
+"""Block-wise code with blocks so small that every case has several of them."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     "case", [case for case in CASES if min(case.size) > 1 and max(case.size) < 1000], ids=str
 )
-def test_seams_do_not_show(case: Case):
+def test_small_blocks_agree_with_the_reference(case: Case):
     compare(case, "blocked", "cpu")

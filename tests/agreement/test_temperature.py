@@ -16,7 +16,7 @@ SCORES = {"scaled_dot": ["sdpa-cpu", "blocked", "reference"], "additive": ["bloc
 
 
 def arguments(score: str, dtype: torch.dtype, temperature: float) -> dict[str, object]:
-    """A call in half precision whose bias is large, and whose vector (of Additive) is too."""
+    """Return a call in half precision with a large bias and, for Additive, a large vector."""
     scorer = regard.build_score(score, 16, 16)
     if isinstance(scorer, regard.Additive):
         torch.nn.init.normal_(scorer.vector, std=20.0)
@@ -65,7 +65,7 @@ def test_blocked_looks_widen_before_division(score: str, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0])
-def test_a_cuda_kernel_that_would_round_the_quotient_refuses(temperature: float):
+def test_a_cuda_kernel_that_would_round_the_quotient_gives_a_reason(temperature: float):
     call = checked(arguments("scaled_dot", torch.bfloat16, temperature))
     reasons = BACKENDS["sdpa-efficient"].reasons(call)
     assert any("bfloat16" in reason for reason in reasons) == (temperature == 3.0)
