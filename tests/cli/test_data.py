@@ -75,6 +75,9 @@ def test_check_refuses_what_cannot_be_trained_on(run, files):
     assert "--choose invalid=replace or --choose invalid=skip" in complaints and "Choices" not in complaints
     status, shown, complaints = run("check", "--source", source, "--target", short)
     assert status == 2 and "refused" in shown and "2 and 1" in complaints
+    assert "hint" in complaints and "hint" not in shown, "the table does not repeat the error"
+    status, _, complaints = run("check", "--source", source, "--target", source)
+    assert status == 2 and "same file" in complaints and str(source) in complaints
     status, shown, complaints = run("check", "--source", source, "--target", empty)
     assert status == 2 and "0 kept" in shown and "no pair is left to train on" in complaints
 

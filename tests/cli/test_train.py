@@ -100,7 +100,7 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--columns", "2"), "--columns: '2'\nexpected: two different ones"),
         (("--init-from", "runs/none"), "this is no run folder"),
         (("--source", "b.ko"), "b.ko: there is no such file"),
-        (("--source", "a.en"), "2 source files against 1 target files"),
+        (("--source", "a.en"), "2 source files and 1 target files"),
         (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
         (("--alignments", "b.links"), "b.links"),
         (("--guided", "0.5"), "there are no alignments to follow"),
