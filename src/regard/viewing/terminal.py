@@ -74,7 +74,7 @@ class Matrix(Drawing):
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         below = self._side + LEGEND if self.legend else 0
-        widest = max([self._side + sum(self._own), below, *map(cell_len, self.title)])
+        widest = max([self._side + sum(self._label_widths), below, *map(cell_len, self.title)])
         return Measurement(min(widest, 16), min(widest, options.max_width))
 
     def lines(self, shades: Shades, width: int) -> Iterator[Text]:
@@ -107,18 +107,18 @@ class Matrix(Drawing):
         return max([0, *map(cell_len, self.rows)]) + 1
 
     @property
-    def _own(self) -> list[int]:
-        """The width of each column if it is no wider than its word needs."""
+    def _label_widths(self) -> list[int]:
+        """The width that each column needs for its label or its numbers."""
         return [max(6 if self.numbers else 4, cell_len(column) + 2) for column in self.columns]
 
-    def _fitted(self, room: int) -> tuple[list[int], bool]:
-        """The width of each column that can be drawn, and whether words stand on end above them."""
-        own = self._own
-        for widths in ([max(own, default=0)] * len(own), own):
-            if sum(widths) <= room:
+    def _fitted(self, available: int) -> tuple[list[int], bool]:
+        """Return the widths of the columns that fit, and whether their labels are written vertically."""
+        needed = self._label_widths
+        for widths in ([max(needed, default=0)] * len(needed), needed):
+            if sum(widths) <= available:
                 return widths, False
         each = 5 if self.numbers else 2
-        return [each] * min(len(own), max(room // each, 1)), True
+        return [each] * min(len(needed), max(available // each, 1)), True
 
     def _header(self, side: int, widths: list[int], stacked: bool) -> Iterator[Text]:
         shown = self.columns[: len(widths)]
