@@ -38,9 +38,9 @@ def test_what_is_written_is_read_back(tmp_path: Path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"training": {"rat": 1.0}}, r"unknown setting in \[training\] of here: 'rat'; did you mean 'rate'"),
+        ({"training": {"rat": 1.0}}, r"\[training\] in here: 'rat'; did you mean 'rate'"),
         ({"rate": 0.1}, r"'rate'; did you mean 'training\.rate'"),
-        ({"trainin": {}}, r"unknown setting of here: 'trainin'; did you mean 'training'"),
+        ({"trainin": {}}, r"here: 'trainin'; did you mean 'training'"),
         ({"evaluation": {"beams": 3}}, r"\[evaluation\].*'beams'; did you mean 'beam'"),
         ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; did you mean 'source'"),
     ],

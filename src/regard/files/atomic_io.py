@@ -208,7 +208,7 @@ def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "
     runs/x: no checkpoint of step 7: No space left on device
     hint: make room on this disk, 25 MB and some more
     """
-    hint = HINTS.get(error.errno or 0, "look after this disk, or give a folder on another one")
+    hint = HINTS.get(error.errno or 0, "check this disk, or choose a folder on another disk")
     if size and error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint += f", {max(1, round(size / 1e6)):,} MB and some more"
     cause = error.strerror or str(error) or type(error).__name__

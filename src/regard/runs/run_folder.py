@@ -39,8 +39,9 @@ def config_of(folder: Path) -> dict[str, Any]:
     try:
         content = read_limited(path, "config")
     except (FileNotFoundError, NotADirectoryError):
-        problem = "this is no run folder: it has no config.toml"
-        hint = "give a folder that regard train --out made"
+        problem = "this is not a run folder: it has no config.toml"
+        problem = problem if os.path.lexists(folder) else "no such folder"
+        hint = "give a run folder, which regard train --out writes"
         raise DataError(message(str(folder), problem, hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
@@ -75,9 +76,9 @@ def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | 
     if fixed is not None:
         found = [line for line in found if line.partition(": ")[0].startswith(tuple(fixed))]
     if found:
-        hint = "another --out begins anew"
-        hint = f"--change takes the new ones all the same; {hint}" if fixed is None else hint
-        problem = "the settings are not those it was begun with\n  " + "\n  ".join(found)
+        hint = "another --out starts a new run"
+        hint = f"--change resumes with the new settings; {hint}" if fixed is None else hint
+        problem = "the settings differ from those the run was started with\n  " + "\n  ".join(found)
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
@@ -108,8 +109,8 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
         raise DataError(
             message(
                 f"{folder} cannot be resumed",
-                f"the data are not those it was begun with: {', '.join(sorted(changed))} changed",
-                hint="--change takes the new ones all the same; another --out begins anew",
+                f"the data differ from those the run was started with: {', '.join(sorted(changed))} changed",
+                hint="--change resumes with the new data; another --out starts a new run",
             )
         )
 

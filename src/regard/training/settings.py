@@ -250,7 +250,8 @@ def _unknown(kind: type[BaseModel], keys: list[str], place: str) -> UnknownName:
     inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
     known = _section(kind, keys[:-1]).model_fields
     guess = "" if inside else _inside_a_section(kind, keys[-1])
-    return UnknownName(f"setting{inside} of {place}:", keys[-1], known, guess=guess)
+    where = inside if place == "the settings" else f"{inside} in {place}"
+    return UnknownName(f"setting{where}:" if where else "setting", keys[-1], known, guess=guess)
 
 
 def _inside_a_section(kind: type[BaseModel], name: str) -> str:

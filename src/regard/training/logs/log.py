@@ -74,10 +74,14 @@ class Log:
         self._display.start()
         return self
 
+    def flush(self) -> None:
+        """Show the steps since the last line or drawing, if there are any."""
+        if self._recent.tokens:
+            self._show(self.clock())
+
     def __exit__(self, *_: object) -> None:
         try:
-            if self._recent.tokens:
-                self._show(self.clock())
+            self.flush()
         finally:
             try:
                 self._display.stop()
