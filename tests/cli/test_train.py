@@ -91,7 +91,7 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
             "unknown setting in [training]: 'rat'; did you mean 'rate'?",
         ),
         (("--set", "model.widht=9"), "unknown option of bahdanau 'widht'; did you mean 'width'?"),
-        (("--set", "nonsense"), "this is no setting"),
+        (("--set", "nonsense"), "not a setting"),
         (("--model", "bahdanov"), "unknown model 'bahdanov'; did you mean 'bahdanau'?"),
         (("--steps", "3", "--minutes", "1"), "--minutes and --steps"),
         (("--steps", "0"), "training.steps is 0"),

@@ -162,7 +162,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "there is no such folder"),
-        (("--text", "a", "--out", "nowhere/x"), "make the folder first"),
+        (("--text", "a", "--out", "nowhere/x"), "create the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
     ],
 )

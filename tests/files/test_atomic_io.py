@@ -145,7 +145,7 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_latest(way: str, deed: st
                 raised += 1
                 if way != "interrupted":
                     assert str(error).startswith(f"{run}: ") and "No space left on device" in str(error)
-                    assert "hint: make room on this disk" in str(error)
+                    assert "hint: free some space" in str(error)
             else:  # after the pointer is there, only tidying up can fail, and then this is said
                 assert checkpoints.notes or number >= len(trouble.made)
         if number >= len(trouble.made):

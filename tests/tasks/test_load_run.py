@@ -87,5 +87,5 @@ def test_devices_by_name():
     assert choose_device("cpu") == "cpu"
     with pytest.raises(UnknownName, match="did you mean 'cuda'"):
         choose_device("cudo")
-    with pytest.raises(ArgumentError, match="1 of this kind here, counted from 0"):
+    with pytest.raises(ArgumentError, match=r"1 .*counted from 0"):
         choose_device("cpu:7")

@@ -65,11 +65,11 @@ def test_a_run_is_not_begun_over_another(begun: Path, data: dict[str, list[str]]
 
 
 def test_a_folder_in_use_is_refused(begun: Path, data: dict[str, list[str]]):
-    with locked(begun), pytest.raises(DataError, match="a training is under way in this folder"):
+    with locked(begun), pytest.raises(DataError, match="running in this folder: process"):
         train({}, begun, resume=True)
     fresh = begun.with_name("fresh")
     fresh.mkdir()
-    with locked(fresh), pytest.raises(DataError, match="a training is under way"):
+    with locked(fresh), pytest.raises(DataError, match="running in this folder"):
         train(settings(data), fresh)
     assert not (fresh / "config.toml").exists()
 

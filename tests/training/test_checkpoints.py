@@ -391,11 +391,11 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(run: Path):
     refused("step is -1", {}, step=-1)
     refused("step is True", {}, step=True)
     refused("'../weights'", {"../weights": {}})
-    refused(r"save\(\), weights: 'a' is of type float", {"weights": {"a": 1.0}})
+    refused(r"save\(\), weights: 'a' has type float", {"weights": {"a": 1.0}})
     refused("is of dtype torch.complex64", {"weights": {"a": torch.ones(1, dtype=torch.complex64)}})
     refused("of layout torch.sparse_coo", {"weights": {"a": torch.ones(2).to_sparse()}})
     refused("without content", {"weights": {"a": torch.ones(2, device="meta")}})
-    refused("'__metadata__' is no name", {"weights": {"__metadata__": torch.ones(2)}})
+    refused("'__metadata__'", {"weights": {"__metadata__": torch.ones(2)}})
     refused(r"state\['rate'\]: Object of type Tensor", {}, {"rate": torch.ones(1)})
     with pytest.raises(ArgumentError, match="keep is 1"):
         Checkpoints(run, keep=1)
