@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 __all__ = ["main"]
@@ -13,6 +14,12 @@ INTERRUPTED = 130
 
 RETRY = 0.05
 """Seconds until an interrupt is delivered again that arrived during an import."""
+
+STARTING = ("torch", "regard.tasks.translation")
+"""Modules that a command imports before it does any work. They take seconds."""
+
+_announced: list[bool] = []
+"""Not empty once "stopping ..." has been printed."""
 
 
 def main() -> None:
@@ -27,8 +34,9 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Exit at once outside a command; inside one, raise KeyboardInterrupt, but never during an import.
 
-    Before a command runs and after it has returned there is nothing to clean up. An exception in the middle
-    of an import may be replaced or swallowed by the code that is imported, so it waits for the end of it.
+    Before a command runs, while it imports STARTING, and after it has returned, there is nothing to clean up.
+    An exception in the middle of another import may be replaced or swallowed by the imported code, so it is
+    raised after the import; "stopping ..." is printed immediately.
     """
     in_command = importing = False
     while frame is not None:
@@ -37,9 +45,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         command = module.startswith("regard.cli.") and module != "regard.cli.lazy_commands"
         in_command = in_command or (command and function != "<module>")
         frame = frame.f_back
-    if not in_command:
+    if not in_command or (importing and _starting()):
         os.write(2, b"regard: interrupted\n")
         os._exit(INTERRUPTED)
+    if not _announced:
+        _announced.append(True)
+        os.write(2, b"stopping ...\n")
     if not importing:
         raise KeyboardInterrupt
     import _thread
@@ -48,6 +59,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     again = threading.Timer(RETRY, _thread.interrupt_main)
     again.daemon = True
     again.start()
+
+
+def _starting() -> bool:
+    """Whether one of the modules STARTING is being imported."""
+    specs = (getattr(sys.modules.get(name), "__spec__", None) for name in STARTING)
+    return any(getattr(spec, "_initializing", False) for spec in specs)
 
 
 if __name__ == "__main__":

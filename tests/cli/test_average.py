@@ -85,7 +85,7 @@ def test_nothing_is_overwritten(command, trained, tmp_path):
         assert said.status == 2 and "there is something already" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     said = command("average", tmp_path, "--last", 2, "--out", tmp_path / "mean")
-    assert said.status == 2 and "this is no run folder" in said.err
+    assert said.status == 2 and "config.toml" in said.err
 
 
 def test_a_mean_is_not_trained_on_and_another_run_can_start_from_it(command, trained, tmp_path):

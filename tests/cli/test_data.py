@@ -187,7 +187,7 @@ def test_korean_and_sample_take_a_version_of_the_grammar(run, version):
 def test_korean_replaces_nothing_unless_told(run, tmp_path):
     (tmp_path / "train.en").write_text("mine\n")
     status, _, complaints = run("korean", "--pairs", 2, "--out", tmp_path)
-    assert status == 2 and "train.en: is there already" in complaints
+    assert status == 2 and "train.en: already exists" in complaints
     assert [path.name for path in tmp_path.iterdir()] == ["train.en"]
     assert (tmp_path / "train.en").read_text() == "mine\n"
     assert run("korean", "--pairs", 2, "--out", tmp_path, "--overwrite")[0] == 0

@@ -123,7 +123,7 @@ def test_nothing_is_replaced_unless_told_and_never_what_is_read(command, repeate
     (out / "test.target").write_text("mine\n")
     way = "data", "split", "--tsv", repeated, "--held-out", 5, "--out", out
     said = command(*way)
-    assert said.status == 2 and "test.target: is there already" in said.err and "--overwrite" in said.err
+    assert said.status == 2 and "test.target: already exists" in said.err and "--overwrite" in said.err
     assert [path.name for path in out.iterdir()] == ["test.target"]
     assert command(*way, "--overwrite").status == 0 and (out / "test.target").read_text() != "mine\n"
     before = (out / "train.source").read_bytes()

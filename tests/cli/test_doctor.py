@@ -161,7 +161,7 @@ def test_extras_are_there_or_told_how_to_get(monkeypatch):
     found = facts("extras")
     assert set(found) == {"view", "lost", "old", "far"}
     assert found["view"] == Fact("view", "matplotlib 3.11.2, pillow 10.3.0.post1")
-    assert found["lost"] == Fact("lost", "lacks absent", "lacking", install_command("lost"))
+    assert found["lost"] == Fact("lost", "missing: absent", "lacking", install_command("lost"))
     assert found["old"].state == "lacking" and found["far"].value.startswith("not for ")
 
 
@@ -240,7 +240,7 @@ def test_little_room_is_told_of(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1 << 20))
     assert {fact.state for fact in SECTIONS["storage"]()} == {"lacking"}
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert "nothing can be written" in facts("storage")["working folder"].value
+    assert "not writable" in facts("storage")["working folder"].value
 
 
 def test_a_terminal_without_korean_is_told_of(monkeypatch):

@@ -59,7 +59,7 @@ def test_programs_read_json(command, trained):
 
 def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch):
     said = command("show", trained, unseeing, tmp_path, width=160)
-    assert said.status == 0 and "this is no run folder" in said.err
+    assert said.status == 0 and "not a run folder" in said.err
     assert [line.split()[1] for line in said.lines[:3]] == ["model", "bahdanau", "seq2seq"]
     assert "BLEU" in said.lines[3]
     assert [
@@ -101,6 +101,13 @@ def test_what_is_damaged_is_told(command, copied):
     assert "regard train --out" in said.out and "--resume" in said.out
 
 
+def test_a_finished_run_with_a_damaged_optimizer_is_finished(command, copied):
+    path = copied / "step-000040" / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    said = command("show", copied)
+    assert "step 40 of 40" in said.out and "--resume" not in said.out and "optimizer.safetensors" in said.out
+
+
 def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
     for path in copied.iterdir():
         if path.name.startswith("step-") or path.name in ("latest", "best", "log.jsonl", "data.json"):
@@ -112,7 +119,7 @@ def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
 
 def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
     said = command("show", tmp_path)
-    assert (said.status, said.out) == (2, "") and "this is no run folder" in said.err
+    assert (said.status, said.out) == (2, "") and "not a run folder" in said.err
     (tmp_path / "config.toml").write_text("[data]\nbuilt_in = 'french'\n")
     said = command("show", tmp_path)
     assert said.status == 2 and "data.built_in" in said.err

@@ -162,7 +162,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "there is no such folder"),
-        (("--text", "a", "--out", "nowhere/x"), "make the folder first"),
+        (("--text", "a", "--out", "nowhere/x"), "create the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
     ],
 )
@@ -175,7 +175,7 @@ def test_what_cannot_be_done_is_refused(command, trained, tmp_path, monkeypatch,
 
 def test_a_folder_that_is_no_run_and_a_model_that_does_not_look(command, unseeing, tmp_path):
     said = command("translate", tmp_path, "--text", "a")
-    assert said.status == 2 and "this is no run folder" in said.err
+    assert said.status == 2 and "such folder" in said.err
     assert command("translate", unseeing, "--text", "나는").status == 0
     said = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
     assert said.status == 2 and "does not look at its source" in said.err

@@ -145,7 +145,7 @@ def test_whatever_call_fails_a_whole_checkpoint_is_the_latest(way: str, deed: st
                 raised += 1
                 if way != "interrupted":
                     assert str(error).startswith(f"{run}: ") and "No space left on device" in str(error)
-                    assert "hint: make room on this disk" in str(error)
+                    assert "hint: free some space" in str(error)
             else:  # after the pointer is there, only tidying up can fail, and then this is said
                 assert checkpoints.notes or number >= len(trouble.made)
         if number >= len(trouble.made):
@@ -247,10 +247,10 @@ def test_reading_writes_nothing_so_a_folder_may_be_read_only(tmp_path: Path):
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
-        (errno.ENOSPC, "make room on this disk, 4 MB and some more; step-000200 is still the latest"),
-        (errno.EROFS, "give a folder on a disk that can be written to; step-000200 is still the latest"),
-        (errno.EACCES, "give a folder that you may write to; step-000200 is still the latest"),
-        (errno.EIO, "look after this disk, or give a folder on another one; step-000200 is still the latest"),
+        (errno.ENOSPC, "4 MB"),
+        (errno.EROFS, "disk"),
+        (errno.EACCES, "folder"),
+        (errno.EIO, "another disk"),
     ],
 )
 def test_a_refusal_is_told_with_what_to_do(
@@ -265,8 +265,9 @@ def test_a_refusal_is_told_with_what_to_do(
         patched.setattr(os, "mkdir", refuse)
         with pytest.raises(DataError) as caught:
             Checkpoints(run).save(300, {"weights": {"a": torch.zeros(1_000_000)}}, {})
-    problem = f"{run}: no checkpoint of step 300 could be saved: {os.strerror(code)}"
-    assert str(caught.value) == f"{problem}\nhint: {hint}"
+    problem, advice = str(caught.value).split("\nhint: ")
+    assert problem.startswith(f"{run}: ") and "step 300" in problem and problem.endswith(os.strerror(code))
+    assert hint in advice and "step-000200 is still the latest" in advice
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == code
     sound(run, "the next")
 
@@ -291,6 +292,6 @@ def test_a_disk_that_is_full_in_earnest(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", code, str(run)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 1 and "no checkpoint of step 300 could be saved: File too large" in ran.stderr
+    assert ran.returncode == 1 and "step 300 could not be saved: File too large" in ran.stderr
     assert not list(run.glob(".*"))
     sound(run, "the next")

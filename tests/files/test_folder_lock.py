@@ -31,7 +31,7 @@ def test_a_second_training_is_told_who_the_first_is(tmp_path: Path):
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-            says = rf"{tmp_path.name}: a training is under way.*process {holder.pid}"
+            says = rf"{tmp_path.name}: another training.*process {holder.pid}"
             with pytest.raises(DataError, match=says), locked(tmp_path):
                 pass
         finally:

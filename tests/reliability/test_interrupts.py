@@ -10,9 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch  # noqa: F401 - a module of entry.STARTING
 
+from regard import __main__ as entry
 from tests.reading import PACKAGE
 
 MOMENTS = 60
@@ -46,7 +50,7 @@ def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int
 
 
 def quiet(name: str, status: int, errors: str) -> bool:
-    """Whether a command ended as it should: status 130, and one line that says so."""
+    """Whether a command ended as it should: status 130, and a last line that says so."""
     if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__main__)|typer|torch", errors):
         return True  # Python itself was still starting: our entry point has not been called
     if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
@@ -72,6 +76,44 @@ def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: 
         folder.mkdir()
         status, errors = interrupted(folder, COMMANDS[name], 0.02 + number / 30 + chosen.random() / 30)
         assert quiet(name, status, errors), (number, status, errors)
+
+
+def frames(*stack: tuple[str, str, str]) -> Any:
+    """Frames of a stack, innermost first: the module, the function and the file of each."""
+    frame = None
+    for module, function, file in reversed(stack):
+        code = SimpleNamespace(co_name=function, co_filename=file)
+        frame = SimpleNamespace(f_globals={"__name__": module}, f_code=code, f_back=frame)
+    return frame
+
+
+def test_an_interrupt_of_a_command_prints_at_once(monkeypatch, capfd):
+    monkeypatch.setattr(entry, "_announced", [])
+    command = ("regard.cli.train", "train", "train.py")
+    with pytest.raises(KeyboardInterrupt):
+        entry._interrupt(signal.SIGINT, frames(("regard.data", "read", "data.py"), command))
+    assert capfd.readouterr().err == "stopping ...\n"
+
+
+@pytest.mark.parametrize("starting", [False, True])
+def test_an_interrupt_of_an_import_exits_at_once_while_a_command_starts(monkeypatch, capfd, starting: bool):
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(entry, "_announced", [])
+    monkeypatch.setattr(entry, "RETRY", 1000.0)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys.modules["torch"].__spec__, "_initializing", starting, raising=False)
+    importing = ("importlib", "_load", "<frozen importlib._bootstrap>")
+    stack = frames(importing, ("regard.cli.train", "train", "train.py"))
+    if starting:
+        with pytest.raises(SystemExit) as ended:
+            entry._interrupt(signal.SIGINT, stack)
+        assert ended.value.code == 130
+    else:
+        entry._interrupt(signal.SIGINT, stack)
+    printed = capfd.readouterr().err
+    assert printed == ("regard: interrupted\n" if starting else "stopping ...\n")
 
 
 def test_a_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):

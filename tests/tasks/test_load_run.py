@@ -48,9 +48,20 @@ def test_a_damaged_one_is_passed_over_and_that_is_noted(begun: Path):
     assert any("step-000004" in note for note in run.notes)
 
 
+def test_a_damaged_optimizer_state_does_not_matter_for_translation(begun: Path):
+    path = begun / "step-000004" / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    (begun / "best").write_text("step-000004\n")
+    for which in ("best", "latest", "4"):
+        run = load_translator(begun, checkpoint=which)
+        assert run.checkpoint.step == 4 and run.notes == ()
+
+
 def test_no_run_and_no_checkpoint(begun: Path, tmp_path: Path):
-    with pytest.raises(DataError, match=r"no run folder: it has no config\.toml"):
+    with pytest.raises(DataError, match="nowhere: no such folder"):
         load_translator(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"config\.toml"):
+        load_translator(tmp_path)
     for path in (*begun.glob("step-*"),):
         shutil.rmtree(path)
     for name in ("latest", "best"):
@@ -76,5 +87,5 @@ def test_devices_by_name():
     assert choose_device("cpu") == "cpu"
     with pytest.raises(UnknownName, match="did you mean 'cuda'"):
         choose_device("cudo")
-    with pytest.raises(ArgumentError, match="1 of this kind here, counted from 0"):
+    with pytest.raises(ArgumentError, match=r"1 .*counted from 0"):
         choose_device("cpu:7")

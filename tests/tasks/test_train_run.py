@@ -65,11 +65,11 @@ def test_a_run_is_not_begun_over_another(begun: Path, data: dict[str, list[str]]
 
 
 def test_a_folder_in_use_is_refused(begun: Path, data: dict[str, list[str]]):
-    with locked(begun), pytest.raises(DataError, match="a training is under way in this folder"):
+    with locked(begun), pytest.raises(DataError, match="running in this folder: process"):
         train({}, begun, resume=True)
     fresh = begun.with_name("fresh")
     fresh.mkdir()
-    with locked(fresh), pytest.raises(DataError, match="a training is under way"):
+    with locked(fresh), pytest.raises(DataError, match="running in this folder"):
         train(settings(data), fresh)
     assert not (fresh / "config.toml").exists()
 
@@ -145,9 +145,7 @@ def test_changed_data_are_refused_unless_asked_for(tmp_path: Path):
     for name, line in (("source", "고양이가 잔다\n"), ("target", "the cat sleeps\n")):
         with open(data[name][0], "a", encoding="utf-8") as file:
             file.write(line)
-    with pytest.raises(
-        DataError, match=r"the data are not those it was begun with: train.* changed\nhint: --change"
-    ):
+    with pytest.raises(DataError, match=r"train.* changed\nhint: --change"):
         train({}, begun, resume=True)
     assert train({}, begun, resume=True, change=True).progress.ended
     assert train({}, begun, resume=True).progress.ended
@@ -204,7 +202,7 @@ def test_what_a_run_started_from_is_remembered_before_its_first_checkpoint(
 
 def test_a_start_that_cannot_be_is_refused(begun: Path, tmp_path: Path, data: dict[str, list[str]]):
     given = {"data": data}
-    with pytest.raises(DataError, match="this is no run folder"):
+    with pytest.raises(DataError, match=r"no such folder|not a run folder"):
         train(given, tmp_path / "new", init_from=tmp_path / "nowhere")
     with pytest.raises(ArgumentError, match=r"fit another model\n  model\.name: 'luong' -> 'transformer'"):
         train({**given, "model": {"name": "transformer"}}, tmp_path / "new", init_from=begun)
@@ -229,7 +227,7 @@ def test_the_bad_step_of_a_real_run_is_replayed(
         return loss._replace(total=loss.total * torch.inf)
 
     monkeypatch.setattr(TranslationTask, "loss", spoilt)
-    with pytest.raises(NonFinite, match=r"step 1: .*the last good checkpoint is none yet"):
+    with pytest.raises(NonFinite, match=r"step 1: .*no checkpoint yet"):
         train(
             settings(data, data={"alignments": [links]}, training={"guided": 0.1}),
             tmp_path / "run",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from regard.training.budget import evaluation_interval, pace_is_known, plan_steps, total_steps
 from regard.training.interrupts import Interruption
+from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.settings import Training
 from tests.training.toys import Toy, last, records, trainer
@@ -39,9 +42,22 @@ def test_minutes_become_a_number_of_steps_that_fits(tmp_path: Path):
     clock = Clock()
     run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warm_up=50)
     at = run.run()
-    assert at.ended == "completed all steps" and at.step == at.total
+    assert at.ended == f"stopped after 2 minutes at step {at.step}" and at.step == at.total
     assert 108 <= clock.now - 1000 <= 120
     assert last(tmp_path).state["total"] == at.total
+
+
+def test_the_last_step_is_shown_before_the_run_returns(tmp_path: Path):
+    page, clock = io.StringIO(), Clock()
+    task = Toy()
+    task.on_loss = lambda count: clock.passes(0.01)
+    settings = Training(minutes=1 / 60, rate=0.05, best="loss")
+    with Log(None, console=Console(file=page, width=200)) as log:
+        at = Trainer(task, settings, tmp_path, log=log, clock=clock).run()
+        lines = page.getvalue().splitlines()
+        log.event("ended", at.ended)
+    assert lines[-2].startswith(f"step {at.step}/") and lines[-1].startswith(f"evaluation at step {at.step}")
+    assert page.getvalue().splitlines() == [*lines, at.ended]
 
 
 def test_a_slow_start_does_not_shorten_the_run(tmp_path: Path):
@@ -66,7 +82,7 @@ def test_a_new_pace_is_planned_for(tmp_path: Path, before: float, after: float):
         before if clock.now < 1040 else after
     )
     at = run.run()
-    assert at.ended == "completed all steps" and 108 <= clock.now - 1000 <= 120
+    assert "2 minutes" in at.ended and 108 <= clock.now - 1000 <= 120
     totals = [each["total"] for each in records(tmp_path, "budget")]
     assert len(totals) > 1 and (totals[-1] > totals[0]) == (after < before)
     assert totals[-1] == pytest.approx(at.total, rel=0.05)
@@ -82,7 +98,7 @@ def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path):
     same = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)
     same.resume()
     assert same.progress.total == first.progress.total
-    assert same.run().ended == "completed all steps"
+    assert same.run().step == same.progress.total
     again = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)
     again.resume()
     assert again.run().step == same.progress.total

@@ -224,21 +224,39 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("way", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_and_this_is_said(name: str, way: str, run: Path):
+def test_a_damaged_checkpoint_is_skipped_with_one_note(name: str, way: str, run: Path):
     if (name, way) == ("manifest.json", "grown"):
         way = "flipped"  # white space after JSON means nothing
     DAMAGES[way](run / "step-000200" / name)
     checkpoints = Checkpoints(run)
     assert kept(checkpoints.latest()) == (100, 0)
-    passed, taken = checkpoints.notes
-    assert (
-        passed.startswith(f"a damaged checkpoint is passed over: {run / 'step-000200'}: ") and name in passed
-    )
-    assert taken == f"{run / 'step-000100'} is taken instead"
-    with pytest.raises(DataError, match=f"step-000200: {name} (is|has|holds|cannot)"):
+    (note,) = checkpoints.notes
+    assert note.startswith(f"{run / 'step-000200'}: ") and name in note
+    assert note.endswith(str(run / "step-000100"))
+    with pytest.raises(DataError, match=f"step-000200: {name} "):
         checkpoints.all()[1].verify()
     checkpoints.save(200, *content(200, 1))
-    assert kept(checkpoints.latest()) == (200, 1) and len(checkpoints.notes) == 2
+    assert kept(checkpoints.latest()) == (200, 1) and len(checkpoints.notes) == 1
+
+
+@pytest.mark.parametrize("way", DAMAGES)
+def test_only_the_tensor_files_that_are_needed_are_verified(way: str, run: Path):
+    Checkpoints(run).mark_best(200)
+    DAMAGES[way](run / "step-000200" / "optimizer.safetensors")
+    checkpoints = Checkpoints(run)
+    for checkpoint in (checkpoints.best(["weights"]), checkpoints.latest(["weights"])):
+        assert checkpoint is not None and checkpoint.step == 200
+    assert checkpoints.notes == []
+    assert kept(checkpoints.latest()) == (100, 0) and len(checkpoints.notes) == 1
+
+
+def test_a_damaged_best_checkpoint_gives_one_note(run: Path):
+    Checkpoints(run).mark_best(200)
+    flip(run / "step-000200" / "weights.safetensors")
+    checkpoints = Checkpoints(run)
+    assert kept(checkpoints.best(["weights"])) == (100, 0)
+    (note,) = checkpoints.notes
+    assert note.count("step-000200") == 1 and note.endswith(str(run / "step-000100"))
 
 
 def test_no_flipped_bit_goes_unseen(run: Path):
@@ -260,7 +278,7 @@ def test_no_flipped_bit_goes_unseen(run: Path):
 def test_the_error_says_what_is_wrong_with_the_file(run: Path):
     checkpoint = Checkpoints(run).all()[1]
     DAMAGES["cut"](checkpoint.path / "state.json")
-    with pytest.raises(DataError, match=r"state.json has \d+ bytes, not the \d+ that were written"):
+    with pytest.raises(DataError, match=r"state.json has \d+ bytes"):
         checkpoint.verify()
     DAMAGES["missing"](checkpoint.path / "weights.safetensors")
     with pytest.raises(DataError, match=r"weights.safetensors is missing"):
@@ -269,7 +287,7 @@ def test_the_error_says_what_is_wrong_with_the_file(run: Path):
         checkpoint.tensors("weights")
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
-    with pytest.raises(DataError, match=r"manifest.json is of version 2, and this Regard knows 1"):
+    with pytest.raises(DataError, match=r"manifest.json .*version 2.* 1"):
         checkpoint.verify()
     for nonsense in ("[]", "{}", "null", '{"files": 1}', "[" * 10_000, '{"files": {"a": {"size": 1e999}}}'):
         (checkpoint.path / "manifest.json").write_text(nonsense)
@@ -283,7 +301,7 @@ def test_a_manifest_names_files_of_its_folder_alone(name: str, run: Path):
     manifest = json.loads((checkpoint.path / "manifest.json").read_text())
     manifest["files"][name] = manifest["files"]["state.json"]
     (checkpoint.path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"manifest.json is not the one of this checkpoint"):
+    with pytest.raises(DataError, match=r"manifest.json .*this checkpoint"):
         checkpoint.verify()
 
 
@@ -292,28 +310,28 @@ def test_a_checkpoint_under_a_wrong_name_is_not_taken(run: Path):
     (run / "latest").write_text("step-000300")
     checkpoints = Checkpoints(run)
     assert kept(checkpoints.latest()) == (200, 0)
-    assert "manifest.json is not the one of this checkpoint" in checkpoints.notes[0]
+    assert "step-000300: manifest.json" in checkpoints.notes[0]
 
 
 def test_checkpoints_of_which_none_is_whole_are_all_named(run: Path):
     flip(run / "step-000100" / "weights.safetensors")
     (run / "step-000200" / "manifest.json").unlink()
     for ask in (Checkpoints(run).latest, Checkpoints(run).best):
-        with pytest.raises(DataError, match="none of the checkpoints is whole") as caught:
+        with pytest.raises(DataError, match="all checkpoints") as caught:
             ask()
-        assert "step-000100: weights.safetensors holds" in str(caught.value)
+        assert "step-000100: weights.safetensors" in str(caught.value)
         assert "step-000200: manifest.json is missing" in str(caught.value)
-        assert "begin anew in another folder" in str(caught.value)
+        assert "another folder" in str(caught.value)
 
 
 def test_a_pointer_to_checkpoints_that_are_gone_is_no_beginning(run: Path):
     for step in (100, 200):
         shutil.rmtree(run / f"step-000{step}")
-    with pytest.raises(DataError, match="`latest` is there, and no checkpoint"):
+    with pytest.raises(DataError, match=r"`latest`.*no checkpoint"):
         Checkpoints(run).latest()
     (run / "latest").unlink()
     assert Checkpoints(run).latest() is None
-    with pytest.raises(DataError, match="`best` is there, and no checkpoint"):
+    with pytest.raises(DataError, match=r"`best`.*no checkpoint"):
         Checkpoints(run).best()
 
 
@@ -324,21 +342,21 @@ def test_a_pointer_that_names_nothing_is_said(pointer: str, text: str, run: Path
     checkpoints = Checkpoints(run)
     found = checkpoints.latest() if pointer == "latest" else checkpoints.best()
     assert kept(found) == (200, 0)
-    assert len(checkpoints.notes) == 1 and checkpoints.notes[0].startswith(str(run / pointer))
-    assert "which is not there" in checkpoints.notes[0] or "which names no checkpoint" in checkpoints.notes[0]
+    assert len(checkpoints.notes) == 1 and str(run / pointer) in checkpoints.notes[0]
     assert kept(checkpoints.latest()) == (200, 0) and len(checkpoints.notes) == 1
     for step in (300, 400, 500):
         checkpoints.save(step, *content(step))
     assert kept(Checkpoints(run).latest()) == (500, 0)
     best_is_known = pointer == "latest"
-    assert (100 in steps(run)) == (best_is_known or "names no" in checkpoints.notes[0])
+    assert (100 in steps(run)) == (best_is_known or not text.startswith("step-000900"))
 
 
 def test_a_pointer_that_is_missing_is_said(run: Path):
     (run / "latest").unlink()
     checkpoints = Checkpoints(run)
     assert kept(checkpoints.latest()) == (200, 0)
-    assert checkpoints.notes == [f"{run / 'latest'} is missing; the newest whole checkpoint is taken"]
+    (note,) = checkpoints.notes
+    assert note.startswith(f"{run / 'latest'} is missing") and str(run / "step-000200") in note
 
 
 def test_damaged_ones_do_not_count_as_kept(run: Path):
@@ -372,12 +390,12 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(run: Path):
 
     refused("step is -1", {}, step=-1)
     refused("step is True", {}, step=True)
-    refused("'../weights' would be a file's name", {"../weights": {}})
-    refused(r"save\(\), weights: 'a' is of type float", {"weights": {"a": 1.0}})
+    refused("'../weights'", {"../weights": {}})
+    refused(r"save\(\), weights: 'a' has type float", {"weights": {"a": 1.0}})
     refused("is of dtype torch.complex64", {"weights": {"a": torch.ones(1, dtype=torch.complex64)}})
     refused("of layout torch.sparse_coo", {"weights": {"a": torch.ones(2).to_sparse()}})
     refused("without content", {"weights": {"a": torch.ones(2, device="meta")}})
-    refused("'__metadata__' is no name", {"weights": {"__metadata__": torch.ones(2)}})
+    refused("'__metadata__'", {"weights": {"__metadata__": torch.ones(2)}})
     refused(r"state\['rate'\]: Object of type Tensor", {}, {"rate": torch.ones(1)})
     with pytest.raises(ArgumentError, match="keep is 1"):
         Checkpoints(run, keep=1)
@@ -391,7 +409,7 @@ def test_an_unknown_name_of_tensors_lists_the_known(run: Path):
 
 def test_a_file_in_the_way_stays(run: Path):
     (run / "step-000300").write_text("mine")
-    with pytest.raises(DataError, match=r"step-000300: a file is where the checkpoint would be"):
+    with pytest.raises(DataError, match=r"step-000300: a file"):
         Checkpoints(run).save(300, *content(300))
     assert (run / "step-000300").read_text() == "mine" and kept(Checkpoints(run).latest()) == (200, 0)
     with pytest.raises(DataError, match=r"latest: this run folder cannot be read: Not a directory"):

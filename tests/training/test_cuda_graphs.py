@@ -110,9 +110,7 @@ def test_what_cannot_be_captured_runs_as_it_is_and_is_said_once(tmp_path: Path, 
     device.refuses = True
     trainer(tmp_path / "refused", Toy(dropout=0.5), steps=4, log=True).run()
     (said,) = records(tmp_path / "refused", "capture")
-    assert said["text"].endswith(
-        "slower and as right: RuntimeError: operation not permitted when stream is capturing"
-    )
+    assert said["text"].endswith("RuntimeError: operation not permitted when stream is capturing")
     device.refuses = False
     trainer(tmp_path / "taken", Toy(dropout=0.5), steps=4).run()
     assert bits(tmp_path / "refused") == bits(tmp_path / "taken")
@@ -155,8 +153,8 @@ def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
         ({"capture": "auto"}, "cuda", 1, False, (False, "")),
         ({"capture": "auto"}, "cpu", 1, True, (False, "")),
         ({"capture": True}, "cuda", 1, False, (True, "")),
-        ({"capture": True}, "cpu", 1, True, (False, "this is cpu")),
-        ({"capture": "auto", "compile": True}, "cuda", 1, True, (False, "a compiled step")),
+        ({"capture": True}, "cpu", 1, True, (False, "not cpu")),
+        ({"capture": "auto", "compile": True}, "cuda", 1, True, (False, "training.compile")),
         ({"capture": "auto"}, "cuda", 2, True, (False, "exchange gradients")),
     ],
 )
@@ -173,16 +171,14 @@ def test_who_is_captured(
 def test_a_task_can_say_why_not():
     task = Toy()
     task.small_steps, task.uncapturable = True, "it is watched"
-    assert capture_chosen(Training(capture="auto"), task, "cuda") == (
-        False,
-        "steps are not captured: it is watched",
-    )
+    captured, text = capture_chosen(Training(capture="auto"), task, "cuda")
+    assert not captured and "it is watched" in text
 
 
 def test_what_is_asked_for_and_cannot_be_is_said(tmp_path: Path):
     trainer(tmp_path, steps=1, capture=True, log=True).run()
     (said,) = records(tmp_path, "capture")
-    assert said["text"] == "steps are not captured: CUDA graphs are captured on cuda, and this is cpu"
+    assert "not captured" in said["text"] and "cpu" in said["text"]
 
 
 def test_tensors_are_found_in_tuples_and_dataclasses():

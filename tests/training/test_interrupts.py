@@ -78,6 +78,27 @@ def twice(number: signal.Signals) -> Toy:
     return task
 
 
+def test_the_first_signal_prints_at_once_and_the_second_reports_unsaved_steps(tmp_path: Path, capfd):
+    task, printed = Toy(), list[str]()
+
+    def strike(count: int) -> None:
+        if count == 3:
+            kill(signal.SIGINT)
+            printed.append(capfd.readouterr().err)
+            kill(signal.SIGINT)
+
+    task.on_loss = strike
+    for folder, saved in (("a", "nothing is saved"), ("b", "since step 2 ")):
+        task.losses = 0
+        (tmp_path / folder).mkdir()
+        settings = {"evaluate_every": 100} if folder == "a" else {"save_every": 2}
+        with pytest.raises(KeyboardInterrupt), interruptible() as asked:
+            trainer(tmp_path / folder, task, log=True, **settings).run(asked)
+        assert "stopping" in printed[-1] and "Ctrl-C again" in printed[-1]
+        (record,) = records(tmp_path / folder, "stopped")
+        assert saved in record["text"]
+
+
 def test_a_second_one_ends_at_once(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt), interruptible() as asked:
         trainer(tmp_path / "a", twice(signal.SIGINT)).run(asked)

@@ -104,7 +104,7 @@ def test_a_file_that_is_too_short_is_told_of(journal: Journal, complaints: list[
     journal.path.write_bytes(b'{"n": 1}\n{"n"')
     journal.rewind(1234)
     (complaint,) = complaints
-    assert complaint.startswith("log.jsonl has 13 of the 1,234 bytes it had at the checkpoint")
+    assert complaint.startswith("log.jsonl has only 13 of the 1,234 bytes")
     assert numbers(journal) == [1]
 
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_gone_begins_anew(journal: Journal, complaints: list[str]
     assert journal.path is not None
     journal.path.unlink()
     journal.rewind(7)
-    assert len(complaints) == 1 and "has 0 of the 7 bytes" in complaints[0]
+    assert len(complaints) == 1 and "0 of the 7 bytes" in complaints[0]
 
 
 @pytest.mark.parametrize("room", [0, 1, 8, 9, 12])
@@ -129,10 +129,7 @@ def test_a_full_disk_is_told_of_once_and_written_when_there_is_room(
     written = 1 + room // 9
     assert numbers(journal) == list(range(1, written + 1))  # whole lines, all the time
     assert journal.position() == 9 * written
-    assert complaints == [
-        "log.jsonl cannot be written: No space left on device; "
-        "the run goes on, and the next record tries again"
-    ]
+    assert len(complaints) == 1 and "log.jsonl cannot be written: No space left on device" in complaints[0]
     disk.room = None
     journal.write({"n": 6})
     assert numbers(journal) == [1, 2, 3, 4, 5, 6] and len(complaints) == 1

@@ -183,7 +183,7 @@ def test_what_changed_around_a_run_is_said(tmp_path: Path):
     said = [each["text"] for each in records(tmp_path, "changed")]
     assert len(said) == 2
     assert said[0].startswith("threads: 2 before, 1 now;")
-    assert said[1].startswith("batches an epoch: 6 before, 12 now;")
+    assert said[1].startswith("batches per epoch: 6 before, 12 now;")
     assert going_on.progress.batch == 8
     assert going_on.run().step == 8
 

@@ -38,9 +38,9 @@ def test_what_is_written_is_read_back(tmp_path: Path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"training": {"rat": 1.0}}, r"unknown setting in \[training\] of here: 'rat'; did you mean 'rate'"),
+        ({"training": {"rat": 1.0}}, r"\[training\] in here: 'rat'; did you mean 'rate'"),
         ({"rate": 0.1}, r"'rate'; did you mean 'training\.rate'"),
-        ({"trainin": {}}, r"unknown setting of here: 'trainin'; did you mean 'training'"),
+        ({"trainin": {}}, r"here: 'trainin'; did you mean 'training'"),
         ({"evaluation": {"beams": 3}}, r"\[evaluation\].*'beams'; did you mean 'beam'"),
         ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; did you mean 'source'"),
     ],
@@ -62,7 +62,7 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
         ({"training": {"keep": 1}}, "greater than or equal to 2"),
         (
             {"training": {"steps": 5, "minutes": 2.0}},
-            r"\[training\] says does not go together\nexpected: one of steps",
+            r"\[training\].*\nexpected: one of steps",
         ),
         (
             {"data": {"source": ["a"]}},
@@ -97,9 +97,9 @@ def test_overriding_reads_toml_where_it_can():
     found = override(["a.b=1", "a.c=[1, 2]", "a.d=yes or no", "a.e='1'", "f=true", "a.g="])
     assert found == {"a": {"b": 1, "c": [1, 2], "d": "yes or no", "e": "1", "g": ""}, "f": True}
     for wrong in ("a.b", "=1", "a..b=1"):
-        with pytest.raises(ArgumentError, match="this is no setting"):
+        with pytest.raises(ArgumentError, match="not a setting"):
             override([wrong])
-    with pytest.raises(ArgumentError, match="was given a value before"):
+    with pytest.raises(ArgumentError, match="has a value already"):
         override(["a=1", "a.b=2"])
 
 
@@ -121,7 +121,7 @@ def test_files_that_are_no_toml(tmp_path: Path):
     with pytest.raises(DataError, match="there is no such file"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("rate 5\n")
-    with pytest.raises(DataError, match=r"line 1.*\nhint: it is TOML"):
+    with pytest.raises(DataError, match=r"line 1.*\nhint: .*TOML"):
         read_toml(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_bytes(b"a = '\xff'\n")
     with pytest.raises(DataError, match="not UTF-8 at byte 6"):

@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path):
         assert log.position() == 0
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert len(lines) == 3 and lines[1].startswith("TensorBoard's files in board cannot be written: ")
+    assert len(lines) == 3 and lines[1].startswith("TensorBoard files in board")
 
 
 def test_nothing_is_made_before_the_first_point(tmp_path: Path):

@@ -1,7 +1,7 @@
-"""Arrays and what is said of them in one file: a length, a header in JSON, then the numbers.
+"""NumPy arrays and metadata in one file, in the safetensors format: a length, a JSON header, the data.
 
-That is the layout of safetensors, and any reader of it can open the file. It is read and written here, so
-that drawing needs numpy alone; nothing in a file is ever run.
+Any reader of safetensors can open the file. It is read and written here, so that drawing needs only NumPy.
+Reading never runs code from a file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DTYPES = {"F32": "<f4", "I32": "<i4"}
 def save_arrays(
     path: str | Path, kind: str, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write arrays of float32 and int32, and what is said of them, whole or not at all.
+    """Write float32 and int32 arrays and metadata atomically.
 
-    kind: what this is a file of, which load_arrays asks for. told: what JSON can hold.
+    kind: the kind of file, which load_arrays() checks. told: the metadata, as JSON values.
     """
     metadata = {"format": kind, "version": VERSION, "told": json.dumps(told)}
     header: dict[str, Any] = {"__metadata__": metadata}
@@ -47,9 +47,10 @@ def save_arrays(
 
 
 def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """What save_arrays wrote; raises where the file is of another kind, or damaged.
+    """Read the metadata and the arrays that save_arrays() wrote.
 
-    writer: the function that writes such files, for the hint.
+    Raises DataError if the file is damaged or of another kind. writer: the function that writes such files,
+    for the hint.
     """
     try:
         content = read_limited(path, "seen", named=True)
@@ -58,7 +59,7 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
     try:
         length = int.from_bytes(content[:8], "little")
         if length > min(len(content) - 8, LIMITS["seen header"]):
-            raise ValueError("a header larger than the file")
+            raise ValueError("the header is larger than the file")
         header = parse_json(content[8 : 8 + length])
         metadata = header.pop("__metadata__")
         if (metadata["format"], metadata["version"]) != (kind, VERSION):
@@ -66,7 +67,7 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
         arrays = {name: _array(content, 8 + length, **about) for name, about in header.items()}
         return dict(parse_json(metadata["told"])), arrays
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        problem = f"this is no file of the kind {kind}, or it is damaged"
+        problem = f"the file is damaged, or not of the kind {kind}"
         hint = f"such files are written by {writer} ({type(error).__name__})"
         raise DataError(message(str(path), problem, hint=hint)) from None
 
@@ -75,7 +76,7 @@ def _array(content: bytes, start: int, dtype: str, shape: list[int], data_offset
     begin, end = data_offsets
     kind = numpy.dtype(DTYPES[dtype])
     if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
-        raise ValueError("a shape that no array has")
+        raise ValueError("invalid shape")
     if not 0 <= begin <= end <= len(content) - start or end - begin != math.prod(shape) * kind.itemsize:
-        raise ValueError("a place outside the file")
+        raise ValueError("data outside the file")
     return numpy.frombuffer(content, kind, (end - begin) // kind.itemsize, start + begin).reshape(shape)

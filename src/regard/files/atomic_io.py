@@ -1,6 +1,6 @@
-"""Files that are on the disk whole, or not there: what a killed process or a full disk cannot halve.
+"""Atomic file writing: after a killed process or a full disk, a file is complete or does not exist.
 
-Whatever is begun carries a name that leftover() knows, beside the name it will have once it is whole.
+Files are written under a temporary name, which leftover() recognises, and renamed when complete.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Bytes that are written and hashed at a time, while they are still near the processor."""
+"""Bytes written and hashed at a time, so that they are still in the CPU cache."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 LONGEST_NAME = 200
-"""Bytes of a file name from which another name can still be made: file systems allow 255."""
+"""Maximum bytes of a name to which a suffix is added: file systems allow 255 in all."""
 
 HINTS = {
-    errno.ENOSPC: "make room on this disk",
-    errno.EDQUOT: "make room: your quota on this disk is used up",
-    errno.EROFS: "give a folder on a disk that can be written to",
-    errno.EACCES: "give a folder that you may write to",
-    errno.EPERM: "give a folder that you may write to",
+    errno.ENOSPC: "free some space on this disk",
+    errno.EDQUOT: "free some space: your quota on this disk is used up",
+    errno.EROFS: "choose a folder on a disk that is not read-only",
+    errno.EACCES: "choose a folder with write permission",
+    errno.EPERM: "choose a folder with write permission",
 }
-"""What to do about what the system says."""
+"""Hints for errors of the operating system."""
 
 
 class Written(NamedTuple):
-    """What a file should be found to be."""
+    """The size and the hash of a file that was written."""
 
     size: int
     sha256: str
 
 
 class Leftover(NamedTuple):
-    """A name that something has while it is not in its place: for which name, and "part" or "earlier"."""
+    """A parsed temporary name: the final name, and "part" (being written) or "earlier" (being replaced)."""
 
     name: str
     kind: str
 
 
 def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
-    """Write a new file and see it onto the disk; it is hashed on the way, and not read again for that.
+    """Write a new file, flush it to the disk, and return its size and hash.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
         for block in blocks:
             left = memoryview(block)
             while left:
-                count = os.write(handle, left[:BLOCK])  # may take less than it was given
+                count = os.write(handle, left[:BLOCK])  # may write fewer bytes
                 digest.update(left[:count])
                 size, left = size + count, left[count:]
         os.fsync(handle)
@@ -90,7 +90,7 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
 
 
 def link(path: Path, new: Path) -> None:
-    """Give a file that is never changed a second name; copy it where the file system has no hard links.
+    """Hard-link a file that is never changed; copy it if the file system has no hard links.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ def link(path: Path, new: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Give a file this content: whoever reads it finds the old or the new one, whatever happens.
+    """Replace the content of a file atomically: readers find the old or the new content.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -116,19 +116,19 @@ def replace(path: Path, content: bytes) -> None:
     ...     [(path.name, path.read_bytes()) for path in Path(folder).iterdir()]
     [('latest', b'step-000200')]
     """
-    made = beside(path, "part")
+    temporary = beside(path, "part")
     try:
-        write(made, [content])
-        os.replace(made, path)
+        write(temporary, [content])
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            made.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
     flush_folder(path.parent)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """replace(), whose error names the file."""
+    """replace(), with a DataError that names the file if writing fails."""
     with naming_file(path):
         replace(path, content)
 
@@ -137,7 +137,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def naming_file(path: str | Path) -> Iterator[None]:
     """Turn an OSError while a file is written into a DataError that names the file and the reason.
 
-    BrokenPipeError passes: the reader of a pipe has left, which is no failure.
+    BrokenPipeError is not converted: the reader of a pipe has closed it, which is not a failure.
 
     >>> with naming_file("page.html"):
     ...     raise OSError(28, "No space left on device")
@@ -152,20 +152,20 @@ def naming_file(path: str | Path) -> Iterator[None]:
         folder = Path(path).parent
         hint = ""
         with contextlib.suppress(OSError):  # a name that is too long cannot be looked up either
-            hint = "" if folder.is_dir() else f"make the folder first: {shown(folder)}"
+            hint = "" if folder.is_dir() else f"create the folder first: {shown(folder)}"
         reason = error.strerror or str(error) or type(error).__name__
         raise DataError(message(shown(path), f"cannot be written: {reason}", hint=hint)) from None
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """Write all of the content: the system may take less than it is given."""
+    """Write all of the content; os.write() alone may write only a part."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def flush_folder(folder: Path) -> None:
-    """See the names in a folder onto the disk."""
+    """Flush the names of the files in a folder to the disk."""
     if os.name == "posix":  # elsewhere, folders cannot be opened
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -175,7 +175,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def beside(path: Path, kind: str) -> Path:
-    """A name of its own for what is not in its place yet ("part") or no more ("earlier")."""
+    """A unique temporary name beside a path: "part" while it is written, "earlier" while it is replaced."""
     name = path.name
     if len(os.fsencode(name)) > LONGEST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
@@ -183,18 +183,18 @@ def beside(path: Path, kind: str) -> Path:
 
 
 def leftover(name: str) -> Leftover | None:
-    """What a name from beside() was for; None of any other name.
+    """Parse a temporary name from beside(); None for any other name.
 
     >>> leftover(beside(Path("runs/step-000100"), "part").name)
     Leftover(name='step-000100', kind='part')
     >>> leftover(".gitignore")
     """
-    found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.(part|earlier)", name)
-    return Leftover(found[1], found[2]) if found else None
+    match = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.(part|earlier)", name)
+    return Leftover(match[1], match[2]) if match else None
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder with all that is in it, or a link without what it leads to."""
+    """Delete a file, a folder with its contents, or a symbolic link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -202,14 +202,14 @@ def remove(path: Path) -> None:
 
 
 def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
-    """The error for something that could not be written: the system's words, and what to do.
+    """Build the error for a failed write. size: bytes to write. kept: added to the hint.
 
     >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))
     runs/x: no checkpoint of step 7: No space left on device
-    hint: make room on this disk, 25 MB and some more
+    hint: free some space on this disk, at least 25 MB
     """
-    hint = HINTS.get(error.errno or 0, "look after this disk, or give a folder on another one")
+    hint = HINTS.get(error.errno or 0, "check this disk, or choose a folder on another disk")
     if size and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint += f", {max(1, round(size / 1e6)):,} MB and some more"
+        hint += f", at least {max(1, round(size / 1e6)):,} MB"
     cause = error.strerror or str(error) or type(error).__name__
     return DataError(message(call, f"{problem}: {cause}", hint=hint + kept))

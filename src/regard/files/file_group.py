@@ -1,4 +1,4 @@
-"""Whole files: several that belong together, written all or not at all."""
+"""File groups: several files that belong together, written all or none."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["check_free", "written_together"]
 
 
 def check_free(paths: Sequence[Path], overwrite: bool) -> None:
-    """Refuse to write over what is there, unless that is wanted."""
-    there = [shown(path) for path in paths if os.path.lexists(path)]
-    if there and not overwrite:
-        hint = "--overwrite replaces it, --out names another folder"
-        raise DataError(message(there[0], "is there already", hint=hint))
+    """Raise DataError if one of the files exists, unless overwrite is true."""
+    existing = [shown(path) for path in paths if os.path.lexists(path)]
+    if existing and not overwrite:
+        hint = "--overwrite replaces it; --out sets another folder"
+        raise DataError(message(existing[0], "already exists", hint=hint))
 
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
-    """Open files that take their names once all of them are whole; after an error, none has changed."""
+    """Open files for writing; all are renamed to their paths at the end. After an error, none has changed."""
     parts = [path.with_name(f"{path.name}.part") for path in paths]
     try:
         with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
 
 
 class _Part(io.FileIO):
-    """A file that will get another name; that is the name in the error of a write."""
+    """A temporary file whose errors name the final path."""
 
     def __init__(self, part: Path, path: Path):
         super().__init__(part, "w")
@@ -66,22 +66,22 @@ def _text(raw: _Part) -> io.TextIOWrapper:
 
 
 def _replace_all(parts: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Move all parts to their places; where one cannot be, the earlier files come back."""
+    """Rename all temporary files; if one fails, restore the earlier files."""
     earlier = [path.with_name(f".{secrets.token_hex(8)}.earlier") for path in paths]
     done: list[tuple[Path, Path]] = []
     try:
-        for part, path, kept in zip(parts, paths, earlier, strict=True):
+        for part, path, backup in zip(parts, paths, earlier, strict=True):
             with naming_file(path):
-                with contextlib.suppress(OSError):  # there is no earlier file, or no links on this disk
-                    os.link(path, kept, follow_symlinks=False)
+                with contextlib.suppress(OSError):  # there is no earlier file, or the disk has no hard links
+                    os.link(path, backup, follow_symlinks=False)
                 os.replace(part, path)
-                done.append((path, kept))
+                done.append((path, backup))
     except BaseException:
-        for path, kept in done:
+        for path, backup in done:
             with contextlib.suppress(OSError):
-                os.replace(kept, path) if os.path.lexists(kept) else path.unlink()
+                os.replace(backup, path) if os.path.lexists(backup) else path.unlink()
         raise
     finally:
-        for kept in earlier:
+        for backup in earlier:
             with contextlib.suppress(OSError):
-                kept.unlink(missing_ok=True)
+                backup.unlink(missing_ok=True)

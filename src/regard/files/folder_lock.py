@@ -1,4 +1,4 @@
-"""Lock: one training per run folder, for as long as the folder stays where it is."""
+"""Folder lock: only one process trains in a run folder, and notices if the folder is moved."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
 ATTEMPTS = 5
-"""How often a lock file is opened that somebody keeps replacing."""
+"""Number of attempts if another process keeps replacing the lock file."""
 
 
 class FolderMoved(DataError):
-    """A run folder that was moved, removed or replaced during training; place: where it is now, if known."""
+    """The run folder was moved, removed or replaced during training. place: its new path, if known."""
 
     def __init__(self, text: str, place: Path | None = None):
         super().__init__(text)
@@ -31,10 +31,10 @@ class FolderMoved(DataError):
 
 
 class FolderLock:
-    """A run folder that this process holds: made by locked().
+    """The lock of a run folder, held by this process; use locked() to create it.
 
-    The operating system releases the lock when the process ends, however it ends. Where a system or a disk
-    has no such locks, nothing is locked, and check() still works.
+    The operating system releases the lock when the process ends for any reason. On systems and disks without
+    file locks nothing is locked, but check() works.
     """
 
     def __init__(self, folder: Path):
@@ -50,17 +50,17 @@ class FolderLock:
             raise
 
     def check(self) -> None:
-        """Raise FolderMoved if the folder is no longer in its place, DataError if another process holds it.
+        """Raise FolderMoved if the folder was moved or removed, DataError if another process holds the lock.
 
         A lock file that was deleted or replaced is written and locked again.
         """
         try:
-            found = os.stat(self.folder)
+            current = os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             raise self._moved("removed") from None
         except OSError:
-            return  # a disk that does not answer for a while: whoever writes next reports it
-        if not os.path.samestat(self._identity(), found):
+            return  # the disk does not respond: the next write reports it
+        if not os.path.samestat(self._identity(), current):
             raise self._moved("replaced by another folder")
         if self._file is not None and not self._is_in_place(self._file):
             before, self._file = self._file, self._acquire()
@@ -88,12 +88,12 @@ class FolderLock:
             except OSError:
                 pass  # no locks here
             if self._is_in_place(handle):
-                with contextlib.suppress(OSError):  # the content is for people
+                with contextlib.suppress(OSError):  # the content is only informative
                     os.ftruncate(handle, 0)
                     os.write(handle, f"process {os.getpid()}\n".encode())
                 return handle
             os.close(handle)  # it was replaced between opening and locking
-        raise DataError(message(str(self.folder / NAME), "somebody keeps replacing this lock file"))
+        raise DataError(message(str(self.folder / NAME), "another process keeps replacing this lock file"))
 
     def _opened(self) -> int:
         path = self.folder / NAME
@@ -106,9 +106,9 @@ class FolderLock:
     def _held(self, handle: int) -> DataError:
         holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
         os.close(handle)
-        problem = f"a training is under way in this folder: {holder}"
+        problem = f"another training is running in this folder: {holder}"
         return DataError(
-            message(str(self.folder), problem, hint="wait until it has ended, or give another --out")
+            message(str(self.folder), problem, hint="wait until it has ended, or use another --out")
         )
 
     def _is_in_place(self, handle: int) -> bool:
@@ -126,13 +126,13 @@ class FolderLock:
     def _moved(self, how: str) -> FolderMoved:
         place = self._new_place()
         how = how if place is None else f"moved to {place}"
-        hint = "restore the folder, or train into another one: --out"
+        hint = "restore the folder, or use another --out"
         hint = hint if place is None else f"regard train --out {place} --resume"
         problem = f"the run folder was {how} while training"
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
     def _new_place(self) -> Path | None:
-        """Where the folder is now, on systems that can tell."""
+        """The current path of the folder, on systems that can report it."""
         if self._folder is None:
             return None
         try:
@@ -148,7 +148,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[FolderLock]:
-    """Hold a folder inside a `with`; DataError if another process holds it.
+    """Lock a folder inside the `with` block; raise DataError if another process holds the lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place)):
@@ -157,7 +157,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     ...             pass
     ...     except DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: wait until it has ended, or give another --out
+    hint: wait until it has ended, or use another --out
     """
     lock = FolderLock(folder)
     try:

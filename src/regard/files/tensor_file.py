@@ -1,8 +1,8 @@
-"""Tensors in a file: the safetensors format, written in blocks that can be hashed on their way to the disk.
+"""Tensor files: the safetensors format, written in blocks that can be hashed while they are written.
 
-The library's own writer holds a second copy of everything, or writes past whoever wants to hash and to know
-why a disk refused. The format is a length, a header in JSON, and the bytes: it is written here, and read by
-the library.
+The writer of the safetensors library either copies all tensors or writes the file itself, without a hash and
+without the error of the operating system. So files are written here (a length, a JSON header, the data), and
+read by the library.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The names that safetensors gives them."""
+"""The names of dtypes in safetensors."""
 
 NAMED = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -53,13 +53,15 @@ class TensorInfo(NamedTuple):
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse what cannot be written, before anything is."""
+    """Raise ArgumentError if a tensor cannot be written. call: names the call in the error."""
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
-            raise ArgumentError(message(call, f"{name!r} is no name for a tensor", expected="another string"))
+            raise ArgumentError(
+                message(call, f"{name!r} is not a valid tensor name", expected="another string")
+            )
         if not isinstance(tensor, Tensor):
-            problem = f"{name!r} is of type {type(tensor).__name__}"
-            hint = "numbers and text go into the state"
+            problem = f"{name!r} has type {type(tensor).__name__}"
+            hint = "pass numbers and text in the state"
             raise ArgumentError(message(call, problem, expected="a tensor", hint=hint))
         if tensor.layout != torch.strided or tensor.is_meta:
             kind = "a tensor without content (meta)" if tensor.is_meta else f"of layout {tensor.layout}"
@@ -70,15 +72,15 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file of tensors, one tensor after another: on the CPU, no more than one is copied.
+    """Yield the bytes of a tensor file: the header, then one tensor after another. At most one is copied.
 
-    A tensor under two names (tied weights) is written under both; views are written as what they show.
+    A tensor under two names (tied weights) is written twice; of a view, only the visible values are written.
 
     >>> header, numbers = tensor_blocks({"halves": torch.tensor([0.5, 1.5])})
     >>> bytes(header)[8:].rstrip(), len(numbers)
     (b'{"halves":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', 8)
     """
-    # The widest first, so that every tensor lies on a multiple of its width, as readers expect.
+    # The widest dtypes first, so that every tensor is aligned to its element size, as readers expect.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, begin = {}, 0
     for name in order:
@@ -101,7 +103,7 @@ def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The dtype and shape of each tensor in a file, checked against the size of the file.
 
-    Only the header is read: this says what the tensors are before memory is allocated for them.
+    Only the header is read, so that sizes can be checked before memory is allocated.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -109,14 +111,14 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, LIMITS["tensor header"]):
-                raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+                raise ValueError(f"the header has {length:,} bytes, the file {size:,}")
             header = parse_json(file.read(length).decode("utf-8"))
         header.pop("__metadata__", None)
         return {name: _checked_info(name, about, size - 8 - length) for name, about in header.items()}
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        problem, hint = f"damaged header of tensors: {error}", "restore this file from a copy"
+        problem, hint = f"the header is damaged: {error}", "restore this file from a copy"
         raise DataError(message(str(path), problem, hint=hint)) from None
 
 
@@ -132,8 +134,8 @@ def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file, on the CPU; they stay whole when the file is deleted."""
-    read_header(path)  # refuses links, FIFOs and headers that ask for more than the file holds
+    """Read the tensors of a file onto the CPU; they stay valid if the file is deleted."""
+    read_header(path)  # rejects links, FIFOs, and headers that do not fit the file
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

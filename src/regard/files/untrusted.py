@@ -1,4 +1,4 @@
-"""Read files that may be damaged or come from a stranger: a run folder, a cache, a .seen file.
+"""Read untrusted files, which may be damaged or come from others: a run folder, a cache, a .seen file.
 
 Such a file is opened without following a symbolic link, must be a regular file (a FIFO would block, a device
 has no end), and may not be larger than a limit for its kind. Failures are OSError or ValueError; each caller
@@ -55,7 +55,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """The same for a file that the user named: it may be a symbolic link to a regular file."""
+    """Like open_regular(), for a file that the user named: it may be a symbolic link."""
     return _opened(path, flags)
 
 
@@ -85,7 +85,7 @@ def _not_regular(path: str | os.PathLike[str], mode: int) -> OSError:
 def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False) -> bytes:
     """Read a whole file of a kind in LIMITS.
 
-    named: whether the user named this very file; a symbolic link is followed then.
+    named: whether the user named this file; then a symbolic link is followed.
     """
     limit = LIMITS[kind]
     with open(path, "rb", opener=open_named if named else open_regular) as file:
@@ -96,7 +96,7 @@ def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON; whatever is wrong with it (nesting and duplicate keys too) is a ValueError.
+    """Parse JSON; raise ValueError for any problem, including deep nesting and duplicate keys.
 
     >>> parse_json(b'{"step": 1, "step": 2}')
     Traceback (most recent call last):
@@ -109,9 +109,9 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in content:
             raise ValueError(f"duplicate key {key[:40]!r}")
-        found[key] = value
-    return found
+        content[key] = value
+    return content

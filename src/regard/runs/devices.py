@@ -1,4 +1,4 @@
-"""Devices: where a model is trained and run."""
+"""Devices: check and choose the device of a model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ __all__ = ["choose_device"]
 
 
 def choose_device(name: str) -> str:
-    """The device of this name, if it is here; auto is the best that is."""
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """Return the device name if the device is available; "auto" is cuda, mps or cpu, the first available."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return next(kind for kind, there in found.items() if there)
+        return next(kind for kind, exists in available.items() if exists)
     kind = name.partition(":")[0]
-    if kind not in found:
-        raise UnknownName("device", name, [*found, "auto"])
-    if not found[kind]:
-        hint = f"--device auto takes {choose_device('auto')} here; regard doctor tells what there is"
-        raise ArgumentError(message(f"device {name}", "torch does not see one", hint=hint))
+    if kind not in available:
+        raise UnknownName("device", name, [*available, "auto"])
+    if not available[kind]:
+        hint = f"--device auto uses {choose_device('auto')} here; regard doctor lists the devices"
+        raise ArgumentError(message(f"device {name}", f"torch finds no {kind} device", hint=hint))
     number = name.partition(":")[2]
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if number and not (number.isdigit() and int(number) < count):
-        problem = f"there {'is' if count == 1 else 'are'} {count} of this kind here, counted from 0"
+        problem = (
+            f"there {'is' if count == 1 else 'are'} {count} {kind} device{'s' * (count != 1)}, counted from 0"
+        )
         raise ArgumentError(message(f"device {name}", problem, hint=f"--device {kind}"))
     return name

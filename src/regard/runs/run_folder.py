@@ -1,4 +1,4 @@
-"""Run folder: what a run was made with, beside its checkpoints, and whether that is still the same."""
+"""Run folder: the settings and the data fingerprints of a run, beside its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ CONFIG, DATA = "config.toml", "data.json"
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run was begun in this folder; config_of() checks that config.toml can be read."""
+    """Whether the folder has a config.toml; config_of() checks that it can be read."""
     return os.path.lexists(folder / CONFIG)
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The settings of a run, as nested values."""
+    """Read the settings of a run from config.toml, as nested values."""
     path = folder / CONFIG
     try:
         content = read_limited(path, "config")
     except (FileNotFoundError, NotADirectoryError):
-        problem = "this is no run folder: it has no config.toml"
-        hint = "give a folder that regard train --out made"
+        problem = "this is not a run folder: it has no config.toml"
+        problem = problem if os.path.lexists(folder) else "no such folder"
+        hint = "give a run folder, which regard train --out writes"
         raise DataError(message(str(folder), problem, hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
@@ -48,58 +49,58 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def made_folder(folder: Path) -> Path:
-    """The folder, which is there from now on."""
+    """Create the folder if it does not exist, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise failed(str(folder), "the folder could not be made", error) from None
+        raise failed(str(folder), "the folder could not be created", error) from None
     return folder
 
 
 def write_config(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a run."""
+    """Write the settings of a run to config.toml."""
     _write(folder / CONFIG, to_toml(settings))
 
 
 def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Write what the data of a run were."""
+    """Write the fingerprints of the data of a run to data.json."""
     _write(folder / DATA, json.dumps(dict(fingerprints), indent=2) + "\n")
 
 
 def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
-    """Refuse settings that are not those of the run, and show the difference.
+    """Raise ArgumentError with a list of differences if the settings differ from those of the run.
 
-    fixed: those that count, by name, a section or one setting of it; all unless given.
+    fixed: prefixes of the settings to compare, such as "model." or "training.rate"; all by default.
     """
-    found = differences(config_of(folder), new)
+    changes = differences(config_of(folder), new)
     if fixed is not None:
-        found = [line for line in found if line.partition(": ")[0].startswith(tuple(fixed))]
-    if found:
-        hint = "another --out begins anew"
-        hint = f"--change takes the new ones all the same; {hint}" if fixed is None else hint
-        problem = "the settings are not those it was begun with\n  " + "\n  ".join(found)
+        changes = [line for line in changes if line.partition(": ")[0].startswith(tuple(fixed))]
+    if changes:
+        hint = "another --out starts a new run"
+        hint = f"--change resumes with the new settings; {hint}" if fixed is None else hint
+        problem = "the settings differ from those the run was started with\n  " + "\n  ".join(changes)
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
 def fingerprints_of(folder: Path) -> dict[str, str] | None:
-    """The fingerprints of the data that a run was begun with; None where the run has none on file."""
+    """Read the fingerprints of the data that a run was started with; None if there is no data.json."""
     path, hint = folder / DATA, "restore it from a copy, or resume with --change, which ignores it"
     try:
-        found = parse_json(read_limited(path, "json"))
+        fingerprints = parse_json(read_limited(path, "json"))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}", hint=hint)) from None
     except ValueError as error:
         raise DataError(message(str(path), f"is damaged: {error}", hint=hint)) from None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        expected = "an object of fingerprints, all of them strings"
+    if not isinstance(fingerprints, dict) or not all(isinstance(text, str) for text in fingerprints.values()):
+        expected = "a JSON object whose values are strings"
         raise DataError(message(str(path), "is damaged", expected=expected, hint=hint))
-    return found
+    return fingerprints
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
-    """Refuse data that are not those of the run."""
+    """Raise DataError if the data differ from those that the run was started with."""
     before = fingerprints_of(folder)
     if before is None:
         return
@@ -108,8 +109,8 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
         raise DataError(
             message(
                 f"{folder} cannot be resumed",
-                f"the data are not those it was begun with: {', '.join(sorted(changed))} changed",
-                hint="--change takes the new ones all the same; another --out begins anew",
+                f"the data differ from those the run was started with: {', '.join(sorted(changed))} changed",
+                hint="--change resumes with the new data; another --out starts a new run",
             )
         )
 

@@ -1,10 +1,11 @@
-"""Run manifest: hashes of the tokenizers of a run, and its settings.
+"""Run manifest: the settings of a run, and hashes of its tokenizers.
 
-    manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256": of all that}
+    manifest.json   {"version", "files": {name: {"size", "sha256"}}, "settings": {...}, "sha256"}
 
-A changed tokenizer or number of heads often loads without an error and gives other scores: loading checks the
-settings that outputs depend on, resuming all of them. Comments and the order of config.toml may change. A run
-folder of an earlier version, without a manifest, is loaded without these checks.
+The last entry is the hash of the others. A changed tokenizer or number of heads often loads without an error
+and gives other scores: so loading checks the settings that outputs depend on, and resuming checks all of
+them. Comments and the order of config.toml may change. A run folder of an earlier version of Regard, without
+a manifest, is loaded without these checks.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: 
 
     settings: nested as in config.toml. files: names in the folder to hash.
 
-    A manifest of other settings is removed first: after a kill between two writes the folder has none, and
-    is not taken for damaged.
+    A manifest of other settings is removed first: if the process is killed between the two writes, the folder
+    has no manifest, and does not look damaged.
     """
     path = folder / MANIFEST
     content = _content({name: _hashed(folder / name) for name in files}, settings)
@@ -54,19 +55,20 @@ def check_manifest(
     checked: Callable[[Mapping[str, Any]], dict[str, Any]],
     fixed: Sequence[str] | None = None,
 ) -> None:
-    """Raise DataError if a file or a setting is not the one that the run was trained with.
+    """Raise DataError if a file or a setting differs from the one that the run was trained with.
 
-    files: as written. config: the settings in config.toml. checked: gives settings with all defaults, those
-    of a later version included. fixed: prefixes of the settings to check; all by default.
+    files: names in the folder, as for write_config_and_manifest(). config: the settings in config.toml.
+    checked: fills in the defaults of settings, including those added by a later version of Regard.
+    fixed: prefixes of the settings to check; all by default.
     """
     path = folder / MANIFEST
     if not path.is_symlink() and not path.exists():
         return
     hashes, before = _read(path, files)
     for name in files:
-        found = _hashed(folder / name)
-        if found != hashes[name]:
-            problem = f"this is not the file that the run was trained with: SHA-256 {found.sha256[:12]}…"
+        actual = _hashed(folder / name)
+        if actual != hashes[name]:
+            problem = f"this is not the file that the run was trained with: SHA-256 {actual.sha256[:12]}…"
             hint = "restore the file from a copy of the run"
             expected = f"{hashes[name].size:,} bytes, SHA-256 {hashes[name].sha256[:12]}…"
             raise DataError(message(str(folder / name), problem, expected=expected, hint=hint))
@@ -76,7 +78,7 @@ def check_manifest(
     if changed:
         problem = "the run was trained with other settings\n  " + "\n  ".join(changed)
         hint = "change them back in config.toml"
-        hint = f"{hint}; regard train --change accepts new ones" if fixed is None else hint
+        hint = f"{hint}; regard train --change accepts the new ones" if fixed is None else hint
         raise DataError(message(str(folder / CONFIG), problem, hint=hint))
 
 
@@ -104,13 +106,13 @@ def _hashed(path: Path) -> Written:
             return Written(size, hashlib.file_digest(file, "sha256").hexdigest())
     except FileNotFoundError:
         hint = "restore it from a copy of the run"
-        raise DataError(message(str(path), "this file of a run is missing", hint=hint)) from None
+        raise DataError(message(str(path), "this file of the run is missing", hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
 
 
 def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[str, Any]]:
-    """The hashes and the settings in a manifest."""
+    """Read the hashes and the settings from a manifest."""
     try:
         manifest = parse_json(read_limited(path, "json"))
         digest = manifest.pop("sha256")
@@ -121,7 +123,7 @@ def _read(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[st
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        hint = "restore it from a copy of the run; without it, nothing here is checked for changes"
+        hint = "restore it from a copy of the run, or delete it to load the run without these checks"
         raise DataError(message(str(path), "the manifest is damaged", hint=hint)) from None
     if version != VERSION:
         hint = "a newer version of Regard wrote this run"

@@ -1,4 +1,4 @@
-"""The machine, as `regard doctor` finds it: facts in sections, each well, lacking or wrong."""
+"""System report of `regard doctor`: facts about this machine in sections, each well, lacking or wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regard.errors import install_command
 __all__ = ["SECTIONS", "Fact", "version"]
 
 LITTLE_SPACE = 1 << 30
-"""Bytes on a disk below which a run may not find room for its checkpoints."""
+"""Free bytes on a disk below which checkpoints may not fit."""
 
 VARIABLES = (
     r"REGARD_\w+",
@@ -34,12 +34,14 @@ VARIABLES = (
     r"(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|MASTER_PORT",
     r"PYTHON(PATH|UTF8|IOENCODING|WARNINGS|HASHSEED)|NO_COLOR|FORCE_COLOR|COLUMNS|TERM|LC_ALL|LANG",
 )
-"""The environment variables that change what runs or what is shown."""
+"""Environment variables that change what runs or what is printed."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing about this machine. state: "well", "lacking" what is of use, or "wrong": it cannot work so.
+    """One fact about this machine.
+
+    state: "well"; "lacking": something optional is missing; "wrong": Regard cannot work.
 
     >>> Fact("triton", "not installed", "lacking", install_command("kernels")).state
     'lacking'
@@ -52,7 +54,7 @@ class Fact:
 
 
 def version(package: str) -> str | None:
-    """The version of an installed package; None where it is not installed.
+    """The version of an installed package; None if it is not installed.
 
     >>> version("no-such-package") is None
     True
@@ -64,39 +66,39 @@ def version(package: str) -> str | None:
 
 
 def software() -> Iterator[Fact]:
-    """Python, Regard, and the packages without which it does nothing."""
+    """Python, Regard, and the packages that it requires."""
     bits = struct.calcsize("P") * 8
     system = f"{platform.system()} {platform.machine()}"
     yield Fact("Python", f"{platform.python_version()}, {bits} bits, {system}")
-    yield Fact("regard", version("regard") or "run from its source without being installed")
+    yield Fact("regard", version("regard") or "not installed; running from its source")
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
     if torch.version.hip:
         built = f"ROCm {torch.version.hip}"
     for each in requirements().get("", []):
         needed = f"at least {each.least}"
-        found = version(each.package)
-        value = f"{found}, built for {built}" if each.package == "torch" else str(found)
-        if found is None:
+        installed = version(each.package)
+        value = f"{installed}, built for {built}" if each.package == "torch" else str(installed)
+        if installed is None:
             yield Fact(each.package, "not installed", "wrong", f"pip install '{each.package}>={each.least}'")
-        elif each.newer_than(found):
-            yield Fact(each.package, f"{value}: {needed} is needed", "wrong", "pip install -U .")
+        elif each.newer_than(installed):
+            yield Fact(each.package, f"{value}: {needed} is required", "wrong", "pip install -U .")
         else:
             yield Fact(each.package, value)
 
 
 def devices() -> Iterator[Fact]:
-    """What can compute, and the memory it has."""
+    """The devices, and their memory."""
     cores, threads = usable_cores(), torch.get_num_threads()
-    value = f"{cores} cores, torch takes {threads} threads, {torch.backends.cpu.get_cpu_capability()}"
+    value = f"{cores} cores, torch uses {threads} threads, {torch.backends.cpu.get_cpu_capability()}"
     busy = threads > cores
     yield Fact("cpu", value, "lacking" if busy else "well", f"OMP_NUM_THREADS={cores}" if busy else "")
     whole, free = memory()
-    yield Fact("memory", f"{size(free)} free of {size(whole)}" if whole else "not known")
+    yield Fact("memory", f"{size(free)} free of {size(whole)}" if whole else "unknown")
     if torch.cuda.is_available():
         yield from map(_cuda, range(torch.cuda.device_count()))
     elif torch.version.cuda or torch.version.hip:
-        hint = "no GPU, no driver for it, or CUDA_VISIBLE_DEVICES hides it: see nvidia-smi"
-        yield Fact("cuda", "torch is built for it and finds none", "lacking", hint)
+        hint = "there is no GPU or no driver, or CUDA_VISIBLE_DEVICES hides it: see nvidia-smi"
+        yield Fact("cuda", "torch is built for CUDA, but finds no GPU", "lacking", hint)
     if torch.backends.mps.is_available():
         yield Fact("mps", f"Apple GPU, {size(torch.mps.recommended_max_memory())} for torch")
 
@@ -104,55 +106,58 @@ def devices() -> Iterator[Fact]:
 def _cuda(index: int) -> Fact:
     try:
         free, whole = torch.cuda.mem_get_info(index)
-        made = torch.cuda.get_device_properties(index)
+        properties = torch.cuda.get_device_properties(index)
     except RuntimeError as error:
-        return Fact(f"cuda:{index}", str(error).splitlines()[0], "wrong", "is another program holding it?")
+        return Fact(
+            f"cuda:{index}", str(error).splitlines()[0], "wrong", "another program may be using the GPU"
+        )
     half = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
-    able = f"compute capability {made.major}.{made.minor}, {half}"
-    return Fact(f"cuda:{index}", f"{made.name}, {size(free)} free of {size(whole)}, {able}")
+    able = f"compute capability {properties.major}.{properties.minor}, {half}"
+    return Fact(f"cuda:{index}", f"{properties.name}, {size(free)} free of {size(whole)}, {able}")
 
 
 def compiling() -> Iterator[Fact]:
-    """What torch.compile and the kernels are made with."""
-    found = next((name for name in (os.environ.get("CXX", ""), "g++", "clang++", "cl") if _there(name)), None)
+    """The compilers that torch.compile and the kernels need."""
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
+    compiler = next((name for name in names if _exists(name)), None)
     hint = "apt install g++ (macOS: xcode-select --install)"
-    if found is None:
-        yield Fact("C++ compiler", "none: no torch.compile on the CPU", "lacking", hint)
+    if compiler is None:
+        yield Fact("C++ compiler", "none: torch.compile does not work on the CPU", "lacking", hint)
     else:
-        yield Fact("C++ compiler", Path(found).name)
+        yield Fact("C++ compiler", Path(compiler).name)
     headers = Path(sysconfig.get_paths()["include"], "Python.h").is_file()
     hint = "" if headers else "apt install python3-dev"
-    yield Fact("Python.h", "there" if headers else "missing", "well" if headers else "lacking", hint)
+    yield Fact("Python.h", "found" if headers else "missing", "well" if headers else "lacking", hint)
     triton = version("triton") or version("pytorch-triton-rocm")
     needed = torch.cuda.is_available() and triton is None
     hint = install_command("kernels") if needed else ""
     yield Fact("triton", triton or "not installed", "lacking" if needed else "well", hint)
 
 
-def _there(program: str) -> bool:
+def _exists(program: str) -> bool:
     return bool(program) and shutil.which(program) is not None
 
 
 def extras() -> Iterator[Fact]:
-    """The optional parts of Regard, as its own metadata names them."""
-    asked = {name: each for name, each in requirements().items() if name}
-    if not asked:
-        yield Fact("extras", "not known: regard is not installed", "lacking", "pip install .")
-    for name, packages in asked.items():
+    """The optional extras of Regard, from its package metadata."""
+    optional = {name: each for name, each in requirements().items() if name}
+    if not optional:
+        yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
+    for name, packages in optional.items():
         if any(each.package == "regard" for each in packages):
-            continue  # it only gathers others
+            continue  # an extra that only combines others
         here = [each for each in packages if each.system in ("", platform.system())]
         lacking = [each.package for each in here if each.newer_than(version(each.package))]
         if not here:
             yield Fact(name, f"not for {platform.system()}")
         elif lacking:
-            yield Fact(name, f"lacks {', '.join(lacking)}", "lacking", install_command(name))
+            yield Fact(name, f"missing: {', '.join(lacking)}", "lacking", install_command(name))
         else:
             yield Fact(name, ", ".join(f"{each.package} {version(each.package)}" for each in here))
 
 
 def storage() -> Iterator[Fact]:
-    """Room on the disks; the folders themselves are not named, so that a report can be shown to anyone."""
+    """Free disk space; folders are not named, so that a report can be shared."""
     for name, folder in (("working folder", "."), ("temporary folder", tempfile.gettempdir())):
         try:
             free = shutil.disk_usage(folder).free
@@ -160,29 +165,31 @@ def storage() -> Iterator[Fact]:
             yield Fact(name, error.strerror or "cannot be used", "lacking")
             continue
         if not os.access(folder, os.W_OK):
-            yield Fact(name, f"{size(free)} free, and nothing can be written", "lacking")
+            yield Fact(name, f"{size(free)} free, but not writable", "lacking")
         elif free < LITTLE_SPACE:
-            yield Fact(name, f"{size(free)} free", "lacking", "a run keeps several checkpoints: make room")
+            yield Fact(
+                name, f"{size(free)} free", "lacking", "free some space: a run keeps several checkpoints"
+            )
         else:
             yield Fact(name, f"{size(free)} free")
 
 
 def terminal() -> Iterator[Fact]:
-    """What pictures in the terminal are drawn with."""
+    """The terminal, in which pictures are drawn."""
     console = Console()
     encoding = getattr(sys.stdout, "encoding", None) or "unknown"
     if encoding.lower().replace("-", "").startswith("utf"):
         yield Fact("encoding", encoding)
     else:
         hint = "PYTHONUTF8=1, or LANG=C.UTF-8"
-        yield Fact("encoding", f"{encoding}: Korean and shades come out as ?", "lacking", hint)
+        yield Fact("encoding", f"{encoding}: Korean and shades are printed as ?", "lacking", hint)
     kind = "a terminal" if console.is_terminal else "a file or a pipe"
     colours = console.color_system or "no colours"
     yield Fact("output", f"{kind}, {console.width} columns, {colours}")
 
 
 def environment() -> Iterator[Fact]:
-    """The variables that are set and matter; of a path only that there is one."""
+    """The environment variables that are set and matter; paths are not printed."""
     for name in sorted(os.environ):
         if any(re.fullmatch(pattern, name) for pattern in VARIABLES):
             value = os.environ[name]
@@ -203,7 +210,7 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Requirement:
-    """A package that Regard asks for: at least which version, on which system, for which extra.
+    """A required package: the lowest version, the system it is for, and the extra it belongs to.
 
     >>> read_requirement("triton>=3.6; platform_system == 'Linux' and extra == 'kernels'")
     Requirement(package='triton', least='3.6', system='Linux', extra='kernels')
@@ -214,9 +221,9 @@ class Requirement:
     system: str = ""
     extra: str = ""
 
-    def newer_than(self, found: str | None) -> bool:
-        """Whether this is not what was found: nothing, or an older version."""
-        return found is None or _numbers(found) < _numbers(self.least)
+    def newer_than(self, installed: str | None) -> bool:
+        """Whether the installed version is older than required, or None."""
+        return installed is None or _numbers(installed) < _numbers(self.least)
 
 
 def _numbers(written: str) -> tuple[int, ...]:
@@ -224,27 +231,27 @@ def _numbers(written: str) -> tuple[int, ...]:
 
 
 def read_requirement(line: str) -> Requirement:
-    """What a line of a package's metadata asks for; only of the kinds of condition that ours has."""
+    """Parse a requirement of package metadata, with the kinds of conditions that Regard uses."""
     package = re.match(r"[\w.-]+", line)
     least = re.search(r">=\s*([\d.]+)", line.partition(";")[0])
     system, extra = (
         re.search(rf"{name}\s*==\s*['\"](\w+)", line) for name in ("platform_system", r"\bextra")
     )
     return Requirement(
-        *(found[found.lastindex or 0] if found else "" for found in (package, least, system, extra))
+        *(match[match.lastindex or 0] if match else "" for match in (package, least, system, extra))
     )
 
 
 def requirements() -> dict[str, list[Requirement]]:
-    """What each extra asks for, the base install under an empty name; from our metadata, or our source."""
+    """The requirements of each extra, from metadata or pyproject.toml; those of the base install under ""."""
     try:
         lines = importlib.metadata.requires("regard") or []
     except importlib.metadata.PackageNotFoundError:
         lines = _from_source(Path(__file__).parents[3] / "pyproject.toml")
-    found: dict[str, list[Requirement]] = {}
+    by_extra: dict[str, list[Requirement]] = {}
     for each in map(read_requirement, lines):
-        found.setdefault(each.extra, []).append(each)
-    return found
+        by_extra.setdefault(each.extra, []).append(each)
+    return by_extra
 
 
 def _from_source(settings: Path) -> list[str]:
@@ -253,14 +260,14 @@ def _from_source(settings: Path) -> list[str]:
     except (OSError, KeyError, ValueError):
         return []
     lines = list(project.get("dependencies", []))
-    for extra, asked in project.get("optional-dependencies", {}).items():
-        joined = (f"{line} and" if ";" in line else f"{line} ;" for line in asked)
+    for extra, packages in project.get("optional-dependencies", {}).items():
+        joined = (f"{line} and" if ";" in line else f"{line} ;" for line in packages)
         lines += [f"{each} extra == '{extra}'" for each in joined]
     return lines
 
 
 def usable_cores() -> int:
-    """The cores this process may use: fewer than the machine has, in a container or under taskset."""
+    """Number of cores that this process may use: in a container or under taskset, fewer than exist."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
@@ -270,7 +277,7 @@ def usable_cores() -> int:
 
 
 def memory() -> tuple[int, int]:
-    """The bytes of memory that there are and that are free, as far as this process may use them; or zeros."""
+    """Total and free memory in bytes that this process may use; zeros if unknown."""
     listed = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if "MemTotal" not in listed:
         try:
@@ -292,7 +299,7 @@ def _read(path: str) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes as people say it.
+    """Format a number of bytes.
 
     >>> size(3 << 29)
     '1.5 GiB'

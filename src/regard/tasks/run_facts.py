@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
 from regard.runs.run_folder import config_of, fingerprints_of
-from regard.tasks.translation.load_run import checked_settings
+from regard.tasks.translation.load_run import WEIGHTS, checked_settings
 from regard.tasks.translation.model_check import outline
 from regard.tasks.translation.translation_data import load_tokenizers
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -126,9 +126,11 @@ def _size(
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
-    """The progress that the newest whole checkpoint records, and what it is the mean of."""
+    """The progress in the newest checkpoint whose weights are undamaged, and which runs it averages."""
     whole = {each.step for each in kept if not each.damage}
-    newest = [each for each in Checkpoints(folder).all() if each.step in whole][-1:]
+    newest = [each for each in Checkpoints(folder).all() if each.step in whole or not _damage(each, WEIGHTS)][
+        -1:
+    ]
     try:
         for each in newest:
             state, place = each.state, str(each.path / STATE)
@@ -234,9 +236,9 @@ def _bytes(checkpoint: Checkpoint) -> int:
         return 0
 
 
-def _damage(checkpoint: Checkpoint) -> str:
+def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str:
     try:
-        checkpoint.verify()
+        checkpoint.verify(tensors)
     except DataError as error:
         return str(error).removeprefix(f"{checkpoint.path}: ")
     return ""

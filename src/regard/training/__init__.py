@@ -1,8 +1,8 @@
-"""Training: the loop and its parts, and the checkpoints that a run folder keeps.
+"""Training: the training loop, its parts, logs and checkpoints.
 
     checkpoints = Checkpoints(Path("runs/x"))
     checkpoints.save(100, {"weights": model.state_dict()}, {"epoch": 2})
-    checkpoints.latest().tensors("weights")                    # whatever happened to the process
+    checkpoints.latest().tensors("weights")      # also after the process was killed
 
-checkpoint.py says what is written where, and in which order.
+loop.py has the Trainer; checkpoints/checkpoints.py describes the files of a checkpoint.
 """

@@ -12,6 +12,7 @@ __all__ = [
     "TOLERANCE",
     "WallClock",
     "budget_warning",
+    "count",
     "evaluation_interval",
     "pace_is_known",
     "plan_steps",
@@ -131,6 +132,16 @@ def plan_steps(
         min_interval = evaluation / (EVALUATION_PART * pace)
         every = max(math.ceil(max((step + left / pace) / EVALUATIONS, min_interval)), 1)
     return step + int(max(left - evaluation, 0.0) / (pace + evaluation / every)), every
+
+
+def count(number: float, unit: str) -> str:
+    """A number with its unit, in the plural if the number is not 1.
+
+    >>> count(1, "minute"), count(2.5, "minute"), count(1200, "step")
+    ('1 minute', '2.5 minutes', '1,200 steps')
+    """
+    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{text} {unit}" if number == 1 else f"{text} {unit}s"
 
 
 def budget_warning(steps: int, epoch: float) -> str:

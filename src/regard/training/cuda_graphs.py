@@ -1,8 +1,8 @@
-"""Capture: the loss of a batch and its gradients as one CUDA graph for each shape, launched as a whole.
+"""CUDA graphs: the forward and backward pass of a batch, captured once per batch shape and replayed.
 
-A recurrent model is thousands of small kernels a step, each of them launched from Python. A graph is captured
-at the first sight of a shape, and replayed for every batch of it, the first included: whether a shape was
-seen before makes no difference to a run that is resumed.
+A recurrent model launches thousands of small kernels per step from Python; a graph launches them at once. A
+graph is captured at the first batch of a shape, and replayed for every batch, the first included: so a
+resumed run, which captures again, computes the same bits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from regard.training.task import Loss, Task
 
 __all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in", "uncollected"]
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 WARM_UPS = 2
-"""How often a shape runs before it is captured, so that libraries have chosen their kernels."""
+"""Number of runs of a shape before the capture, so that libraries have selected their kernels."""
 
 
 class Uncaptured(Exception):
-    """A step could not be captured; the ordinary one is as right."""
+    """A step could not be captured; it can run without a graph, with the same results."""
 
 
 def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> tuple[bool, str]:
-    """Whether the steps of a training are captured, and what there is to say of it where they are not.
+    """Whether training steps are captured in CUDA graphs, and a message if they were requested but cannot be.
 
-    device: its kind. world: how many processes there are.
+    device: the device type, such as "cuda". world: number of processes.
 
     >>> from regard.training.settings import Training
     >>> capture_chosen(Training(capture=False), Task, "cuda")
@@ -47,19 +47,19 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
     ):
         return False, ""
     reasons = {
-        f"CUDA graphs are captured on cuda, and this is {device}": device != "cuda",
-        "a compiled step launches few kernels as it is": settings.compile,
-        "processes that train together exchange gradients within a step": world > 1,
+        f"CUDA graphs need the device cuda, not {device}": device != "cuda",
+        "with training.compile, a step launches few kernels already": settings.compile,
+        "several processes exchange gradients within a step": world > 1,
         task.uncapturable: bool(task.uncapturable),
     }
-    why = next((reason for reason, holds in reasons.items() if holds), "")
-    return not why, f"steps are not captured: {why}" if why else ""
+    reason = next((text for text, applies in reasons.items() if applies), "")
+    return not reason, f"steps are not captured in CUDA graphs: {reason}" if reason else ""
 
 
 @dataclass(eq=False)
 class _Graph:
-    """A captured step: how it is run, what it reads and leaves behind each time, and which parameters have no
-    part in it."""
+    """A captured step: the function that replays it, its input tensors, its loss, and the indices of the
+    parameters that have no gradient."""
 
     replay: Callable[[], None]
     inputs: list[Tensor]
@@ -68,10 +68,10 @@ class _Graph:
 
 
 class Captured:
-    """Runs batches through graphs and adds their gradients to the parameters.
+    """Run batches by CUDA graphs and add their gradients to the parameters.
 
-    objective: from a batch to its Loss. most: how many graphs are held; the one that was used longest ago is
-    dropped for another. They share one pool of memory, and one place for gradients.
+    objective: computes the Loss of a batch. most: maximum number of graphs; the least recently used one is
+    dropped. All graphs share one memory pool and one set of gradient buffers.
     """
 
     def __init__(self, objective: Callable[[Any], Loss], model: nn.Module, device: torch.device, most: int):
@@ -84,12 +84,12 @@ class Captured:
         self._pool: Any = None
 
     def run(self, batch: Any, seed: int, factor: float) -> Loss:
-        """The loss of a batch, the gradient of factor times it added; raises Uncaptured where that fails."""
+        """Return the loss of a batch, and add the gradient of factor * loss; raise Uncaptured on failure."""
         graph = self._graph(batch, factor)
-        for place, given in zip(graph.inputs, tensors_in(batch), strict=True):
-            place.copy_(given, non_blocking=True)
+        for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
+            buffer.copy_(tensor, non_blocking=True)
         self._factor.fill_(factor)
-        self._make_room()
+        self._release_buffers()
         torch.manual_seed(seed)
         graph.replay()
         with torch.no_grad():
@@ -99,31 +99,31 @@ class Captured:
         shown = {name: value.clone() for name, value in graph.loss.shown.items()}
         return Loss(graph.loss.total.clone(), shown)
 
-    def _make_room(self) -> None:
-        """What an earlier batch of the same step left is kept elsewhere: the next one writes over it."""
+    def _release_buffers(self) -> None:
+        """Copy gradients that are still in the shared buffers, because the next replay overwrites these."""
         for parameter, place in zip(self._parameters, self._places, strict=False):
             if parameter.grad is place:
                 parameter.grad = place.clone()
 
     def _graph(self, batch: Any, factor: float) -> _Graph:
         if not is_current(self._device):
-            raise Uncaptured(f"{self._device} is not the current device: torch.cuda.set_device() makes it so")
+            raise Uncaptured(f"{self._device} is not the current device; call torch.cuda.set_device() first")
         shape = shape_of(batch, self._device)
         if shape not in self._graphs:
-            self._make_room()
+            self._release_buffers()
             while len(self._graphs) >= self._most:
                 self._graphs.popitem(last=False)
             try:
                 self._graphs[shape] = self._capture(batch, factor)
-            except Exception as error:  # the ordinary step comes next, and raises again what is wrong itself
+            except Exception as error:  # the step runs without a graph next, and raises its own errors
                 self._give_up()
                 raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
         self._graphs.move_to_end(shape)
         return self._graphs[shape]
 
     def _give_up(self) -> None:
-        """Forget all graphs and what they wrote to; gradients that stand there are kept elsewhere."""
-        self._make_room()
+        """Drop all graphs and buffers; gradients that are in the buffers are copied first."""
+        self._release_buffers()
         self._graphs.clear()
         self._pool, self._places = None, []
         release_generator(self._device)
@@ -137,28 +137,32 @@ class Captured:
             self._places = [torch.zeros_like(each) for each in self._parameters]
         before = [each.clone() for each in self._buffers]
         replay, (loss, unused) = recorded(lambda: self._step(batch), self._device, self._pool)
-        for buffer, kept in zip(self._buffers, before, strict=True):
-            buffer.copy_(kept)  # steps before a capture are not steps of the training: no running mean moves
+        for buffer, value in zip(self._buffers, before, strict=True):
+            buffer.copy_(value)  # the runs before a capture must not change running means
         return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
     def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
-        """The loss, and which parameters have no part in it; the gradients of the others are put in place."""
+        """Write gradients to the buffers; return the loss and the numbers of parameters without one."""
         loss = self._objective(batch)
-        found = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
-        pairs = [(place, each) for place, each in zip(self._places, found, strict=True) if each is not None]
+        gradients = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
+        pairs = [
+            (place, each) for place, each in zip(self._places, gradients, strict=True) if each is not None
+        ]
         torch._foreach_copy_([place for place, _ in pairs], [each for _, each in pairs])
-        unused = frozenset(number for number, each in enumerate(found) if each is None)
+        unused = frozenset(number for number, each in enumerate(gradients) if each is None)
         shown = {name: value.detach() for name, value in loss.shown.items()}
         return Loss(loss.total.detach(), shown), unused
 
 
 def new_pool() -> Any:
-    """A pool of memory for graphs that run one after the other."""
+    """A memory pool for graphs that run one after the other."""
     return torch.cuda.graph_pool_handle()
 
 
-def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple[Callable[[], None], Made]:
-    """A step captured in a graph, after a few that were not: how to replay it, and its results."""
+def recorded(
+    step: Callable[[], Result], device: torch.device, pool: Any
+) -> tuple[Callable[[], None], Result]:
+    """Capture a step in a graph after WARM_UPS runs; return a function that replays it, and its results."""
     side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -166,15 +170,15 @@ def recorded(step: Callable[[], Made], device: torch.device, pool: Any) -> tuple
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # A capture that fails would leave its own stream as the current one.
+    # Without stream(main), a capture that fails would leave its own stream as the current one.
     with uncollected(), torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
-        made = step()
-    return graph.replay, made
+        results = step()
+    return graph.replay, results
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No garbage is collected inside a `with`: an old graph that is found among it would end a capture."""
+    """Disable garbage collection inside the `with` block: collecting an old graph would fail a capture."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -185,7 +189,7 @@ def uncollected() -> Iterator[None]:
 
 
 def release_generator(device: torch.device) -> None:
-    """Let random numbers be drawn again: a capture that failed still holds the generator."""
+    """Reset the random number generator, which a failed capture leaves in capture mode."""
     torch.cuda.synchronize(device)
     number = torch.cuda.current_device() if device.index is None else device.index
     fresh = torch.Generator(device)
@@ -193,7 +197,7 @@ def release_generator(device: torch.device) -> None:
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, which is one, or a tuple or dataclass of such, in order.
+    """Yield the tensors of a batch in order. A batch is a tensor, or a tuple or dataclass of batches.
 
     >>> [each.shape for each in tensors_in((torch.zeros(2), None, (torch.zeros(3, 1),)))]
     [torch.Size([2]), torch.Size([3, 1])]
@@ -209,9 +213,10 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 def shape_of(batch: Any, device: torch.device) -> Any:
-    """What two batches have alike that one graph serves: the shapes of their tensors, and all that is none.
+    """The key of the graph of a batch: the shapes and dtypes of its tensors, and all other values.
 
-    A graph is given new tensors, and nothing else of a batch: what it cannot be given anew raises Uncaptured.
+    Only tensors can be replaced in a graph. Other values must be equal, and be None, bool, int, float or str;
+    anything else raises Uncaptured.
 
     >>> shape_of((torch.zeros(2), None, 7), torch.device("cpu"))
     ((torch.Size([2]), torch.float32), None, 7)
@@ -227,12 +232,12 @@ def shape_of(batch: Any, device: torch.device) -> Any:
     if batch is None or isinstance(batch, bool | int | float | str):
         return batch
     raise Uncaptured(
-        f"a batch holds a {type(batch).__name__}, and not tensors in tuples or dataclasses alone"
+        f"a batch has a value of type {type(batch).__name__}; expected tensors in tuples or dataclasses"
     )
 
 
 def _copied(batch: Any) -> Any:
-    """The same batch with tensors of its own."""
+    """Return a copy of the batch with cloned tensors."""
     if isinstance(batch, Tensor):
         return batch.clone()
     if isinstance(batch, tuple):

@@ -1,4 +1,4 @@
-"""Processes: one, or as many as torchrun started, on one machine or several."""
+"""Processes of distributed training: one, or those that torchrun started, on one machine or several."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from regard.errors import ArgumentError, message
 __all__ = ["Processes", "joined"]
 
 PATIENCE = datetime.timedelta(hours=6)
-"""How long the others wait for the one that evaluates or encodes."""
+"""Timeout of collective operations: other processes wait while the first one evaluates or encodes."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Who this process is among those that train together.
+    """The rank of this process, the number of processes (world), and the rank on this machine (local).
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))
@@ -36,18 +36,18 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this is the process that writes files and logs."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of what each process has."""
+        """Sum a tensor over all processes (all-reduce)."""
         if self.world > 1:
             values = values.clone()
             distributed.all_reduce(values)
         return values
 
     def share(self, value: Any) -> Any:
-        """What the first process has, for all: numbers, text, lists and dicts, sent as JSON."""
+        """Broadcast a value of the first process to all. It is sent as JSON."""
         if self.world == 1:
             return value
         content = bytearray(json.dumps(value).encode() if self.first else b"")
@@ -58,16 +58,16 @@ class Processes:
         return json.loads(content)
 
     def wait(self) -> None:
-        """Go on when all have come here."""
+        """Wait until all processes have called this (barrier)."""
         if self.world > 1:
             distributed.barrier()
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started, or be the only one.
+    """Join the process group that torchrun started; without torchrun, there is one process.
 
-    device: "cpu" or "cuda". What is on a GPU goes by NCCL, all else by gloo.
+    device: "cpu" or "cuda". GPU tensors are exchanged by NCCL, CPU tensors by gloo.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in os.environ:
@@ -76,7 +76,7 @@ def joined(device: str) -> Iterator[Processes]:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device == "cuda":
         if local >= torch.cuda.device_count():
-            problem = f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}"
+            problem = f"process {local} has no GPU: this machine has {torch.cuda.device_count()}"
             hint = f"torchrun --nproc-per-node={torch.cuda.device_count()}, or --device cpu"
             raise ArgumentError(message("torchrun", problem, hint=hint))
         torch.cuda.set_device(local)

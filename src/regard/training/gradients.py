@@ -1,4 +1,4 @@
-"""Gradients: what the batches of one step ask of the weights, in one process or in several."""
+"""Gradients: accumulate the gradients of the batches of one step, in one or several processes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ __all__ = ["Gradients", "Objective", "coarse_products", "in_half"]
 
 
 class Objective(nn.Module):
-    """From a batch to its loss: what is compiled, and what runs in step with the other processes."""
+    """A module from a batch to its loss, which torch.compile and DistributedDataParallel can wrap."""
 
     def __init__(self, task: Task):
         super().__init__()
         self.model, self._loss = task.model, task.loss
 
     def forward(self, batch: Any) -> Loss:
-        """The loss of one batch."""
+        """Compute the loss of one batch."""
         return self._loss(batch)
 
 
 class Gradients:
-    """Adds up the gradients of a step in the parameters of a task's model.
+    """Accumulate the gradients of a step in the parameters of a task's model.
 
-    seed: of what is random in a step. half: whether it is computed in bfloat16 where that is safe. coarse:
-    whether matrix products of float32 are in TF32, on GPUs that have it. compiled: whether by torch.compile;
-    the task says how many shapes its batches have. captured: whether in a CUDA graph for each shape. say: is
-    told once where that fails; the ordinary step is taken then.
+    seed: random seed. half: use autocast to bfloat16. coarse: compute float32 matrix products in TF32, on
+    GPUs that support it. compiled: use torch.compile; task.shapes limits the number of batch shapes.
+    captured: replay one CUDA graph per batch shape. say: called once with a message if capturing fails; the
+    steps then run without CUDA graphs.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # A shape too many would run uncompiled, and slowly, in silence.
+            # Otherwise further shapes would run uncompiled: slowly, and without a message.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
@@ -69,9 +69,9 @@ class Gradients:
         self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
-        """Add those of a step's batches, each divided by `tokens`, which all processes have together.
+        """Add the gradients of the batches of a step, divided by `tokens`, the total of all processes.
 
-        Gives the sums of the losses over all processes by name; what is minimised is last, and has none.
+        Returns the losses by name, summed over batches and processes; the minimised one is last, under "".
         """
         sums: dict[str, Tensor] = {}
         for loss in self.each(step, batches, tokens):
@@ -83,7 +83,7 @@ class Gradients:
         return dict(zip(sums, summed.unbind(), strict=True))
 
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
-        """The loss of each batch, without its graph, after its gradients were added."""
+        """Yield the detached loss of each batch, after its gradients were added."""
         for place, batch in enumerate(batches):
             seed = step_seed(self.seed, step, place, self.processes.rank)
             torch.manual_seed(seed)
@@ -94,12 +94,12 @@ class Gradients:
                 continue
             with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
                 loss = self._precise(ready)
-                # Processes are averaged over, so each counts its tokens against those of all.
+                # DistributedDataParallel averages over processes: multiply by their number to get the sum.
                 (loss.total * (self.processes.world / tokens)).backward()
             yield Loss(loss.total.detach(), loss.shown)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """The loss of a batch by a captured graph; None where none is wanted, or could be captured."""
+        """The loss of a batch from a CUDA graph; None if graphs are not used, or capturing fails."""
         if self._captured is None:
             return None
         try:
@@ -107,7 +107,7 @@ class Gradients:
                 return self._captured.run(ready, seed, 1 / tokens)
         except Uncaptured as error:
             self._captured = None
-            self._say(f"steps could not be captured and run as they are, slower and as right: {error}")
+            self._say(f"CUDA graphs could not be captured; steps run without them, more slowly: {error}")
             torch.manual_seed(seed)
             return None
 
@@ -121,12 +121,12 @@ class Gradients:
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            problem = f"the compiled model was given more than {self.task.shapes} shapes"
-            hint = "training.compile = false; or batches of fewer lengths"
+            problem = f"the compiled model got batches of more than {self.task.shapes} shapes"
+            hint = "use training.compile = false, or batches of fewer lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:
-        """Processes exchange gradients with the last batch of a step, not before."""
+        """A context in which processes exchange gradients only for the last batch of a step."""
         waits = self.processes.world > 1 and not last
         return self._objective.no_sync() if waits else nullcontext()
 
@@ -135,10 +135,10 @@ class Gradients:
 
 
 @contextmanager
-def coarse_products(wanted: bool) -> Iterator[None]:
-    """Matrix products of float32 in TF32 inside a `with`, forwards and backwards, where that is wanted."""
+def coarse_products(enabled: bool) -> Iterator[None]:
+    """Compute float32 matrix products in TF32 inside the `with` block, forward and backward, if enabled."""
     before = torch.get_float32_matmul_precision()
-    if wanted:
+    if enabled:
         torch.set_float32_matmul_precision("high")
     try:
         yield
@@ -147,7 +147,7 @@ def coarse_products(wanted: bool) -> Iterator[None]:
 
 
 def in_half(precision: str, device: torch.device) -> bool:
-    """Whether a precision of the settings means bfloat16 there; auto does on GPUs that have it.
+    """Whether this precision setting means bfloat16 on this device; "auto" does on GPUs that support it.
 
     >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
     (False, True)

@@ -1,28 +1,32 @@
-"""Interrupting: Ctrl-C, SIGTERM and SIGHUP request a stop; the trainer saves a checkpoint, then stops."""
+"""Interrupts: Ctrl-C, SIGTERM and SIGHUP request a stop; the trainer saves a checkpoint, then stops."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["EXIT_STATUS", "Interruption", "interruptible"]
+__all__ = ["EXIT_STATUS", "Interruption", "interruptible", "unsaved_steps"]
 
 CAUSES = {
     getattr(signal, name): cause
     for name, cause in {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}.items()
     if hasattr(signal, name)  # Windows has no SIGHUP
 }
-"""The signals that request a stop, and the name of each for people."""
+"""The signals that request a stop, and the name of each in messages."""
 
 EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
 """The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
 
+NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without saving)"
+"""Printed at the first signal."""
+
 
 class Interruption:
-    """Whether a stop was requested, and by what: "Ctrl-C", "SIGTERM" or "SIGHUP"; "" if it was not.
+    """Whether a stop was requested. cause: "Ctrl-C", "SIGTERM" or "SIGHUP"; "" if no stop was requested.
 
     >>> bool(Interruption())
     False
@@ -40,25 +44,47 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Inside a `with`, take the first of these signals as a request to stop; a second one ends the process.
+    """Inside the `with` block, the first of these signals requests a stop; a second one raises at once.
 
-    SIGHUP stays ignored where it is ignored already: so nohup starts a process.
+    The first signal prints NOTICE immediately; training stops after the current step. The second raises
+    KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP. SIGHUP stays ignored if it is ignored already:
+    nohup starts processes so.
     """
-    asked = Interruption()
+    interruption = Interruption()
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if interruption:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        asked.cause = CAUSES[number]
+        interruption.cause = CAUSES[number]
+        if os.environ.get("RANK", "0") == "0":  # one line, from the first of several processes
+            with suppress(OSError):  # after SIGHUP there may be no terminal
+                os.write(2, f"{NOTICE}\n".encode())  # print() is not safe in a signal handler
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # Python delivers signals to the main thread only
+        yield interruption  # Python delivers signals to the main thread only
         return
     hangup = getattr(signal, "SIGHUP", None)
     ignored = hangup is not None and signal.getsignal(hangup) is signal.SIG_IGN
-    before = {number: signal.signal(number, ask) for number in CAUSES if number != hangup or not ignored}
+    before = {
+        number: signal.signal(number, request_stop) for number in CAUSES if number != hangup or not ignored
+    }
     try:
-        yield asked
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def unsaved_steps(step: int, saved: int | None) -> str:
+    """A message for a run that ends at this step without saving. saved: the step of the last checkpoint.
+
+    >>> print(unsaved_steps(52, saved=40))
+    stopped without saving a checkpoint: the steps since step 40 are not saved
+    """
+    if saved is None:
+        text = "nothing is saved"
+    elif saved < step:
+        text = f"the steps since step {saved:,} are not saved"
+    else:
+        text = f"step {saved:,} was saved before"
+    return f"stopped without saving a checkpoint: {text}"

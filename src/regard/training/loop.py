@@ -1,4 +1,4 @@
-"""Trainer: the loop. It knows a task, settings and a run folder, and nothing of models or data."""
+"""Trainer: the training loop. It depends on a task, settings and a run folder, not on models or data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from regard.training.budget import (
     TOLERANCE,
     WallClock,
     budget_warning,
+    count,
     evaluation_interval,
     pace_is_known,
     total_steps,
@@ -27,30 +28,31 @@ from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoin
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
-from regard.training.interrupts import Interruption
+from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import NonFinite, first_nonfinite, keep_batches
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 from regard.training.progress import Progress, check_surroundings
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
+from regard.training.slowdown import Slowdown, slowdown_warning
 from regard.training.task import Stopped, Task
 
 __all__ = ["Trainer"]
 
 SAVE_SECONDS = 600.0
-"""A checkpoint is written at least this often, whatever the steps."""
+"""A checkpoint is written at least this often, in seconds."""
 
 
 class Trainer:
-    """Train a task into a run folder, from the start or from its last checkpoint.
+    """Train a task and save checkpoints to a run folder, from the start or from the last checkpoint.
 
-    settings: how. seed: of all that is random. device: where; the model is moved there. processes: who takes
-    part. log: what is said; nothing unless given. clock: in seconds, for wall-clock budgets. lock: of the
-    folder, checked after each step and before each save.
+    settings: the learning rate, the number of steps and so on. device: the model is moved there. processes:
+    those of distributed training. log: where progress is reported; nowhere by default. clock: returns
+    seconds. lock: the lock of the run folder, checked after each step and before each save.
 
-    Killed at any moment, the run goes on from its last checkpoint as if it had never stopped: the order of
-    the data depends on (seed, epoch), what is random in a step on (seed, step), the rate on the step.
+    A run that was killed at any moment resumes from its last checkpoint with the same bits: the order of the
+    data depends on (seed, epoch), random numbers in a step on (seed, step), the learning rate on the step.
     """
 
     def __init__(
@@ -97,25 +99,28 @@ class Trainer:
         self._saved: tuple[Any, ...] = ()
         self._tensors_saved: int | None = None  # the step whose tensors this process has written
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
-        self._budget = WallClock(settings)
+        self._budget, self._slowdown = WallClock(settings), Slowdown()
 
     def resume(self) -> Checkpoint | None:
-        """Take up the last checkpoint that is whole, if there is one; the log says which, and why it."""
-        found = self.checkpoints.latest()
-        if found is None:
-            self.log.rewind(0)  # what a process said that was killed before its first checkpoint
+        """Load the newest undamaged checkpoint and return it; None if there is none.
+
+        Damaged checkpoints that were skipped are logged.
+        """
+        checkpoint = self.checkpoints.latest()
+        if checkpoint is None:
+            self.log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
             return None
-        state, place = found.state, str(found.path / STATE)
+        state, place = checkpoint.state, str(checkpoint.path / STATE)
         check_surroundings(state, place)
-        averaged = found.tensors("weights")
+        averaged = checkpoint.tensors("weights")
         try:
-            self.model.load_state_dict(found.tensors("raw") if found.has("raw") else averaged)
+            self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
         except RuntimeError as error:
-            hint = "the settings of the model have changed: start a new run, or one with --init-from"
-            raise DataError(message(str(found.path), str(error).splitlines()[0], hint=hint)) from None
+            hint = "the settings of the model have changed: start a new run, or use --init-from"
+            raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
         if self.average is not None:
             self.average.load(averaged)
-        load_optimizer(self.model, self.optimizer, found.tensors("optimizer"), str(found.path))
+        load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
         fresh, self.progress = self.progress, Progress.read(state, place)
         self._saved = self.progress.standing()
         self.progress.go_on(fresh)
@@ -125,15 +130,25 @@ class Trainer:
             for note in self.checkpoints.notes:
                 self.log.event("damaged", note)
             if any(each.step == self.progress.best_step for each in self.checkpoints.all()):
-                self.checkpoints.mark_best(self.progress.best_step)  # the end may have come just before that
-        self._tell_changes(state)
+                self.checkpoints.mark_best(self.progress.best_step)  # the process may have been killed before
+        self._log_changes(state)
         self._stream = self._batches()
-        return found
+        return checkpoint
 
     def run(self, interruption: Interruption | None = None) -> Progress:
-        """Train until the end, or until interrupted; all is saved either way."""
-        # Not "or": a wish that nobody has uttered yet is false.
-        asked = Interruption() if interruption is None else interruption
+        """Train until the end of the run or until interrupted, and save a checkpoint.
+
+        interruption: from interruptible(). A second signal raises: then the log says which steps are lost.
+        """
+        # Not "or": an interruption that was not requested yet is falsy.
+        requested = Interruption() if interruption is None else interruption
+        try:
+            return self._run(requested)
+        except (KeyboardInterrupt, SystemExit):
+            self._log_unsaved()
+            raise
+
+    def _run(self, requested: Interruption) -> Progress:
         at = self.progress
         self._began = self.clock() - at.seconds
         self.log.total = at.total
@@ -141,40 +156,46 @@ class Trainer:
             self.log.time_left = lambda: max(self._budget.budget - self._seconds(), 0.0)
         if self._uncaptured:
             self._event("capture", self._uncaptured)
+        if self.device.type == "cpu":
+            self._event("threads", f"training on the CPU with {count(torch.get_num_threads(), 'thread')}")
         self._budget.replan_due(self._seconds())  # the parts of the budget that an earlier process used
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
             if self._due() and at.evaluated != at.step and not self._stop:
-                self._evaluate(asked)
+                self._evaluate(requested)
         while not self._stop and not self._over():
-            self._step(asked)
+            self._step(requested)
             self._settle_minutes()
             if self._replan_wanted and not (self._stop or self._out_of_time):
                 self._replan()
             if self._due() and at.evaluated != at.step and not self._stop:
-                self._evaluate(asked)
+                self._evaluate(requested)
             if self._stop or self._save_due():
-                self._save_what_is_new()
+                self._save_if_changed()
+        self.log.flush()
         if not self._stop and at.evaluated != at.step:
-            self._evaluate(asked)
+            self._evaluate(requested)
         if self._stop:
             at.ended = ""  # an evaluation is missing
-        self._save_what_is_new()
+        self._save_if_changed()
         return at
+
+    def _log_unsaved(self) -> None:
+        """Log which steps are lost when the run ends without saving a checkpoint."""
+        self.log.flush()
+        self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
 
     def _over(self) -> bool:
         at, settings = self.progress, self.settings
-        if at.total is not None and at.step >= at.total:
+        completed = at.total is not None and at.step >= at.total
+        if settings.minutes is not None and (completed or self._out_of_time):
+            at.ended = f"stopped after {count(settings.minutes, 'minute')} at step {at.step:,}"
+        elif completed:
             at.ended = "completed all steps"
         elif settings.patience is not None and at.stale >= settings.patience:
             at.ended = f"{settings.best} has not improved in {at.stale} evaluations"
-        elif self._out_of_time:
-            at.ended = f"reached the limit of {settings.minutes:g} minutes"
         return bool(at.ended)
-
-    def _old(self) -> bool:
-        return self.clock() - self._last_save > SAVE_SECONDS
 
     def _seconds(self) -> float:
         return self.clock() - self._began
@@ -187,7 +208,7 @@ class Trainer:
         if not self.processes.share(pace_is_known(60 * minutes, self._seconds(), at.step)):
             return
         plan = self.processes.share(self._budget.plan(self._seconds(), at.step))
-        self._announce(f"{minutes:g} minutes: {plan[0]:,} steps at the current speed", plan)
+        self._announce(f"{count(minutes, 'minute')}: {count(plan[0], 'step')} at the current speed", plan)
 
     def _replan(self) -> None:
         """Correct the number of steps if the pace has changed, so that the schedule ends with the minutes."""
@@ -220,15 +241,15 @@ class Trainer:
         return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
     def _batches(self) -> Iterator[Any]:
-        """Batch after batch, epoch after epoch, from where the progress is."""
+        """Yield the batches of one epoch after another, starting where the progress is."""
         while True:
             for batch in self.task.batches(self.progress.epoch, self.progress.batch):
                 self.progress.batch += 1
                 yield batch
             self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
 
-    def _step(self, asked: Interruption) -> None:
-        """One step: the gradients of all its batches in all processes, and one move of the weights."""
+    def _step(self, requested: Interruption) -> None:
+        """Take one step: add the gradients of its batches in all processes, then update the weights."""
         at, settings, began = self.progress, self.settings, self.clock()
         batches = [next(self._stream) for _ in range(settings.accumulate)]
         at.step += 1
@@ -236,8 +257,8 @@ class Trainer:
         # The clock of the first process decides; any process may request a stop. One all-reduce carries both.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
-        clocks = (self._budget.is_over(elapsed), self._old(), replan)
-        flags = [int(bool(asked)), *(int(self.processes.first and each) for each in clocks)]
+        clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)
+        flags = [int(bool(requested)), *(int(self.processes.first and each) for each in clocks)]
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
@@ -257,67 +278,67 @@ class Trainer:
         if self.average is not None:
             self.average.update(at.step)
         at.tokens += tokens
-        # One process alone need not wait for the next exchange to hear of a wish.
-        self._stop = bool(stopping) or (self.processes.world == 1 and bool(asked))
+        # A single process need not wait for the next exchange to learn of an interrupt.
+        self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
         means = {name: value / tokens for name, value in zip(parts, sums, strict=False)}
         loss = means.pop("loss")
         self._budget.add_step(self.clock() - began)
+        slower = self._slowdown.add_step(tokens, self.clock() - began)
         if self.processes.first:
             moved = self._follow_folder()
             self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
+            if slower is not None:
+                threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+                self._event("slowdown", slowdown_warning(*slower, threads))
             if moved is not None:
                 if not self._nonfinite():
                     self._write_checkpoint()
                 raise moved
 
     def _refuse(self, batches: list[Any], tokens: int, value: float) -> None:
-        """Stop at a step that cannot be taken; what it was made of is kept."""
+        """Raise NonFinite for a step whose loss or gradient is not finite; its batches are saved first."""
         step = self.progress.step
-        kept = [self.task.tensors(batch) for batch in batches]
+        tensors = [self.task.tensors(batch) for batch in batches]
         coarse = self.settings.precision == "tf32"
         state = {"step": step, "seed": self.seed, "tokens": tokens, "half": self._half, "coarse": coarse}
         try:
-            place = keep_batches(self.folder, self.processes.rank, kept, self.model.state_dict(), state)
-            told = f"{place.name} in the run folder has the batch and the weights, and "
-            told += "regard.training.nonfinite_steps.replay() computes it again"
+            place = keep_batches(self.folder, self.processes.rank, tensors, self.model.state_dict(), state)
+            replay = f"regard.training.nonfinite_steps.replay() computes the step again from {place.name}"
         except OSError as error:
-            told = f"the batch could not be kept for replay: {error.strerror}"
-        text = message(
-            f"step {step}",
-            f"the loss or its gradient is {value}; {self._last_good()}",
-            expected="a finite loss",
-            hint=f"{told}; a lower rate, a longer warm-up or precision='float32' may help",
-        )
+            replay = f"the batch could not be saved for replay: {error.strerror}"
+        hint = f"{replay}; a lower learning rate, a longer warm-up or precision='float32' may help"
+        problem = f"the loss or its gradient is {value}; {self._last()}"
+        text = message(f"step {step}", problem, expected="a finite loss", hint=hint)
         self._event("nonfinite", text.splitlines()[0], step=step)
         raise NonFinite(text)
 
-    def _evaluate(self, asked: Interruption) -> None:
+    def _evaluate(self, requested: Interruption) -> None:
         """Save, then evaluate the model, in the first process, and save its scores.
 
         An error in the evaluation loses no steps; an interrupted evaluation is done again when resumed.
         """
-        at, found = self.progress, None
+        at, evaluation = self.progress, None
         ended, at.ended = at.ended, ""  # without this evaluation, the run has not ended
-        self._save_what_is_new()
+        self._save_if_changed()
         at.ended, began = ended, self.clock()
         if self.processes.first:
             self.model.eval()
             with self.average.applied() if self.average is not None else nullcontext():
                 try:
-                    found = self.task.evaluate(asked)
+                    evaluation = self.task.evaluate(requested)
                 except Stopped:
-                    found = None
+                    evaluation = None
         self._budget.evaluation = self.clock() - began
-        scores = self.processes.share(None if found is None else dict(found.scores))
+        scores = self.processes.share(None if evaluation is None else dict(evaluation.scores))
         if scores is None:
             self._stop = True
             return
         if self.settings.best not in scores:
-            raise UnknownName("score to be best by", self.settings.best, scores)
+            raise UnknownName("metric in training.best:", self.settings.best, scores)
         lower = self.settings.best == "loss"
         better = at.judged(scores[self.settings.best], lower, scores.get("loss"))
-        if found is not None:
-            self.log.evaluation(at.step, scores, best=better, shown=found.shown)
+        if evaluation is not None:
+            self.log.evaluation(at.step, scores, best=better, shown=evaluation.shown)
         self.save()
         if better and self.processes.first:
             self.checkpoints.mark_best(at.step)
@@ -356,19 +377,15 @@ class Trainer:
         self.checkpoints.save(at.step, tensors, state)
 
     def _check_weights(self) -> None:
-        """Refuse to save a model with a weight that is NaN or infinite, in every process."""
-        found = self._nonfinite()
-        if not int(self.processes.sum(torch.tensor([int(bool(found))]))):
+        """Raise NonFinite, in every process, if a weight is NaN or infinite."""
+        name = self._nonfinite()
+        if not int(self.processes.sum(torch.tensor([int(bool(name))]))):
             return
         step, rate = self.progress.step, self.settings.rate
-        text = message(
-            f"step {step}",
-            f"{found or 'a weight in another process'} is NaN or infinite; this step is not saved, and "
-            f"{self._last_good()}",
-            expected="finite weights",
-            hint=f"resume with a lower learning rate (training.rate is {rate:g}), a longer warm-up "
-            f"(training.warm_up) or gradient clipping (training.clip is {self.settings.clip:g})",
-        )
+        problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved"
+        hint = f"resume with a lower learning rate (training.rate is {rate:g}), a longer warm-up "
+        hint += f"(training.warm_up) or gradient clipping (training.clip is {self.settings.clip:g})"
+        text = message(f"step {step}", f"{problem}; {self._last()}", expected="finite weights", hint=hint)
         self._event("nonfinite", text.splitlines()[0], step=step)
         raise NonFinite(text)
 
@@ -378,9 +395,9 @@ class Trainer:
         return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)
 
     def _follow_folder(self) -> FolderMoved | None:
-        """Raise if the run folder is gone; if it was moved, write to its new place, and return the error.
+        """Raise if the run folder was deleted; if it was moved, write to its new path, and return the error.
 
-        The caller saves there and then raises it, so that no step is lost.
+        The caller saves there and then raises the error, so that no step is lost.
         """
         try:
             if self.lock is not None:
@@ -393,15 +410,17 @@ class Trainer:
             self.log.move(moved.place)
             return moved
 
-    def _last_good(self) -> str:
-        return f"the last good checkpoint is {f'step {self._saved[0]}' if self._saved else 'none yet'}"
+    def _last(self) -> str:
+        return (
+            f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
+        )
 
-    def _save_what_is_new(self) -> None:
+    def _save_if_changed(self) -> None:
         if self._saved != self.progress.standing():
             self.save()
 
     def _surroundings(self) -> dict[str, Any]:
-        """What the bits of a run depend on, besides its settings and its data."""
+        """Everything that the bits of a run depend on besides its settings and its data."""
         return {
             "threads": torch.get_num_threads(),
             "processes": self.processes.world,
@@ -410,17 +429,17 @@ class Trainer:
             "batches": self.task.len_epoch(self.progress.epoch),
         }
 
-    def _tell_changes(self, state: Mapping[str, Any]) -> None:
-        """Say what is not as it was, for the run will not end with the bits it would have ended with."""
+    def _log_changes(self, state: Mapping[str, Any]) -> None:
+        """Log changes of threads, devices and the like since the checkpoint: the bits may differ."""
         at = self.progress
         for name, now in self._surroundings().items():
             before = state.get(name, now)
             if before == now:
                 continue
-            if name == "batches":  # of the epoch: as much of it is over as was before
+            if name == "batches":  # continue at the same fraction of the epoch
                 at.batch = min(at.batch * now // max(before, 1), now)
-                name = "batches an epoch"
-            text = f"{name}: {before} before, {now} now; the run goes on, though not bit for bit as it would"
+                name = "batches per epoch"
+            text = f"{name}: {before} before, {now} now; training continues, but not with the same bits"
             self._event("changed", text)
 
     def _event(self, kind: str, text: str, **fields: Any) -> None:

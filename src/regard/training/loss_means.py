@@ -1,4 +1,4 @@
-"""Means: losses over the target tokens of some steps, so that long and short batches count as they should."""
+"""Means of losses over several steps, weighted by target tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Means"]
 
 
 class Means:
-    """Means of losses over the target tokens of some steps, and how fast those steps were.
+    """Means of losses over several steps, weighted by target tokens, and the speed of these steps.
 
-    The pace counts the steps of this process alone, so it is no part of the state.
+    The speed counts only steps of this process, so it is not part of the state.
 
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
@@ -29,7 +29,7 @@ class Means:
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
     ) -> None:
-        """Add a step; one without tokens took its time and says nothing else."""
+        """Add a step; of a step without tokens, only the duration counts."""
         self.seconds += seconds
         if not tokens:
             return
@@ -45,7 +45,7 @@ class Means:
             self._parts[name] = total + value * tokens, weight + tokens
 
     def own(self) -> dict[str, float]:
-        """The means of "loss" and "norm", of those that were given."""
+        """The means of "loss" and of "norm", if any were added."""
         return {name: total / weight for name, (total, weight) in self._own.items()}
 
     def parts(self) -> dict[str, float]:
@@ -53,11 +53,11 @@ class Means:
         return {name: total / weight for name, (total, weight) in self._parts.items()}
 
     def speed(self) -> float | None:
-        """Tokens a second; None before any time has passed."""
+        """Target tokens per second; None before any time has passed."""
         return self.timed / self.seconds if self.seconds > 0 else None
 
     def joined(self, other: Means) -> Means:
-        """The means over the steps of both."""
+        """Return the means over the steps of both."""
         both = Means()
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds
@@ -69,12 +69,12 @@ class Means:
         return both
 
     def state(self) -> dict[str, Any]:
-        """The sums, without the pace."""
+        """The sums for restored(), without the speed; can be stored as JSON."""
         return {"tokens": self.tokens, "own": dict(self._own), "parts": dict(self._parts)}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Means:
-        """The means that had this state."""
+        """Return the means with the state that state() returned."""
         means = cls()
         means.tokens = int(state["tokens"])
         means._own, means._parts = (

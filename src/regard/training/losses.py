@@ -1,4 +1,4 @@
-"""Losses: cross-entropy with smoothed labels, and attention that is shown where to look."""
+"""Losses: cross-entropy with label smoothing, and the guided-alignment loss."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["cross_entropy", "guided_alignment"]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """The smoothed and the plain loss, each summed over the labels that are not PAD.
+    """Compute the label-smoothed and the plain cross-entropy, each summed over the labels that are not PAD.
 
     plain    = sum_t -log p(y_t)
     smoothed = (1 - smoothing) plain + smoothing sum_t mean_v -log p(v)       (Szegedy et al. 2016, section 7)
 
-    logits: (B, T, V). labels: (B, T). The sums are float32, whatever the logits are.
+    logits: (B, T, V). labels: (B, T). The sums are float32 for any dtype of the logits. The plain loss is
+    detached.
 
     >>> logits, labels = torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])
     >>> smoothed, plain = cross_entropy(logits, labels, 0.1)
@@ -29,21 +30,21 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
         from regard.kernels.cross_entropy import SmoothedCrossEntropy
 
         return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
-    # One log-softmax serves both; PAD is its own index, so what is not there costs nothing.
+    # One log-softmax serves both losses.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()
     plain = functional.nll_loss(scores, flat, ignore_index=PAD, reduction="sum")
     if not smoothing:
         return plain, plain.detach()
-    even = -scores.mean(-1).masked_fill(flat == PAD, 0.0).sum()
-    return (1 - smoothing) * plain + smoothing * even, plain.detach()
+    uniform = -scores.mean(-1).masked_fill(flat == PAD, 0.0).sum()
+    return (1 - smoothing) * plain + smoothing * uniform, plain.detach()
 
 
 def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
-    """The loss of attention that is shown where to look, summed: -sum_s a*_ts log a_ts (Chen et al. 2016).
+    """Compute the guided-alignment loss, summed over target tokens: -sum_s a*_ts log a_ts (Chen et al. 2016).
 
-    weights: (B, T, S), the attention, with its gradient. wanted: (B, T, S), which source tokens each target
-    token is aligned with; its rows are made to sum to 1, and a row of zeros is free to look anywhere.
+    weights: (B, T, S), the attention weights a. wanted: (B, T, S), 1 where a source token is aligned with a
+    target token, else 0; rows are normalised to sum to 1 (a*). A row of zeros adds no loss.
 
     >>> weights = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]])
     >>> guided_alignment(weights, torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])).item().__round__(4)

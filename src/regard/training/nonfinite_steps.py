@@ -1,4 +1,4 @@
-"""Replay: a step whose loss was not finite, kept whole and computed again."""
+"""Steps whose loss is not finite: save their batches, and compute them again with replay()."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """A loss, a gradient or a weight that is NaN or infinite; the last good checkpoint is kept."""
+    """A loss, a gradient or a weight is NaN or infinite; the last checkpoint is kept."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A step that was computed again.
+    """The result of replay().
 
-    losses: what was minimised, the sum of each batch, by process and place: {"batch-0-0": 7.1}. norm: of the
-    gradient of them all, before it was clipped.
+    losses: the summed loss of each batch, by process and batch number: {"batch-0-0": 7.1}. norm: the norm of
+    the gradient of all batches, before clipping.
 
     >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
     inf
@@ -46,7 +46,7 @@ class Replayed:
 
     @property
     def value(self) -> float:
-        """What the run was stopped for: the loss, or the norm of its gradient where the loss is finite."""
+        """The value that stopped the run: the loss, or the gradient norm if the loss is finite."""
         total = sum(self.losses.values())
         return self.norm if math.isfinite(total) else total
 
@@ -55,20 +55,20 @@ class Replayed:
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     """The name of the first tensor with a NaN or an infinite value; "" if every value is finite.
 
-    Where all values are finite, a GPU is synchronised with once, for all tensors together.
+    If all values are finite, a GPU synchronises once for all tensors together.
 
     >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
     'b'
     """
-    some = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
-    if not some:
+    floats = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
+    if not floats:
         return ""
     # The largest absolute value: unlike a sum of squares it cannot overflow.
-    norms = torch._foreach_norm(list(some.values()), math.inf)
+    norms = torch._foreach_norm(list(floats.values()), math.inf)
     finite = torch.stack([norm.isfinite() for norm in norms])
     if bool(finite.all()):
         return ""
-    return list(some)[finite.tolist().index(False)]
+    return list(floats)[finite.tolist().index(False)]
 
 
 def keep_batches(
@@ -78,16 +78,15 @@ def keep_batches(
     weights: Mapping[str, Tensor],
     state: Mapping[str, Any],
 ) -> Path:
-    """Write the batches of a step, and the weights it began with, into a folder of the run; for replay().
+    """Save the batches of a step and the weights before it to a folder in the run folder, for replay().
 
-    state: the step, the seed, the tokens, and whether it was computed in half precision, or by coarse
-    products.
+    state: "step", "seed", "tokens", "half" (bfloat16) and "coarse" (TF32). Returns the folder.
     """
     place = folder / f"nonfinite-{state['step']:06d}"
     place.mkdir(parents=True, exist_ok=True)
     files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
     for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
-        (place / name).unlink(missing_ok=True)  # the run may have come here before
+        (place / name).unlink(missing_ok=True)  # an earlier process may have written it
         atomic_io.write(place / name, tensor_blocks(tensors))
     if rank == 0:
         atomic_io.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
@@ -95,19 +94,20 @@ def keep_batches(
 
 
 def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:
-    """Compute a step again whose loss was not finite, with the same weights, batches and random numbers.
+    """Compute a step whose loss was not finite again, with the same weights, batches and random numbers.
 
-    folder: nonfinite-... in the run folder. task: of the same settings; its model takes the weights that the
-    step began with, and has the gradients afterwards. The batches of all processes are computed in this one.
-    On the device that the run used, the values are the same; where steps were captured, but for rounding.
+    folder: nonfinite-... in the run folder. task: a task with the settings of the run; its model gets the
+    weights before the step, and has the gradients afterwards. The batches of all processes are computed in
+    this process. On the same kind of device the values are the same; if the run used CUDA graphs, up to
+    rounding.
     """
     place = Path(folder)
     try:
         state = parse_json(read_limited(place / STATE, "json"))
         step, seed, tokens, half = (state[name] for name in ("step", "seed", "tokens", "half"))
     except (OSError, ValueError, KeyError, TypeError):
-        hint = "give a folder nonfinite-... of a run"
-        raise DataError(message(str(place), "here is no step to replay", hint=hint)) from None
+        hint = "give a folder nonfinite-... in a run folder"
+        raise DataError(message(str(place), "this folder has no step to replay", hint=hint)) from None
     model = task.model.to(device)
     model.load_state_dict(read_tensors(place / WEIGHTS))
     model.train()
@@ -130,9 +130,9 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
 
 
 def _by_process(place: Path) -> dict[int, list[Path]]:
-    """The files of batches, those of each process in their order."""
-    found: dict[int, dict[int, Path]] = {}
+    """The batch files of each process, in order."""
+    batches: dict[int, dict[int, Path]] = {}
     for path in place.glob("batch-*-*.safetensors"):
         rank, number = map(int, path.stem.split("-")[1:])
-        found.setdefault(rank, {})[number] = path
-    return {rank: [files[number] for number in sorted(files)] for rank, files in found.items()}
+        batches.setdefault(rank, {})[number] = path
+    return {rank: [files[number] for number in sorted(files)] for rank, files in batches.items()}

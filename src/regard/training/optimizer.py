@@ -1,4 +1,4 @@
-"""The optimizer, and an average of the weights that follows it; both written down as plain tensors."""
+"""The optimizer, and the exponential moving average of the weights; both are saved as plain tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from regard.errors import DataError, message
 __all__ = ["Average", "build_optimizer", "load_optimizer", "optimizer_tensors"]
 
 STATES = {"step", "exp_avg", "exp_avg_sq"}
-"""What AdamW keeps for each parameter."""
+"""The tensors that AdamW keeps for each parameter."""
 
 
 def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019), its decay on matrices alone; the trainer sets the rate each step.
+    """Return AdamW (Loshchilov and Hutter 2019) with weight decay on matrices only.
+
+    The learning rate is 0 here; the trainer sets it before each step.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 3), beta=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
@@ -35,7 +37,7 @@ def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> to
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimizer remembers, by the name of the parameter and what it is: "target.weight/exp_avg"."""
+    """The optimizer state as tensors, named by parameter and state: "target.weight/exp_avg"."""
     return {
         f"{name}/{kind}": value
         for name, parameter in model.named_parameters()
@@ -46,32 +48,32 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], place: str
 ) -> None:
-    """Put back what optimizer_tensors() gave."""
+    """Load the result of optimizer_tensors(). place: names the checkpoint in errors."""
     named = dict(model.named_parameters())
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         name, _, kind = key.rpartition("/")
         if name not in named:
-            hint = "it belongs to another model: start a new run"
+            hint = "the checkpoint belongs to another model: start a new run"
             raise DataError(message(place, f"the model has no parameter '{name}'", hint=hint))
         parameter = named[name]
         kinds.setdefault(name, set()).add(kind)
-        wanted = parameter.shape if kind != "step" else torch.Size(())
-        if value.shape != wanted or not value.is_floating_point():
+        shape = parameter.shape if kind != "step" else torch.Size(())
+        if value.shape != shape or not value.is_floating_point():
             problem = f"{key} has shape {tuple(value.shape)} and dtype {value.dtype}"
-            raise DataError(message(place, problem, expected=f"floating-point numbers {tuple(wanted)}"))
-        # A step count stays where fused steps want it; the moments go where the parameter is.
+            raise DataError(message(place, problem, expected=f"floating point of shape {tuple(shape)}"))
+        # The fused optimizer expects all of its state on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
-    incomplete = {name for name, found in kinds.items() if found != STATES}
+    incomplete = {name for name, states in kinds.items() if states != STATES}
     if incomplete:
         problem = f"the optimizer state of '{min(incomplete)}' is not complete"
         raise DataError(message(place, problem, expected=", ".join(sorted(STATES))))
 
 
 class Average:
-    """The weights averaged over the last steps, recent ones counting most: a + (1 - decay) (w - a).
+    """The exponential moving average a of the weights w: a <- a + (1 - decay) (w - a).
 
-    Over the first steps the decay is lower, (1 + step) / (10 + step), so that the start is soon forgotten.
+    In the first steps the decay is lower, (1 + step) / (10 + step), so that the initial weights count less.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> average = Average(model, decay=0.5)
@@ -91,13 +93,13 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move towards the weights as they are after a step."""
+        """Update the averages with the weights after a step."""
         now = [parameter.detach() for parameter in self._named.values()]
         torch._foreach_lerp_(self._averages, now, 1 - min(self.decay, (1 + step) / (10 + step)))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averages inside a `with`."""
+        """Replace the weights of the model by the averages inside the `with` block."""
         self._swap()
         try:
             yield
@@ -107,15 +109,15 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for parameter, average in zip(self._named.values(), self._averages, strict=True):
-            kept = parameter.detach().clone()
+            weights = parameter.detach().clone()
             parameter.copy_(average)
-            average.copy_(kept)
+            average.copy_(weights)
 
     def tensors(self) -> dict[str, Tensor]:
         """The averages by the names of their parameters."""
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what tensors() gave."""
+        """Load the result of tensors()."""
         for name, average in zip(self._named, self._averages, strict=True):
             average.copy_(tensors[name])

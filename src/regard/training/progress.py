@@ -1,4 +1,4 @@
-"""Progress: where a run stands, as a checkpoint keeps it."""
+"""Progress: the counters of a run that are saved in a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from regard.errors import DataError, message
 __all__ = ["Progress", "check_surroundings", "step_seed"]
 
 LARGEST = 10**18
-"""Steps, tokens and positions are below this."""
+"""Upper limit of steps, tokens and file positions; larger values are treated as damage."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands: all that decides how it goes on, besides the weights and the optimizer.
+    """The state of a run that resuming needs, besides the weights and the optimizer state.
 
-    step: steps taken. epoch, batch: where the next batch is. total: how many steps there will be, None while
-    that is not known. minutes: what total was made from, if from minutes; every: after how many steps it is
-    then judged. evaluated: the step last judged. best, best_loss, best_step: the best value so far, the loss
-    then, and when. stale: evaluations since then. seconds, tokens: spent and seen so far. ended: why the
-    run is over, "" as long as it is not.
+    step: steps taken. epoch, batch: position of the next batch.
+    total: number of steps of the whole run; None while it is unknown.
+    minutes: the budget that total was computed from, if any. every: its evaluation interval in steps.
+    evaluated: step of the last evaluation.
+    best, best_loss, best_step: best score so far, with the loss and the step of that evaluation.
+    stale: number of evaluations since the best one.
+    seconds, tokens: training time and target tokens so far.
+    ended: why the run has ended; "" while it has not.
 
     >>> Progress.read(Progress(step=3).written()).step
     3
@@ -46,18 +49,18 @@ class Progress:
     ended: str = ""
 
     def written(self) -> dict[str, Any]:
-        """As state.json has it."""
+        """The values that are saved in state.json."""
         return asdict(self)
 
     def standing(self) -> tuple[Any, ...]:
-        """What makes one checkpoint of a step differ from another."""
+        """The values by which two checkpoints of the same step can differ."""
         return self.step, self.evaluated, self.total, self.ended
 
     def judged(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
-        """Take note of how good the model is by now; whether that is better than ever.
+        """Record the score of an evaluation; return whether it is the best so far.
 
-        Of two that are as good, the one with the lower loss is better: BLEU is 0 for as long as no four words
-        are right, and the loss falls meanwhile.
+        Ties are decided by the lower loss: BLEU stays 0 until a sequence of four words is right, while the
+        loss already falls.
 
         >>> at = Progress(step=5)
         >>> at.judged(2.0, lower_is_better=True), at.judged(2.5, lower_is_better=True), at.stale, at.best
@@ -75,27 +78,30 @@ class Progress:
         return better
 
     def go_on(self, fresh: Progress) -> None:
-        """Go on for as long as a run of these settings does that is begun now."""
+        """Continue an ended run if the settings now ask for more steps. fresh: the progress of a new run."""
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
-        """Read it from the content of state.json; other keys are ignored. place: names the file in errors."""
-        found = {each.name: state[each.name] for each in fields(cls) if each.name in state}
+        """Read the progress from the content of state.json; other keys are ignored.
+
+        place: names the file in errors.
+        """
+        values = {each.name: state[each.name] for each in fields(cls) if each.name in state}
         for each in fields(cls):
-            if each.name in found and not _valid(found[each.name], str(each.type)):
-                raise _damaged(place, each.name, found[each.name], str(each.type))
-        return cls(**found)
+            if each.name in values and not _valid(values[each.name], str(each.type)):
+                raise _damaged(place, each.name, values[each.name], str(each.type))
+        return cls(**values)
 
 
 def check_surroundings(state: Mapping[str, Any], place: str) -> None:
-    """Check what state.json says about the machine and the log, which resuming needs."""
+    """Check the values of state.json about the machine and the log; raise DataError if one is damaged."""
     for name, most in (("threads", 4096), ("processes", 10**6), ("batches", LARGEST)):
         value = state.get(name)
         if type(value) is not int or not 0 <= value <= most or (not value and name != "batches"):
-            raise _damaged(place, name, value, f"a whole number up to {most:,}")
+            raise _damaged(place, name, value, f"an integer up to {most:,}")
     log = state.get("log")
     position = log.get("position") if isinstance(log, dict) else None
     if not _valid(position, "int"):
@@ -103,7 +109,7 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 
 
 def _valid(value: object, kind: str) -> bool:
-    """Whether a value from JSON is of this type, and a number of a sensible size."""
+    """Whether a value from JSON has this type, and is below LARGEST if it is a number."""
     if value is None:
         return "None" in kind
     if kind.startswith("int"):
@@ -119,9 +125,10 @@ def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
 
 
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:
-    """The seed of all that is random in one batch of one step of one process.
+    """The random seed for one batch of one step in one process.
 
-    Each step starts from its own, so that nothing random has to be remembered to go on as if never stopped.
+    place: number of the batch within the step. Every batch has its own seed, so that a resumed run needs no
+    saved state of the random number generators.
     """
     text = f"{seed} {step} {place} {rank}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest())

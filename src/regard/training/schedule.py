@@ -1,4 +1,4 @@
-"""Schedules: the learning rate as a function of the step, and of nothing else."""
+"""Learning-rate schedules: functions of the step alone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def _constant(step: int, warm_up: int, total: int) -> float:
 
 
 def _cosine(step: int, warm_up: int, total: int) -> float:
-    """From 1 at the end of the warm-up to 0 at the end."""
+    """Decay from 1 at the end of the warm-up to 0 at the last step."""
     done = (step - warm_up) / max(total - warm_up, 1)
     return 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
 
 
 def _inverse_root(step: int, warm_up: int, total: int) -> float:
-    """One over the root of the step, as in Vaswani et al. 2017 (eq. 3), scaled to 1 at the warm-up's end."""
+    """1 / sqrt(step), as in Vaswani et al. 2017 (eq. 3), scaled to 1 at the end of the warm-up."""
     return math.sqrt(max(warm_up, 1) / max(step, warm_up, 1))
 
 
@@ -30,14 +30,14 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""By name, the part of the highest rate that a step after the warm-up gets."""
+"""By name: the factor of the highest learning rate, for a step after the warm-up."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warm_up: int, total: int | None) -> float:
-    """The rate of a step, counted from 1: linear up to `rate` over the warm-up, then as the schedule says.
+    """The learning rate of a step: it grows linearly to `rate` during the warm-up, then follows the schedule.
 
-    total: how many steps there will be; None while that is not known yet, which holds the rate where it is.
-    The warm-up takes no more than half of them.
+    step: counted from 1. warm_up: number of steps, at most half of the total. total: number of steps of the
+    run; None while it is unknown: the cosine schedule is then constant.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warm_up=2, total=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]

@@ -1,4 +1,4 @@
-"""Speed: how fast the steps of a task are on this machine, and with how many threads they are fastest."""
+"""Measure the speed of training steps on this machine, and find the fastest number of threads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SECONDS, LEAST, MOST = 0.6, 3, 50
 """Each measurement lasts this many seconds, with at least and at most these numbers of steps."""
 
 TURNS, TURN_SECONDS = 5, 0.05
-"""How often each number of threads is timed, and how long each time."""
+"""Each number of threads is timed this many times, for this many seconds each."""
 
 UNTIMED = {"cuda": 6}
-"""Steps before the first that is timed, 1 on other devices: on a GPU they compile and capture kernels."""
+"""Number of first steps that are not timed, by device type; 1 for others. On a GPU they compile kernels."""
 
 GAIN = 0.95
 """More threads are used only if they need less than this fraction of the time."""
 
 
 class StepTimer:
-    """Training steps for timing only: they change the model of the task, and leave no checkpoint.
+    """Run training steps for timing only: they change the model of the task, and save no checkpoint.
 
-    folder: where a step whose loss is not finite keeps its batch; nothing else is written.
+    folder: where the batch of a step with a non-finite loss is saved; nothing else is written there.
     """
 
     def __init__(self, task: Task, settings: Training, device: torch.device, folder: Path):
@@ -40,44 +40,44 @@ class StepTimer:
             self.step()
 
     def step(self) -> int:
-        """Take one step; returns its number of target tokens."""
+        """Take one step; return its number of target tokens."""
         before = self._trainer.progress.tokens
         self._trainer._step(Interruption())
         return self._trainer.progress.tokens - before
 
     def tokens_per_second(self) -> float:
-        """The target tokens per second of a median step."""
-        began, found = time.perf_counter(), list[float]()
-        while len(found) < LEAST or (len(found) < MOST and time.perf_counter() - began < SECONDS):
+        """Return the median speed of several steps, in target tokens per second."""
+        began, speeds = time.perf_counter(), list[float]()
+        while len(speeds) < LEAST or (len(speeds) < MOST and time.perf_counter() - began < SECONDS):
             before = time.perf_counter()
             tokens = self.step()
-            found.append(tokens / max(time.perf_counter() - before, 1e-9))
-        return median(found)
+            speeds.append(tokens / max(time.perf_counter() - before, 1e-9))
+        return median(speeds)
 
 
 def fastest_threads(most: int) -> int:
-    """The number of threads, up to `most`, with which torch is fastest now; it is set as torch's number.
+    """Find the fastest number of threads up to `most`, set it in torch, and return it.
 
     Threads wait for each other at the end of every operation: if other programs use the cores, two threads
-    can be far slower than one. Small operations are timed with one thread, two, four and so on, in several
-    turns, and the medians are compared.
+    can be far slower than one. Small operations are timed with 1, 2, 4, ... threads in several rounds, and
+    the medians are compared.
     """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
-    found: dict[int, list[float]] = {count: [] for count in counts}
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(TURNS):
         for count in counts:
             torch.set_num_threads(count)
-            found[count].append(operation_seconds())
+            seconds[count].append(operation_seconds())
     best = counts[0]
     for count in counts[1:]:
-        if median(found[count]) < GAIN * median(found[best]):
+        if median(seconds[count]) < GAIN * median(seconds[best]):
             best = count
     torch.set_num_threads(best)
     return best
 
 
 def operation_seconds() -> float:
-    """The mean duration of operations like those of a training step, over a short time."""
+    """Return the mean duration of operations like those of a training step, measured for TURN_SECONDS."""
     x, weight = torch.ones(64, 256), torch.full((256, 512), 1e-3)
     torch.tanh(x @ weight)  # starts the threads
     began, count = time.perf_counter(), 0

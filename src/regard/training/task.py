@@ -1,4 +1,4 @@
-"""Task: all that the trainer knows of what it trains."""
+"""Task: the interface between the trainer and what it trains."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Evaluation", "Loss", "Stopped", "Task"]
 
 
 class Stopped(Exception):
-    """Somebody asked for the end while an evaluation was under way."""
+    """Raised by Task.evaluate() if a stop was requested during the evaluation."""
 
 
 class Loss(NamedTuple):
-    """What a batch cost, summed over what it is counted by.
+    """The loss of a batch, summed over its target tokens (what Task.count() counts).
 
-    total: what is minimised. shown: what people read, without gradients; "loss" is the one perplexity is made
-    of, so it has no smoothing in it.
+    total: the value to minimise, with its graph. shown: values for the log by name, without gradients;
+    "loss" is required. It excludes label smoothing, because perplexity is computed from it.
     """
 
     total: Tensor
@@ -30,56 +30,56 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good a model is by now: scores by name, and what can be shown of it, as sample translations."""
+    """The result of an evaluation: scores by name, and what to print, such as sample translations."""
 
     scores: Mapping[str, float]
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
 
 class Task(ABC):
-    """What is trained: a model, its batches, its loss, and how it is judged.
+    """What is trained: a model, its batches, its loss and its evaluation.
 
-    The trainer asks for nothing else, so another task is trained without touching the loop.
+    The trainer uses only this interface: to train something else, write another task.
     """
 
     model: nn.Module
     shapes: int = 8
-    """How many shapes a loss that is compiled may see: one more is an error. So many graphs are captured."""
+    """Maximum number of batch shapes for torch.compile (more are an error), and of CUDA graphs."""
     small_steps: bool = False
-    """Whether a loss is made of many small steps, so that to launch them takes longer than to run them."""
+    """Whether the loss runs many small kernels, so that launching takes longer than running them."""
     metrics: tuple[str, ...] = ()
-    """The names of the scores that evaluate() returns, checked before training; () if they are not known."""
+    """The names of the scores that evaluate() returns, checked before training; () if unknown."""
     uncapturable: str = ""
-    """Why a loss of this task cannot be captured in a CUDA graph, in words; "" where it can."""
+    """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of an epoch for this process, from number `start` on."""
+        """Yield the batches of an epoch for this process, starting with batch number `start`."""
 
     @abstractmethod
     def len_epoch(self, epoch: int) -> int:
-        """How many batches an epoch has, the same for every process."""
+        """Number of batches in an epoch, the same for every process."""
 
     @abstractmethod
     def count(self, batch: Any) -> int:
-        """By what the loss of a batch is divided: its target tokens, say."""
+        """The number that the loss of a batch is divided by, such as its target tokens."""
 
     @abstractmethod
     def loss(self, batch: Any) -> Loss:
-        """What a batch costs; calls the model once."""
+        """Compute the loss of a batch; calls the model once."""
 
     @abstractmethod
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
-        """Judge the model as it is; raises Stopped soon after `stopping` says so."""
+        """Evaluate the current model; raise Stopped soon after `stopping()` becomes true."""
 
     def tensors(self, batch: Any) -> dict[str, Tensor]:
-        """A batch as named tensors, to be written down when something went wrong with it."""
+        """A batch as named tensors, to be saved if its loss is not finite."""
         return dict(vars(batch))
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Any:
-        """The batch that tensors() gave these of."""
+        """Rebuild a batch from the result of tensors()."""
 
     def prepare(self, batch: Any, device: Any) -> Any:
-        """The batch as the model takes it there."""
+        """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)

@@ -27,6 +27,9 @@ from regard.training.settings import build
 
 __all__ = ["TranslationRun", "checked_settings", "find_checkpoint", "load_translator"]
 
+WEIGHTS = ("weights",)
+"""The tensor files that inference needs: damage to others, such as the optimizer state, is ignored."""
+
 
 class TranslationRun(Translator):
     """A translator with the run that it comes from.
@@ -74,10 +77,10 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tupl
         if which not in steps:
             raise UnknownName("step", which, steps)
         found: Checkpoint | None = steps[which]
-        steps[which].verify()
+        steps[which].verify(WEIGHTS)
     elif which in ("best", "latest"):
-        found = checkpoints.best() if which == "best" else None
-        found = found or checkpoints.latest()
+        found = checkpoints.best(WEIGHTS) if which == "best" else None
+        found = found or checkpoints.latest(WEIGHTS)
     else:
         raise UnknownName("checkpoint", which, ("best", "latest", "the number of a step"))
     if found is None:

@@ -28,7 +28,7 @@ from regard.runs.run_folder import (
     write_data,
 )
 from regard.runs.run_manifest import MANIFEST, write_config_and_manifest
-from regard.tasks.translation.load_run import checked_settings
+from regard.tasks.translation.load_run import WEIGHTS, checked_settings
 from regard.tasks.translation.model_check import check_newest
 from regard.tasks.translation.resolve_settings import settled
 from regard.tasks.translation.speed_trial import plan_run
@@ -138,8 +138,8 @@ def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool
     """Whether a run was begun in this folder; raises where it should not go on, or cannot."""
     begun = is_run(folder)
     if begun and (mean := _averaged(folder)):
-        problem = f"this run is {mean}: there is nothing in it to go on with, only weights to start from"
-        hint = f"another run can start from it: --init-from {folder} with another --out"
+        problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
+        hint = f"start a new run from its weights: --init-from {folder} with another --out"
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if begun and not resume:
         hint = "--resume goes on with it; another --out begins anew"
@@ -295,7 +295,7 @@ def _start_from(model: Model, other: Path, folder: Path) -> None:
     if Checkpoints(folder).all():
         return
     checkpoints = Checkpoints(other)
-    found = checkpoints.best() or checkpoints.latest()
+    found = checkpoints.best(WEIGHTS) or checkpoints.latest(WEIGHTS)
     if found is None:
         raise DataError(message(str(other), "this run has no checkpoint to start from"))
     try:

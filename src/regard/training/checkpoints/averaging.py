@@ -1,4 +1,4 @@
-"""Averaging: the mean of the weights of several checkpoints, which is often better than any of them."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints, often better than each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Averaged", "averaged_from", "mean_weights"]
 
 @dataclass(frozen=True)
 class Averaged:
-    """Which checkpoints of which run the weights of a run are the mean of.
+    """The run and the steps of the checkpoints that were averaged.
 
     >>> print(Averaged("korean", [100, 2000]))
     the mean of steps 100, 2,000 of korean
@@ -31,22 +31,22 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """What state.json of an averaged run says about it; None for any other run. place: names the file."""
+    """Read from state.json what was averaged; None if the run is not an average. place: names the file."""
     about = state.get("averaged")
     if about is None:
         return None
     steps = about.get("steps") if isinstance(about, dict) else None
     if not isinstance(steps, list) or not all(type(step) is int and 0 <= step < 10**18 for step in steps):
-        problem = "'averaged' is damaged: it does not name the run and the steps"
+        problem = "'averaged' is damaged: the run and the steps are missing"
         raise DataError(message(place, problem, hint="restore this file from a copy"))
     return Averaged(str(about.get("run")), steps)
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
-    """The mean of the tensors of checkpoints, summed in float64, each in the dtype that it had.
+    """Average the tensors of checkpoints. Sums are in float64; the result has the dtypes of the inputs.
 
-    name: which file of tensors. What is no floating-point number, a count say, is taken from the last
-    checkpoint. One checkpoint is read at a time.
+    name: the name of the tensor file. Tensors that are not floating point, such as counters, are copied from
+    the last checkpoint. One checkpoint is read at a time.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -54,7 +54,7 @@ def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> di
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = Checkpoints(Path(folder))
     ...     for step in (1, 2):
-    ...         made = run.save(step, {"weights": {"scale": torch.tensor([step, 8.0])}}, {})
+    ...         saved = run.save(step, {"weights": {"scale": torch.tensor([step, 8.0])}}, {})
     ...     mean_weights(run.all())
     {'scale': tensor([1.5000, 8.0000])}
     """
@@ -63,15 +63,15 @@ def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> di
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
-        found = checkpoint.tensors(name)
-        if last and _shapes(found) != _shapes(last):
-            problem = f"its {name} have other names or shapes than those of {checkpoints[0].path.name}"
+        tensors = checkpoint.tensors(name)
+        if last and _shapes(tensors) != _shapes(last):
+            problem = f"names or shapes of the {name} differ from those of {checkpoints[0].path.name}"
             raise DataError(message(str(checkpoint.path), problem))
-        for key, tensor in found.items():
+        for key, tensor in tensors.items():
             if tensor.is_floating_point():
                 wide = tensor.double()
                 sums[key] = sums[key] + wide if key in sums else wide
-        last = found
+        last = tensors
     count = len(checkpoints)
     return {key: (sums[key] / count).to(last[key].dtype) if key in sums else last[key] for key in last}
 

@@ -1,11 +1,11 @@
-"""One checkpoint: the files in its folder, and the manifest that says what they should be."""
+"""One checkpoint: the files in its folder, and the manifest with their sizes and hashes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "checked", "folder_name", "step_of", "write_checkpoint"
 
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
 VERSION = 1
-"""Of the manifest."""
+"""The version of the manifest format."""
 
 NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
 WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -30,7 +30,7 @@ WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError, Recursi
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint in a run folder: the step it was made at, its tensors and its state.
+    """A checkpoint in a run folder: the step it was saved at, its tensors and its state.
 
     >>> Checkpoint(100, Path("runs/x/step-000100"))
     Checkpoint(100, runs/x/step-000100)
@@ -42,21 +42,30 @@ class Checkpoint:
     def __repr__(self) -> str:
         return f"Checkpoint({self.step}, {self.path})"
 
-    def verify(self) -> None:
-        """See that every file is as it was written; DataError says which is not, and how."""
-        for name, written in self.verify_sizes().items():
+    def verify(self, tensors: Sequence[str] | None = None) -> None:
+        """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
+
+        tensors: names of the tensor files to verify, such as "weights", besides state.json; all by default.
+        """
+        for name, written in self.verify_sizes(tensors).items():
             try:
                 with open(self.path / name, "rb", opener=open_regular) as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
             except OSError as error:
                 raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
-            if found != written.sha256:
-                problem = f"{name} holds other bytes than were written: SHA-256 {found[:12]}…"
-                raise self._damaged(f"{problem}, not {written.sha256[:12]}…")
+            if digest != written.sha256:
+                problem = f"{name} is damaged: its SHA-256 is {digest[:12]}…"
+                raise self._damaged(f"{problem}, not {written.sha256[:12]}… as written")
 
-    def verify_sizes(self) -> dict[str, Written]:
-        """Every file of the manifest, all of them there in their sizes; what is in them is not read."""
+    def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
+        """Return the files of the manifest; raise DataError if one is missing or has another size.
+
+        The contents are not read. tensors: as for verify().
+        """
         files = self._manifest()
+        if tensors is not None:
+            needed = {STATE, *(f"{name}{TENSORS}" for name in tensors)}
+            files = {name: written for name, written in files.items() if name in needed}
         for name, written in files.items():
             try:
                 size = (self.path / name).lstat().st_size
@@ -65,26 +74,26 @@ class Checkpoint:
             except OSError as error:
                 raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
             if size != written.size:
-                raise self._damaged(f"{name} has {size:,} bytes, not the {written.size:,} that were written")
+                raise self._damaged(f"{name} has {size:,} bytes, expected {written.size:,}")
         return files
 
     @property
     def state(self) -> dict[str, Any]:
-        """What save() was given as the state; tuples come back as lists."""
+        """The state that was saved; tuples come back as lists, as in JSON."""
         return self._json(STATE)
 
     def has(self, name: str) -> bool:
-        """Whether save() was given tensors under this name."""
+        """Whether the checkpoint has a tensor file of this name."""
         return name in self._named()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors that save() was given under this name, on the CPU."""
+        """Read the tensors that were saved under this name, onto the CPU."""
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_tensors(self.path / f"{name}{TENSORS}")
 
     def shapes(self, name: str) -> dict[str, TensorInfo]:
-        """The dtype and the shape of each of these tensors, from the header of their file."""
+        """The dtype and the shape of each tensor saved under this name, from the header of the file."""
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_header(self.path / f"{name}{TENSORS}")
@@ -102,9 +111,9 @@ class Checkpoint:
         except WRONG:
             raise self._damaged(f"{MANIFEST} is damaged") from None
         if version != VERSION:
-            raise self._damaged(f"{MANIFEST} is of version {version!r}, and this Regard knows {VERSION}")
+            raise self._damaged(f"{MANIFEST} has version {version!r}; this version of Regard reads {VERSION}")
         if step != self.step or STATE not in files or not all(map(NAME.fullmatch, files)):
-            raise self._damaged(f"{MANIFEST} is not the one of this checkpoint")
+            raise self._damaged(f"{MANIFEST} does not belong to this checkpoint")
         return files
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -129,55 +138,55 @@ def folder_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step that a folder is named for; None if it is no checkpoint's name."""
-    found = re.fullmatch("step-([0-9]{6,18})", name)
-    return int(found[1]) if found and name == folder_name(int(found[1])) else None
+    """The step in the name of a checkpoint folder; None if the name is not that of a checkpoint."""
+    match = re.fullmatch("step-([0-9]{6,18})", name)
+    return int(match[1]) if match and name == folder_name(int(match[1])) else None
 
 
 def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> bytes:
-    """The state as JSON; whatever cannot be written is refused before anything is."""
+    """Return the state as JSON; raise ArgumentError if anything cannot be saved, before files are written."""
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
-        raise ArgumentError(message("save()", f"step is {step!r}", expected="a whole number, 0 or more"))
+        raise ArgumentError(message("save()", f"step is {step!r}", expected="an integer, 0 or more"))
     for name, group in tensors.items():
         if not NAME.fullmatch(f"{name}{TENSORS}"):
-            expected = "small letters, digits and _"
-            raise ArgumentError(message("save()", f"{name!r} would be a file's name", expected=expected))
+            expected = "lower-case letters, digits and _"
+            raise ArgumentError(message("save()", f"the file name {name!r} is invalid", expected=expected))
         check_tensors(f"save(), {name}", group)
     for key, value in state.items():
         try:
             json.dumps(value)
         except WRONG as error:
-            hint = "tensors go into tensors; of everything else, give what JSON can hold"
+            hint = "pass tensors in `tensors`; `state` may hold only what JSON can store"
             raise ArgumentError(message("save()", f"state[{key!r}]: {error}", hint=hint)) from None
     return json.dumps(dict(state), indent=1).encode()
 
 
 def write_checkpoint(
-    made: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: bytes
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: bytes
 ) -> None:
-    """Write the files of a checkpoint into a new folder, and see them onto the disk."""
-    made.mkdir()
+    """Write the files of a checkpoint into a new folder, and flush them to the disk."""
+    folder.mkdir()
     files = {
-        f"{name}{TENSORS}": atomic_io.write(made / f"{name}{TENSORS}", tensor_blocks(group))
+        f"{name}{TENSORS}": atomic_io.write(folder / f"{name}{TENSORS}", tensor_blocks(group))
         for name, group in tensors.items()
     }
-    _write_manifest(made, step, files, state)
+    _write_manifest(folder, step, files, state)
 
 
-def write_state(made: Path, before: Checkpoint, state: bytes) -> None:
-    """Write a checkpoint with another state into a new folder; its tensors are linked, not written again."""
+def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
+    """Write a checkpoint with a new state into a new folder; the tensor files are hard-linked, not copied."""
     files = before.verify_sizes()
-    made.mkdir()
+    folder.mkdir()
     for name in files:
         if name != STATE:
-            atomic_io.link(before.path / name, made / name)
-    _write_manifest(made, before.step, files, state)
+            atomic_io.link(before.path / name, folder / name)
+    _write_manifest(folder, before.step, files, state)
 
 
-def _write_manifest(made: Path, step: int, files: dict[str, Written], state: bytes) -> None:
-    """Write state.json and the manifest of a checkpoint whose other files are in place."""
-    files[STATE] = atomic_io.write(made / STATE, [state])
+def _write_manifest(folder: Path, step: int, files: dict[str, Written], state: bytes) -> None:
+    """Write state.json and the manifest of a checkpoint whose tensor files are already written."""
+    files[STATE] = atomic_io.write(folder / STATE, [state])
     listed = {name: written._asdict() for name, written in files.items()}
     manifest = {"version": VERSION, "step": step, "files": listed}
-    atomic_io.write(made / MANIFEST, [json.dumps(manifest, indent=1).encode()])
-    atomic_io.flush_folder(made)
+    atomic_io.write(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    atomic_io.flush_folder(folder)

@@ -1,18 +1,18 @@
-"""Checkpoints: what a run can go on from, whatever moment its process was killed at.
+"""Checkpoints: a run can be resumed from them even if its process was killed at any moment.
 
     step-000100/  weights.safetensors  optimizer.safetensors  state.json
-                  manifest.json        the size and the SHA-256 of each of them
-    latest, best                       pointers: the name of a checkpoint
+                  manifest.json        the size and the SHA-256 of each of these files
+    latest, best                       pointer files: the name of a checkpoint folder
 
-A checkpoint is written beside its place, flushed to the disk and renamed; then `latest` is replaced, and only
-then are old ones deleted. One process writes to a run folder at a time; reading writes nothing.
+A checkpoint is written to a temporary folder, flushed to the disk and renamed; then `latest` is replaced, and
+only then are old checkpoints deleted. One process writes to a run folder at a time; reading writes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,25 @@ POINTERS = ("latest", "best")
 
 
 class Checkpoints:
-    """The checkpoints of a run folder: written whole or not at all, the last ones kept.
+    """The checkpoints of a run folder: written atomically; the newest ones and the best are kept.
 
-    folder: made when it is needed; what others keep in it is never touched. keep: how many whole checkpoints
-    are left at least, 2 or more; and always the one that is marked as the best. notes: what had to be said,
-    in words: damaged checkpoints that were passed over, old ones that could not be deleted.
+    folder: created when needed; other files in it are never changed.
+    keep: number of undamaged checkpoints to keep, 2 or more, besides the best one.
+    notes: messages about damaged checkpoints that were skipped, and old ones that could not be deleted.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     checkpoints = Checkpoints(Path(folder))
     ...     for step in (100, 200, 300):
-    ...         made = checkpoints.save(step, {"weights": {"scale": torch.tensor(step / 8)}}, {"epoch": 1})
-    ...     found = checkpoints.latest()
-    ...     print([each.step for each in checkpoints.all()], found.tensors("weights"), found.state)
+    ...         saved = checkpoints.save(step, {"weights": {"scale": torch.tensor(step / 8)}}, {"epoch": 1})
+    ...     latest = checkpoints.latest()
+    ...     print([each.step for each in checkpoints.all()], latest.tensors("weights"), latest.state)
     [200, 300] {'scale': tensor(37.5000)} {'epoch': 1}
     """
 
     def __init__(self, folder: Path, keep: int = 2):
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 2:
-            hint = "with one alone, nothing would be left if that one were damaged"
+            hint = "with a single checkpoint, nothing could be resumed if it were damaged"
             raise ArgumentError(
                 message("Checkpoints()", f"keep is {keep!r}", expected="2 or more", hint=hint)
             )
@@ -68,22 +68,22 @@ class Checkpoints:
     ) -> Checkpoint:
         """Write a checkpoint, point `latest` at it, and delete old ones.
 
-        tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device. state:
-        whatever JSON can hold. A checkpoint of the same step is replaced. If anything fails, DataError says
-        what, and the checkpoint before is still there and still the latest.
+        tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device. state: any
+        values that JSON can store. A checkpoint of the same step is replaced. If writing fails, DataError is
+        raised, and the previous checkpoint stays the latest.
         """
         text = checked(step, tensors, state)
         size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
-        return self._write(step, lambda made: write_checkpoint(made, step, tensors, text), size)
+        return self._write(step, lambda folder: write_checkpoint(folder, step, tensors, text), size)
 
     def save_state(self, step: int, state: Mapping[str, Any]) -> Checkpoint:
-        """Replace the state of a checkpoint; its tensors stay, and are not written again.
+        """Replace the state of a checkpoint; its tensor files are kept, and not written again.
 
-        If anything fails, DataError says what, and the checkpoint is still there with its old state.
+        If writing fails, DataError is raised, and the checkpoint keeps its old state.
         """
         text = checked(step, {}, state)
         before = Checkpoint(step, self.folder / folder_name(step))
-        return self._write(step, lambda made: write_state(made, before, text))
+        return self._write(step, lambda folder: write_state(folder, before, text))
 
     def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
         """Write a checkpoint into a temporary folder, rename that, and point `latest` at it.
@@ -91,76 +91,93 @@ class Checkpoints:
         size: bytes to write, for the error of a full disk.
         """
         place = self.folder / folder_name(step)
-        made = atomic_io.beside(place, "part")
+        temporary = atomic_io.beside(place, "part")
         try:
             try:
                 self._prepare(place)
-                write(made)
-                if os.path.lexists(place):  # no system call exchanges folders: see _tidy() and all()
+                write(temporary)
+                if os.path.lexists(place):  # folders cannot be exchanged atomically: see _tidy() and all()
                     os.rename(place, atomic_io.beside(place, "earlier"))
-                os.rename(made, place)
+                os.rename(temporary, place)
                 atomic_io.flush_folder(self.folder)
                 self._point("latest", step)
             except BaseException:
                 self._tidy()
                 raise
         except OSError as error:
-            raise self._failed(step, f"no checkpoint of step {step} could be saved", error, size) from error
+            raise self._failed(
+                step, f"the checkpoint of step {step} could not be saved", error, size
+            ) from error
         self._known_damaged.discard(step)
         self._delete_old(step)
         return Checkpoint(step, place)
 
-    def latest(self) -> Checkpoint | None:
-        """The checkpoint to go on from: the newest that is whole, as far as `latest` points; None at first.
+    def latest(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
+        """Return the checkpoint to resume from: the newest undamaged one up to the pointer `latest`.
 
-        Damaged ones are passed over, and notes say so. Checkpoints of which none is whole are an error: to
-        begin anew would be no going on.
+        None if the run has no checkpoint yet. Damaged checkpoints are skipped, with a note. If all are
+        damaged, DataError is raised: the run would otherwise start from the beginning without notice.
+        tensors: names of the tensor files that are needed, such as "weights"; all by default. Damage to
+        other tensor files is ignored.
         """
-        found = self.all()
+        return self._newest([], tensors)
+
+    def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
+        """latest(), with one note for these problems and all further ones, and what is used instead."""
+        checkpoints = self.all()
         try:
             pointed = self._pointed("latest")
         except DataError as error:
-            self._note(f"{error}; the newest whole checkpoint is taken")
+            problems.append(str(error))
             pointed = None
         else:
-            if pointed is None and found:
-                self._note(f"{self.folder / 'latest'} is missing; the newest whole checkpoint is taken")
-        if not found:
+            if pointed is None and checkpoints:
+                problems.append(f"{self.folder / 'latest'} is missing")
+        if not checkpoints:
             if os.path.lexists(self.folder / "latest"):
-                raise self._none_is_whole("`latest` is there, and no checkpoint")
+                raise self._none_usable("`latest` exists, but there is no checkpoint")
             return None
-        if pointed is not None and pointed not in [each.step for each in found]:
-            self._note(f"{self.folder / 'latest'} points at {folder_name(pointed)}, which is not there")
-        # Beyond the pointer lies what a killed save did not finish, or what another beginning left.
-        beyond = [each for each in found if pointed is not None and each.step > pointed]
-        within = [each for each in found if each not in beyond]
-        return self._first_whole([*reversed(within), *reversed(beyond)])
+        if pointed is not None and pointed not in [each.step for each in checkpoints]:
+            problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
+        # Newer than the pointer: a save that was killed before its end, or steps of an earlier, longer run.
+        newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
+        older = [each for each in checkpoints if each not in newer]
+        return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
-    def best(self) -> Checkpoint | None:
-        """The checkpoint that was marked as the best; None if none was; the latest if that one is damaged."""
+    def latest_step(self) -> int | None:
+        """The step that the pointer `latest` names, without verifying files; None if there is none."""
+        with contextlib.suppress(DataError):
+            return self._pointed("latest")
+        return None
+
+    def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
+        """Return the checkpoint marked as the best; None if none was; the latest if that one is damaged.
+
+        tensors: as for latest().
+        """
         try:
             step = self._pointed("best")
             if step is None:
                 return None
             marked = {each.step: each for each in self.all()}.get(step)
             if marked is None:
-                problem = f"points at {folder_name(step)}, which is not there"
+                problem = f"names {folder_name(step)}, which does not exist"
                 raise DataError(message(str(self.folder / "best"), problem))
-            marked.verify()
+            marked.verify(tensors)
             return marked
         except DataError as error:
-            self._note(f"{error}; the latest checkpoint is taken for the best")
-        latest = self.latest()
+            problem = str(error)
+        latest = self._newest([f"the best checkpoint cannot be used: {problem}"], tensors)
         if latest is None:
-            raise self._none_is_whole("`best` is there, and no checkpoint")
+            raise self._none_usable("`best` exists, but there is no checkpoint")
         return latest
 
     def mark_best(self, step: int) -> None:
-        """Point `best` at a checkpoint, which is kept until another is marked."""
+        """Point `best` at a checkpoint, which is kept until another one is marked."""
         steps = [each.step for each in self.all()]
         if step not in steps:
-            there = ", ".join(map(str, steps)) or "none at all"
-            raise DataError(message(str(self.folder), f"no checkpoint of step {step}", expected=there))
+            existing = ", ".join(map(str, steps)) or "there are no checkpoints"
+            raise DataError(message(str(self.folder), f"no checkpoint of step {step}", expected=existing))
         try:
             self._point("best", step)
         except OSError as error:
@@ -168,45 +185,48 @@ class Checkpoints:
             raise self._failed(step, f"step {step} could not be marked as the best", error) from error
 
     def all(self) -> list[Checkpoint]:
-        """Every checkpoint there is, by step; verify() tells of each whether it is whole."""
-        found: dict[int, Checkpoint] = {}
+        """All checkpoints in order of their steps, damaged ones included; see Checkpoint.verify()."""
+        checkpoints: dict[int, Checkpoint] = {}
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # A save of the same step was killed before the new one was in its place: this is the old one.
-            if step is not None and is_folder and (left is None or step not in found):
-                found[step] = Checkpoint(step, path)
-        return [found[step] for step in sorted(found)]
+            # "earlier": a save of the same step was killed before the new folder was renamed.
+            if step is not None and is_folder and (left is None or step not in checkpoints):
+                checkpoints[step] = Checkpoint(step, path)
+        return [checkpoints[step] for step in sorted(checkpoints)]
 
     def _entries(self) -> dict[Path, bool]:
-        """What is in the run folder, by name, and whether it is a folder."""
+        """The paths in the run folder, sorted, and whether each is a folder."""
         try:
             with os.scandir(self.folder) as entries:
-                found = {Path(entry.path): entry.is_dir() for entry in entries}
+                paths = {Path(entry.path): entry.is_dir() for entry in entries}
         except FileNotFoundError:
             return {}
         except OSError as error:
             problem = f"this run folder cannot be read: {error.strerror}"
             raise DataError(message(str(self.folder), problem)) from error
-        return {path: found[path] for path in sorted(found)}
+        return {path: paths[path] for path in sorted(paths)}
 
-    def _first_whole(self, candidates: list[Checkpoint]) -> Checkpoint:
+    def _first_undamaged(
+        self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
+    ) -> Checkpoint:
+        """Return the first candidate that verifies; one note names all problems and what is used instead."""
         damaged = []
         for each in candidates:
             try:
-                each.verify()
+                each.verify(tensors)
             except DataError as error:
                 damaged.append(str(error))
                 self._known_damaged.add(each.step)
-                self._note(f"a damaged checkpoint is passed over: {error}")
                 continue
-            if damaged:
-                self._note(f"{each.path} is taken instead")
+            skipped = [text for text in damaged if not any(text in problem for problem in problems)]
+            if problems or skipped:
+                self._note("; ".join([*problems, *skipped, f"using {each.path}"]))
             return each
-        raise self._none_is_whole("none of the checkpoints is whole", damaged)
+        raise self._none_usable("all checkpoints are damaged", damaged)
 
-    def _none_is_whole(self, problem: str, damaged: list[str] | None = None) -> DataError:
-        hint = "bring back a copy of a checkpoint, or begin anew in another folder"
+    def _none_usable(self, problem: str, damaged: list[str] | None = None) -> DataError:
+        hint = "restore a checkpoint from a copy, or start a new run in another folder"
         return DataError(message(str(self.folder), "\n  ".join([problem, *(damaged or [])]), hint=hint))
 
     def _prepare(self, place: Path) -> None:
@@ -214,11 +234,13 @@ class Checkpoints:
             self.folder.mkdir(parents=True)
             atomic_io.flush_folder(self.folder.parent)
         if os.path.lexists(place) and not place.is_dir():
-            raise DataError(message(str(place), "a file is where the checkpoint would be", hint="move it"))
-        self._tidy()  # first, for what a killed save left may be all the room there is
+            raise DataError(
+                message(str(place), "a file has the name of the checkpoint folder", hint="move the file")
+            )
+        self._tidy()  # first: the files of a killed save may take all free space
 
     def _tidy(self) -> None:
-        """Take away what is in no place; an earlier checkpoint whose place is empty goes back there."""
+        """Delete temporary files; a replaced checkpoint whose successor is missing gets its name back."""
         for path in self._entries():
             left = atomic_io.leftover(path.name)
             if left is None or (step_of(left.name) is None and left.name not in POINTERS):
@@ -229,29 +251,29 @@ class Checkpoints:
                 else:
                     atomic_io.remove(path)
             except OSError as error:
-                self._note(f"{path} could not be tidied away: {error.strerror}")
+                self._note(f"{path} could not be deleted: {error.strerror}")
 
     def _delete_old(self, newest: int) -> None:
         for each in self._old(newest):
             try:
                 os.rename(each.path, atomic_io.beside(each.path, "part"))
             except OSError as error:
-                self._note(f"{each.path} is old and could not be deleted: {error.strerror}")
+                self._note(f"the old checkpoint {each.path} could not be deleted: {error.strerror}")
         self._tidy()
 
     def _old(self, newest: int) -> list[Checkpoint]:
-        """What is older than the last whole ones, but for the best; what lies beyond the newest stays."""
+        """The checkpoints to delete: older than the last `keep` undamaged ones, except the best."""
         try:
             best = self._pointed("best")
         except DataError as error:
-            self._note(f"{error}; old checkpoints are kept, for one of them may be the best")
+            self._note(f"{error}; old checkpoints are kept, because one of them may be the best")
             return []
         candidates = [each for each in self.all() if each.step <= newest]
-        whole = [each.step for each in candidates if self._seems_whole(each)]
-        oldest = whole[-self.keep] if len(whole) >= self.keep else 0
+        undamaged = [each.step for each in candidates if self._seems_undamaged(each)]
+        oldest = undamaged[-self.keep] if len(undamaged) >= self.keep else 0
         return [each for each in candidates if each.step < oldest and each.step != best]
 
-    def _seems_whole(self, checkpoint: Checkpoint) -> bool:
+    def _seems_undamaged(self, checkpoint: Checkpoint) -> bool:
         try:
             checkpoint.verify_sizes()
         except DataError:
@@ -271,7 +293,9 @@ class Checkpoints:
             raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from error
         step = step_of(content.decode("utf-8", "replace").strip())
         if step is None:
-            raise DataError(message(str(path), f"holds {content[:30]!r}, which names no checkpoint"))
+            raise DataError(
+                message(str(path), f"holds {content[:30]!r}, which is not the name of a checkpoint")
+            )
         return step
 
     def _failed(self, step: int, problem: str, error: OSError, size: int = 0) -> DataError:

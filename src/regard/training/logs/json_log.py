@@ -1,4 +1,4 @@
-"""Journal: what a training run says, a JSON record a line, in a file that is whole after every kill."""
+"""Journal: the log of a training run as JSON lines; the file stays valid if the process is killed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from regard.files.untrusted import open_regular
 __all__ = ["Journal", "strict"]
 
 HELD = 1000
-"""How many lines wait in memory for a disk that does not take them; older ones are let go."""
+"""Maximum number of lines kept in memory while the disk cannot be written; older ones are dropped."""
 
 BLOCK = 1 << 16
 
 
 class Journal:
-    """A file of JSON lines that can be cut back, so that a resumed run's is that of an unbroken one.
+    """A file of JSON lines that can be truncated, so that a resumed run has the log of an uninterrupted one.
 
-    path: the file, appended to; nothing is written where it is None. complain: told, once, that writing
-    fails; the lines wait and are tried again with the next one.
+    path: the file to append to; None writes nothing. complain: called once with a message if writing fails;
+    the lines are kept and written with the next record.
 
-    The file is opened for each record: there is no handle to leak or to lose, and records are seldom.
+    The file is opened for each record, because records are rare and no handle can be lost.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
     >>> journal = Journal(path, print)
     >>> journal.write({"kind": "training", "loss": float("nan")})
-    >>> kept = journal.position()
+    >>> position = journal.position()
     >>> journal.write({"kind": "lost"})
-    >>> journal.rewind(kept)
+    >>> journal.rewind(position)
     >>> print(path.read_text(), end="")
     {"kind": "training", "loss": "NaN"}
     """
@@ -49,7 +49,7 @@ class Journal:
         self._size = path.stat(follow_symlinks=False).st_size if path is not None and path.is_file() else 0
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Add a record; one that the disk does not take waits for the next call."""
+        """Append a record; if it cannot be written, it is kept for the next call."""
         if self.path is None:
             return
         self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
@@ -60,7 +60,7 @@ class Journal:
             self._fail(error)
 
     def position(self) -> int:
-        """How many bytes of whole lines the file has, all of them on the disk by now."""
+        """Flush the file to the disk; return its size in bytes."""
         if self.path is None:
             return 0
         try:
@@ -73,7 +73,7 @@ class Journal:
         return self._size
 
     def rewind(self, position: int) -> None:
-        """Forget all from this position on, and a line that is not whole; a file too short is told of."""
+        """Truncate the file to this position, and to complete lines; complain if the file is shorter."""
         self._held.clear()
         if self.path is None:
             return
@@ -89,8 +89,8 @@ class Journal:
             return
         if size < position:
             self.complain(
-                f"{self.path.name} has {size:,} of the {position:,} bytes it had at the checkpoint; "
-                "the run goes on, and what is missing there stays missing"
+                f"{self.path.name} has only {size:,} of the {position:,} bytes it had at the checkpoint; "
+                "training continues without the missing records"
             )
 
     def _opened(self) -> BinaryIO:
@@ -118,20 +118,20 @@ class Journal:
         if not self._failed and self.path is not None:
             self._failed = True
             self.complain(
-                f"{self.path.name} cannot be written: {error.strerror or error}; the run goes on, "
-                "and the next record tries again"
+                f"{self.path.name} cannot be written: {error.strerror or error}; training continues, "
+                "and writing is tried again with the next record"
             )
 
 
 def _cut_to_lines(file: BinaryIO) -> int:
-    """Cut off a last line that does not end, as a kill leaves it; gives the size."""
+    """Remove an incomplete last line, which a killed process may leave; return the size of the file."""
     size = end = file.seek(0, os.SEEK_END)
     while end:
         start = max(end - BLOCK, 0)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
             break
         end = start
     if end < size:
@@ -140,7 +140,7 @@ def _cut_to_lines(file: BinaryIO) -> int:
 
 
 def strict(value: object) -> object:
-    """The value as JSON can say it in every reader: float() of a "NaN" or "Infinity" gives it back.
+    """Convert a value to standard JSON: NaN becomes "NaN", infinity "Infinity", which float() reads.
 
     >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
     {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}
@@ -157,6 +157,6 @@ def strict(value: object) -> object:
         return {str(strict(str(name))): strict(each) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [strict(each) for each in value]
-    if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch
+    if hasattr(value, "tolist"):  # numpy and torch scalars and arrays
         return strict(value.tolist())
     return strict(str(value))

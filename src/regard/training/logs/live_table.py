@@ -1,4 +1,4 @@
-"""Live: what a training run shows; a table that stays in its place on a terminal, plain lines elsewhere."""
+"""The display of a training run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rich.text import Text
 __all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "perplexity"]
 
 ROWS = 5
-"""How many evaluations the table shows: the last ones, and the best."""
+"""Number of recent evaluations in the table, besides the best one."""
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "ter": "TER"}
 SPEED = "target tokens/s"
 FORMATS = {"bleu": ".1f", "chrf": ".1f", "exact": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
 
-# What a terminal would obey, or what would turn a line around; half a character cannot be written at all.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Terminal control characters, characters that change the text direction, and unpaired surrogates.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Standing:
     memory: str = ""
 
     def of(self) -> str:
-        """The step, and how many there are."""
+        """The step and the total: "1,200/10,000"."""
         return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
 
     def cells(self) -> dict[str, str]:
-        """The numbers of the live table, by name."""
+        """The values of the live table, by name."""
         cells = {"loss": in_words("loss", self.loss)}
         cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
         cells |= {name: in_words(name, value) for name, value in self.parts.items()}
@@ -73,16 +73,16 @@ class Standing:
         return cells
 
     def line(self) -> str:
-        """All of it in one line, where there is no terminal."""
+        """All values in one line, for output that is not a terminal."""
         after = {SPEED: f"{{}} {SPEED}", "left": "{} left", "memory": "{}"}
         cells = {name: text for name, text in self.cells().items() if name != "norm"}
-        said = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
-        return "  ".join((f"step {self.of()}", *said))
+        values = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
+        return "  ".join((f"step {self.of()}", *values))
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """How good the model was at a step: scores by name, and whether it was the best so far.
+    """The evaluation at a step: scores by name, and whether it was the best so far.
 
     >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line(best_by="bleu"))
     evaluation at step 500  loss 2.100  BLEU 31.2  best BLEU so far
@@ -93,14 +93,14 @@ class Evaluated:
     best: bool = False
 
     def line(self, best_by: str = "") -> str:
-        """All of it in one line. best_by: the name of the score that selects the best checkpoint."""
-        said = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
+        """The evaluation in one line. best_by: the name of the score that selects the best checkpoint."""
+        scores = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
-        return "  ".join((f"evaluation at step {self.step:,}", *said, *best))
+        return "  ".join((f"evaluation at step {self.step:,}", *scores, *best))
 
 
 class Shown:
-    """Something to be shown and never obeyed: no markup, no control characters, whatever is in it.
+    """Text or a drawing for a console, with markup and control characters disabled.
 
     >>> import io
     >>> page = io.StringIO()
@@ -110,24 +110,24 @@ class Shown:
     """
 
     def __init__(self, inner: RenderableType):
-        self.inner = Text(_OBEYED.sub("\ufffd", inner)) if isinstance(inner, str) else inner
+        self.inner = Text(_CONTROL.sub("\ufffd", inner)) if isinstance(inner, str) else inner
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for text, style, control in console.render(self.inner, options.update(markup=False, highlight=False)):
             if control:
                 yield Segment(text, style, control)
                 continue
-            text = _OBEYED.sub("\ufffd", text)
-            if options.ascii_only:  # in other words: not in UTF-8
+            text = _CONTROL.sub("\ufffd", text)
+            if options.ascii_only:  # the encoding is not UTF-8
                 text = text.encode(options.encoding, "replace").decode(options.encoding)
             yield Segment(text, style)
 
 
 class Display:
-    """What people see of a run on a console: the live table while it is started, and what is said above it.
+    """The output of a run on a console: a live table between start() and stop(), and lines above it.
 
-    A console that is gone (a closed terminal, a broken pipe, a full disk behind it) is not spoken to again:
-    that is no reason to end a run.
+    If the console cannot be written (a closed terminal, a broken pipe, a full disk), output stops and
+    training continues.
 
     >>> import io
     >>> page = io.StringIO()
@@ -148,14 +148,14 @@ class Display:
 
     @property
     def live(self) -> bool:
-        """Whether the table is there."""
+        """Whether the live table is shown."""
         return self._live is not None and not self._gone
 
     def start(self) -> None:
-        """Show the table, on a terminal."""
+        """Show the live table, if the console is a terminal."""
         if self._live is not None or not _interactive(self.console):
             return
-        # Drawn when a step is told, by no thread of its own: nothing holds a lock when a process forks.
+        # Drawn at steps, not by a thread: a thread could hold a lock while the process forks.
         self._live = Live(
             console=self.console,
             auto_refresh=False,
@@ -164,24 +164,24 @@ class Display:
             redirect_stderr=_is_terminal(sys.stderr),
         )
         try:
-            with self._heard():
+            with self._guarded():
                 self._live.start(refresh=True)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Leave the table as it is, and the terminal as it was."""
+        """Stop updating the table, and restore the state of the terminal."""
         if self._live is not None:
             live, self._live = self._live, None
-            with self._heard():
+            with self._guarded():
                 live.stop()
 
     def say(self, *things: RenderableType, style: str = "") -> None:
-        """Print lines and drawings, above the table where there is one."""
+        """Print lines and drawings, above the table if it is shown."""
         if self._gone:
             return
-        with self._heard():
+        with self._guarded():
             for thing in things:
                 shown = Shown(thing)
                 lines = isinstance(shown.inner, Text) and not self.live
@@ -189,19 +189,20 @@ class Display:
             self.refresh()
 
     def keep(self, *evaluations: Evaluated) -> None:
-        """Add evaluations to the table: the last ones stay, and the best."""
+        """Add evaluations to the table, which keeps the last ROWS and the best."""
         rows = [*self.evaluations, *evaluations]
         best = [each for each in rows if each.best][-1:]
         self.evaluations = [each for each in best if each not in rows[-ROWS:]] + rows[-ROWS:]
 
     def refresh(self) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         if self._live is not None and not self._gone:
-            with self._heard():
+            with self._guarded():
                 self._live.refresh()
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _guarded(self) -> Iterator[None]:
+        """Stop all output, without an error, if the console cannot be written inside the `with` block."""
         try:
             yield
         except OSError:
@@ -211,7 +212,7 @@ class Display:
                 raise
             self._gone = True
         except SystemExit as error:
-            if not isinstance(error.__context__, BrokenPipeError):  # which rich takes for the end
+            if not isinstance(error.__context__, BrokenPipeError):  # rich exits on a broken pipe
                 raise
             self._gone = True
 
@@ -229,7 +230,7 @@ class Display:
             parts.append(numbers)
         if self.evaluations:
             parts.append(self._evaluations())
-        # The cursor rests on an empty line, where the bar of a translation under way may come and go.
+        # The cursor stays on an empty line, where the progress bar of a translation can be drawn.
         return Shown(Group(*parts, Text("")))
 
     def _bar(self, at: Standing) -> list[RenderableType]:
@@ -266,7 +267,7 @@ def best_title(name: str) -> str:
 
 
 def perplexity(loss: float) -> float:
-    """e to the loss, which is infinite where no number is that large."""
+    """exp(loss); infinity if it overflows."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -274,28 +275,28 @@ def perplexity(loss: float) -> float:
 
 
 def in_words(name: str, value: float) -> str:
-    """A number with the digits that its name deserves."""
+    """Format a number with the usual digits for its name."""
     return f"{value:.1e}" if 1e6 <= abs(value) < math.inf else f"{value:{FORMATS.get(name, '.4g')}}"
 
 
 def in_time(seconds: float) -> str:
-    """Hours, minutes and seconds: "00:12:31"."""
+    """Format seconds as "00:12:31"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
 
 
 def in_bytes(size: int) -> str:
-    """Bytes in MiB, or in GiB where there are many: "812 MiB"."""
+    """Format bytes as "812 MiB", or in GiB from 10,000 MiB on."""
     mebi = size / 2**20
     return f"{mebi:.0f} MiB" if mebi < 10_000 else f"{mebi / 1024:.1f} GiB"
 
 
 def _interactive(console: Console) -> bool:
-    # FORCE_COLOR asks for colours; a pipe is no terminal for that.
+    # FORCE_COLOR requests colours, but does not make a pipe a terminal.
     forced = "FORCE_COLOR" in os.environ and not _is_terminal(console.file)
     return console.is_interactive and not (console.is_jupyter or console.quiet or forced)
 
 
 def _is_terminal(file: object) -> bool:
-    asked = getattr(file, "isatty", None)
-    return asked is not None and not getattr(file, "closed", False) and bool(asked())
+    isatty = getattr(file, "isatty", None)
+    return isatty is not None and not getattr(file, "closed", False) and bool(isatty())

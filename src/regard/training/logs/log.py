@@ -1,4 +1,4 @@
-"""Log: what a training run says while it runs, to people and to programs."""
+"""Log: the output of a training run, on the console, in log.jsonl and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ NOTHING: Mapping[str, float] = {}
 
 
 class Log:
-    """What a training run says: a live table or plain lines, JSON lines in a file, TensorBoard where asked.
+    """The log of a training run: a live table or plain lines, JSON lines in a file, and TensorBoard curves.
 
-    path: of log.jsonl, appended to; None for none. total: steps, where known; may be set later. console:
-    where people read, standard output unless given; on a terminal a live table inside the `with`, else plain
-    lines. board: folder of TensorBoard's files. every: seconds between plain lines. record: a JSON record of
-    training at every step that this divides, with means over the target tokens since the one before; so
-    records are decided by the calls alone, apart from time, speed and memory. clock: in seconds.
+    path: log.jsonl, appended to; None for no file.
+    total: number of steps, if known; can be set later.
+    console: standard output by default; on a terminal, a live table inside the `with` block.
+    board: folder for TensorBoard files; None for none.
+    every: seconds between two plain lines.
+    record: number of steps between two training records in log.jsonl; their losses are means over the target
+    tokens since the previous record. Apart from time, speed and memory, records depend on the calls alone.
+    clock: returns seconds.
 
     >>> with Log(None, total=10, console=Console(width=100)) as log:
     ...     log.event("started", "two kinds of attention, one corpus")
@@ -74,10 +77,14 @@ class Log:
         self._display.start()
         return self
 
+    def flush(self) -> None:
+        """Show the steps since the last line or drawing, if there are any."""
+        if self._recent.tokens:
+            self._show(self.clock())
+
     def __exit__(self, *_: object) -> None:
         try:
-            if self._recent.tokens:
-                self._show(self.clock())
+            self.flush()
         finally:
             try:
                 self._display.stop()
@@ -95,10 +102,10 @@ class Log:
         norm: float | None = None,
         parts: Mapping[str, float] = NOTHING,
     ) -> None:
-        """Tell of an optimiser step, after every one of them; it costs microseconds where nothing is due.
+        """Log an optimizer step; call this after every step. It takes microseconds if nothing is due.
 
-        loss: mean over the target tokens of the step. tokens: how many those are, in all processes. rate: of
-        learning. norm: of the gradient. parts: other losses, by name.
+        loss: mean over the target tokens of the step. tokens: their number, in all processes. rate: learning
+        rate. norm: gradient norm. parts: other losses by name.
         """
         now = self.clock()
         seconds = now - self._mark
@@ -118,53 +125,53 @@ class Log:
         best: bool = False,
         shown: Sequence[RenderableType] = (),
     ) -> None:
-        """Tell how good the model is at a step; what is shown of it is printed above the table."""
-        found = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
-        self._display.keep(found)
+        """Log an evaluation. best: whether it is the best so far. shown: what to print above the table."""
+        row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
+        self._display.keep(row)
         if self._display.live and not shown:
             self._display.refresh()
         else:
-            self._display.say(found.line(self.best_by), *shown)
+            self._display.say(row.line(self.best_by), *shown)
         self._journal.write(
-            {"kind": "evaluation", "step": step, **found.scores, "best": best, "time": time.time()}
+            {"kind": "evaluation", "step": step, **row.scores, "best": best, "time": time.time()}
         )
         if self._board is not None:
-            self._board.add(step, {f"evaluation/{name}": value for name, value in found.scores.items()})
-        self._mark = self.clock()  # the pace is that of training
+            self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
+        self._mark = self.clock()  # the speed excludes evaluations
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
-        """Tell of something that happened: people read the text, programs the kind and the fields as well.
+        """Log an event: the text is printed, and written to log.jsonl with the kind and the fields.
 
-        shown: what people see in place of the text, drawn as wide as the console is.
+        shown: printed in place of the text, drawn in the width of the console.
         """
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
         self._mark = self.clock()
 
     def position(self) -> int:
-        """How many bytes of log.jsonl are on the disk for certain; a checkpoint keeps it."""
+        """Flush log.jsonl to the disk and return its size in bytes, which is saved in checkpoints."""
         if self._board is not None:
             self._board.flush()
         return self._journal.position()
 
     def move(self, folder: Path) -> None:
-        """Write log.jsonl in another folder from now on: the run folder was moved."""
+        """Continue log.jsonl in another folder, after the run folder was moved."""
         if self._journal.path is not None:
             self._journal.path = folder / self._journal.path.name
 
     def rewind(self, position: int) -> None:
-        """Cut log.jsonl back to where a checkpoint has it, so that it is that of an unbroken run."""
+        """Truncate log.jsonl to the position of a checkpoint, as in an uninterrupted run."""
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """What is needed to go on from here as if nothing had been: for restore(), and fit for JSON."""
+        """The state for restore(), as JSON values, so that a resumed run writes the same records."""
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Go on from what state() returned. place: the file that it was read from, for errors."""
+        """Load the result of state(). place: the file that it was read from, for errors."""
         try:
             recorded = Means.restored(state["since_record"])
             evaluations = [
@@ -185,7 +192,7 @@ class Log:
         self._display.say(text, style="yellow")
 
     def _write(self, step: int) -> None:
-        """A JSON record of the steps since the one before, and a point on each curve."""
+        """Write a record of the steps since the previous one, and a point of each TensorBoard curve."""
         means, self._recorded = self._recorded, Means()
         own, parts = means.own(), means.parts()
         curves = {**parts, **own, "rate": self._rate}
@@ -201,7 +208,7 @@ class Log:
             self._board.add(step, {f"training/{name}": value for name, value in curves.items()})
 
     def _show(self, now: float) -> None:
-        """Draw the table, over the last `every` to twice `every` seconds; or print a line over the last."""
+        """Draw the table with means over the last 1 to 2 times `every` seconds, or print a line."""
         if self._display.live:
             self._display.standing = self._standing(self._before.joined(self._recent), now)
             if now >= self._roll + self.every:
@@ -251,17 +258,17 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """The bytes this process holds, and the most that CUDA has given it so far, where it is used."""
-    found = {}
+    """The memory of this process in bytes, and the peak memory of CUDA if it is used."""
+    sizes = {}
     if (held := resident()) is not None:
-        found["memory"] = held
+        sizes["memory"] = held
     if torch.cuda.is_initialized():
-        found["cuda_memory"] = torch.cuda.max_memory_allocated()
-    return found
+        sizes["cuda_memory"] = torch.cuda.max_memory_allocated()
+    return sizes
 
 
 def resident() -> int | None:
-    """The bytes of main memory this process holds; the most it ever held where only that is known."""
+    """The resident memory of this process in bytes; its peak on systems that report only that."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

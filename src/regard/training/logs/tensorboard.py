@@ -1,4 +1,4 @@
-"""Board: the curves of a training run, for TensorBoard."""
+"""Board: write the curves of a training run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Board"]
 class Board:
     """Curves in a folder that TensorBoard reads.
 
-    folder: made with the first points. complain: told that writing fails; no more is tried then, and the
-    run goes on.
+    folder: created with the first points. complain: called with a message if writing fails; training then
+    continues without TensorBoard.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "board"
@@ -42,17 +42,17 @@ class Board:
         self._try(lambda: self._add(step, points))
 
     def flush(self) -> None:
-        """Bring all points to the disk."""
+        """Write all points to the disk."""
         self._try(lambda: self._writer and self._writer.flush())
 
     def close(self) -> None:
-        """Bring all points to the disk, and let go of the files."""
+        """Write all points to the disk, and close the files."""
         self._try(lambda: self._writer and self._writer.close())
         self._writer = None
 
     def _add(self, step: int, points: Mapping[str, float]) -> None:
         if self._writer is None and self._open is not None:
-            # Points that a killed run wrote after its last checkpoint are not shown beside the new ones.
+            # purge_step hides the points that a killed run wrote after its last checkpoint.
             self._writer = self._open(str(self.folder), purge_step=step)
         for name, value in points.items():
             self._writer.add_scalar(name, value, step)
@@ -62,8 +62,8 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # of many kinds: files may be remote, and written by TensorFlow
+        except Exception as error:  # of many types: files may be remote, and written by TensorFlow
             self._open = None
             self.complain(
-                f"TensorBoard's files in {self.folder.name} cannot be written: {error}; the run goes on"
+                f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"
             )

@@ -1,0 +1,66 @@
+"""Slowdown: detect that training has become much slower than it was at the start."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+__all__ = ["Slowdown", "slowdown_warning"]
+
+UNTIMED = 3
+"""The first steps are not measured: they allocate memory and compile kernels."""
+
+WINDOW = 10
+"""The number of steps whose median speed is compared."""
+
+FRACTION = 1 / 3
+"""Training has slowed down if the recent speed is below this fraction of the first one."""
+
+
+class Slowdown:
+    """Compare the speed of recent steps with the first measured speed, and report a collapse once.
+
+    Medians over several steps are compared, so that one slow step is not reported.
+
+    >>> slowdown = Slowdown()
+    >>> speeds = [1000.0] * 20 + [100.0] * 10
+    >>> [slowdown.add_step(tokens=speed, seconds=1.0) for speed in speeds].index((1000.0, 100.0))
+    25
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._first: float | None = None
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._reported = False
+
+    def add_step(self, tokens: float, seconds: float) -> tuple[float, float] | None:
+        """Add the target tokens and the duration of a step.
+
+        Returns the first and the recent speed in target tokens per second at the first step after a
+        collapse; None at all other steps.
+        """
+        self._steps += 1
+        if self._steps <= UNTIMED or self._reported:
+            return None
+        self._recent.append(tokens / max(seconds, 1e-9))
+        if len(self._recent) < WINDOW:
+            return None
+        speed = median(self._recent)
+        if self._first is None:
+            self._first = speed
+        if speed >= FRACTION * self._first:
+            return None
+        self._reported = True
+        return self._first, speed
+
+
+def slowdown_warning(first: float, recent: float, threads: int) -> str:
+    """The warning of a slowdown, from two speeds in target tokens per second and the number of CPU threads.
+
+    >>> print(slowdown_warning(5540.0, 77.0, threads=1))
+    training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine
+    """
+    text = f"training has slowed down: {recent:,.0f} target tokens/s, {first:,.0f} at the start"
+    text += "; other programs may be using this machine"
+    return text if threads == 1 else f"{text}: stop with Ctrl-C and resume with --threads 1"

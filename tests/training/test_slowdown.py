@@ -1,0 +1,35 @@
+"""A collapse of the training speed is reported once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training.slowdown import Slowdown, slowdown_warning
+from tests.training.test_budget import Clock, timed
+from tests.training.toys import records
+
+
+@pytest.mark.parametrize(("slow", "warnings"), [(2.0, 0), (20.0, 1)])
+def test_a_run_that_slows_down_is_reported_once(tmp_path: Path, slow: float, warnings: int):
+    clock = Clock()
+    run = timed(tmp_path, clock, step=1.0, evaluation=1.0, steps=60)
+    run.task.on_loss = lambda count: clock.passes(1.0 if count <= 20 else slow)  # type: ignore[attr-defined]
+    run.run()
+    texts = [each["text"] for each in records(tmp_path, "slowdown")]
+    assert len(texts) == warnings
+    (threads,) = records(tmp_path, "threads")
+    assert f"{torch.get_num_threads()} thread" in threads["text"]
+
+
+def test_slow_first_steps_and_single_slow_steps_are_not_reported():
+    slowdown = Slowdown()
+    seconds = [9.0, 9.0, 9.0, *([1.0] * 20), 50.0, *([1.0] * 20)]
+    assert [slowdown.add_step(100, each) for each in seconds] == [None] * len(seconds)
+
+
+def test_the_warning_suggests_fewer_threads_if_there_are_several():
+    assert "--threads 1" in slowdown_warning(5540.0, 77.0, threads=2)
+    assert "--threads" not in slowdown_warning(5540.0, 77.0, threads=1)
