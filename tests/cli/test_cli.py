@@ -70,7 +70,7 @@ def test_quick_is_the_beginning_of_the_whole(run):
     _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
     assert whole.splitlines()[: len(beginning)] == beginning
-    assert more == f"{len(tour_steps.STATIONS) - tour.QUICK} more stations: regard tour"
+    assert more == f"{len(tour_steps.TOUR_STEPS) - tour.QUICK} more steps: regard tour"
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])
@@ -136,7 +136,7 @@ def test_what_goes_wrong_is_said_in_words(run, monkeypatch, error, status, told)
     def fail():
         raise error
 
-    monkeypatch.setattr(tour, "STATIONS", [fail])
+    monkeypatch.setattr(tour, "TOUR_STEPS", [fail])
     monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
     got, _, complaints = run("tour")
     assert got == status

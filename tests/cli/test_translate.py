@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli import page_option
 from regard.decoding import Greedy, Translator
-from regard.tasks.translation import load_translator
+from regard.tasks.translation import load_translator, translation_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,7 +110,7 @@ def test_drawings_show_where_it_looked(command, trained, tmp_path):
 
 
 def test_a_page_has_a_bound_and_says_so(command, trained, korean, tmp_path, monkeypatch):
-    monkeypatch.setattr(page_option, "MOST", 5)
+    monkeypatch.setattr(translation_page, "MAX_ENTRIES", 5)
     said = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
     assert said.status == 0 and len(said.lines) == 12
     assert "x.html" in said.err and "the first 5 of 12 lines" in said.err
@@ -161,7 +160,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--checkpoint", "newest"), "best, latest, the number of a step"),
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
-        (("--text", "a", "--page", "nowhere/x.html"), "there is no such folder"),
+        (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
         (("--text", "a", "--out", "nowhere/x"), "make the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
     ],

@@ -87,10 +87,14 @@ def demo(
     folder = Path("runs") / name if out is None else out
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
-    from regard.cli.judging import Judging, built_in, judge_run
-    from regard.cli.page_option import Page
     from regard.decoding import Greedy
     from regard.tasks.translation import load_translator, train_translation
+    from regard.tasks.translation.evaluation_report import (
+        EvaluationOptions,
+        built_in_references,
+        evaluate_run,
+    )
+    from regard.tasks.translation.translation_page import TranslationPage
     from regard.training.settings import merged
 
     chosen = QUICK if quick else {"training": {"minutes": minutes}}
@@ -102,9 +106,9 @@ def demo(
         errors.print(Text("Saved a checkpoint. To continue, run the same command again."))
         return 130
     translator = load_translator(folder, search=Greedy())
-    page = Page(folder / "demo.html")
-    test = built_in("test", 50 if quick else TEST, translator.settings.data.grammar_version)
-    report = judge_run(translator, test, Judging(), None, page)
+    page = TranslationPage(folder / "demo.html")
+    test = built_in_references("test", 50 if quick else TEST, translator.settings.data.grammar_version)
+    report = evaluate_run(translator, test, EvaluationOptions(), None, page)
     console.print(report.table())
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()

@@ -16,7 +16,7 @@ from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["chosen_search", "described", "opened"]
+__all__ = ["chosen_search", "opened"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -142,17 +142,6 @@ def chosen_search(
     if sample:
         return Sample(**drawn, count=best, rules=rules)  # type: ignore[arg-type]
     return Beam(max(BEAM, best) if beam is None else beam, best, _length(length_penalty), rules=rules)
-
-
-def described(search: Search) -> str:
-    """The search as a short text, for pages.
-
-    >>> described(Beam(size=5)), described(Greedy())
-    ('beam search, beam size 5', 'greedy search')
-    """
-    if isinstance(search, Beam):
-        return f"beam search, beam size {search.size}"
-    return "greedy search" if isinstance(search, Greedy) else "sampled"
 
 
 def _length(given: str | None) -> Length:

@@ -1,4 +1,4 @@
-"""The stations of `regard tour`. Each makes its calls anew and gives its pictures."""
+"""The steps of `regard tour`: each function calls attention() and returns its drawings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from regard import attention
 from regard.cli.backends import explained
 from regard.viewing import bars, draw
 
-__all__ = ["STATIONS", "Station"]
+__all__ = ["TOUR_STEPS", "TourStep"]
 
 WEIGHTS = regard.Look(weights=True)
 STEPS = 40
 
 
 @dataclass(frozen=True)
-class Station:
+class TourStep:
     """One stop of the tour: a title, what is to be seen, the call that makes it, the pictures."""
 
     title: str
@@ -34,7 +34,7 @@ class Station:
     pictures: Sequence[RenderableType]
 
 
-def soft_dictionary() -> Station:
+def soft_dictionary() -> TourStep:
     """Look up 어디에서 in a dictionary of three entries, more and more sharply."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
@@ -42,7 +42,7 @@ def soft_dictionary() -> Station:
     query = torch.tensor(sharpness, dtype=torch.float32)[:, None] * key[where]
     seen = attention(query, key, value, score=regard.Dot(), look=WEIGHTS)
     read = list(entries.values())[int(seen.output[-1].argmax())]
-    return Station(
+    return TourStep(
         "A soft dictionary",
         "최웅준은 밥을 먹었다. Where? Ask the dictionary with a query near 어디에서 and read a mixture of "
         f"its values. As the query grows, the weight goes to one entry and the mixture to its value: {read}.",
@@ -59,7 +59,7 @@ def soft_dictionary() -> Station:
     )
 
 
-def scores() -> Station:
+def scores() -> TourStep:
     """Align one sentence with its translation, by every score there is."""
     english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
     # What each word is about: the speaker, the topic, the animal, being.
@@ -74,7 +74,7 @@ def scores() -> Station:
         seen = attention(query, key, score=score, look=WEIGHTS)
         title = f"{name}: {kind.equation}\n{_paper(kind)}"
         pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
-    return Station(
+    return TourStep(
         "Compare: how a query meets a key",
         "나는 고양이로소이다, I am a cat. Each word is four numbers: the speaker, the topic, the animal, "
         f"being. Scores that learn were shown the alignment for {STEPS} steps, by the gradient of the look.",
@@ -83,7 +83,7 @@ def scores() -> Station:
     )
 
 
-def masks() -> Station:
+def masks() -> TourStep:
     """Hide keys. The words are all alike, so what is seen is the mask."""
     words = ["나는", "밥을", "먹고", "집에", "갔다"]
     x = torch.zeros(1, 5, 4)
@@ -96,7 +96,7 @@ def masks() -> Station:
         "where(key % 2 == 0)": regard.where(lambda batch, head, query, key: key % 2 == 0),
     }
     drawn = {text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in made.items()}
-    return Station(
+    return TourStep(
         "Mask: who may see whom",
         "All words are alike here, so each row is shared evenly among the keys that it may see.",
         "attention(x, x, mask=causal() & window(left=1))",
@@ -104,7 +104,7 @@ def masks() -> Station:
     )
 
 
-def selections() -> Station:
+def selections() -> TourStep:
     """Turn the same five scores into weights in every way."""
     words = ["고양이", "개", "새", "물", "돌"]
     query, key = torch.ones(1, 1), torch.tensor([[2.0], [1.6], [0.9], [-0.5], [-2.0]])
@@ -120,7 +120,7 @@ def selections() -> Station:
         "LocalP(1.0, width=2)": regard.LocalP(centre=torch.tensor([1.0]), width=2),
     }
     rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in made.values()]
-    return Station(
+    return TourStep(
         "Select: from scores to weights",
         "An animal is asked for; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Softmax leaves "
         "nothing at 0, the sparse ones do; gates share no budget; Hard draws a key, Best takes the first.",
@@ -129,7 +129,7 @@ def selections() -> Station:
     )
 
 
-def positions() -> Station:
+def positions() -> TourStep:
     """Show what each position scheme does to a sequence of one word repeated."""
     words, width, heads = ["똑"] * 6, 16, 2
     x = torch.ones(1, heads, len(words), width // heads)
@@ -146,7 +146,7 @@ def positions() -> Station:
             seen = attention(turned, turned, look=WEIGHTS)
         text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
         pictures.append(draw(_weights(seen)[0, 0], words, words, text))
-    return Station(
+    return TourStep(
         "Positions: where things are",
         "The same word six times, so whatever shows is position, in the first of two heads. Learned ones are "
         "as they start, before any training.",
@@ -155,7 +155,7 @@ def positions() -> Station:
     )
 
 
-def heads() -> Station:
+def heads() -> TourStep:
     """Ask two questions of one sentence at once."""
     words = ["최웅준은", "집에서", "집중이", "안되서", "카페에", "공부하러", "갔다"]
     # What each word answers: who, where to, why, what.
@@ -166,7 +166,7 @@ def heads() -> Station:
     query = 2 * torch.stack(list(asked.values()))[None, :, None]
     seen = attention(query, facts.expand(1, 2, -1, -1), look=regard.Look(weights=True, entropy=True))
     names = [f"head {number}: {question}" for number, question in enumerate(asked, start=1)]
-    return Station(
+    return TourStep(
         "Many heads: several questions at once",
         "One attention gives one answer. Two heads ask the same sentence where he went, and why.",
         "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
@@ -174,7 +174,7 @@ def heads() -> Station:
     )
 
 
-def recording() -> Station:
+def recording() -> TourStep:
     """Watch the attention layers of a model from outside."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
@@ -192,7 +192,7 @@ def recording() -> Station:
     entropy = seen["cross"][0].entropy
     assert entropy is not None
     pictures.append(bars(entropy[0, 0], english, "cross, head 1: entropy in nats", most=math.log(4)))
-    return Station(
+    return TourStep(
         "Record: see inside a model without touching it",
         "Two fresh layers with random weights: causal self-attention with ALiBi, then the source is read.",
         "with record(Look(weights=True, entropy=True)) as seen: model(...)",
@@ -200,7 +200,7 @@ def recording() -> Station:
     )
 
 
-def explaining() -> Station:
+def explaining() -> TourStep:
     """Ask which kernel a call takes, and why not the others."""
     x = torch.zeros(1, 4, 16)
     mask = regard.causal() & regard.padding(torch.tensor([3]))
@@ -208,7 +208,7 @@ def explaining() -> Station:
         "explain(x, x, mask=causal() & padding(lengths))": regard.explain(x, x, mask=mask, look=WEIGHTS),
         "explain(x, x, score=Additive(16, 16))": regard.explain(x, x, score=regard.Additive(16, 16)),
     }
-    return Station(
+    return TourStep(
         "Explain: which kernel, and why not another",
         "Every backend computes the same attention. A call takes the fastest that has no reason against it.",
         "",
@@ -216,7 +216,7 @@ def explaining() -> Station:
     )
 
 
-STATIONS: list[Callable[[], Station]] = [
+TOUR_STEPS: list[Callable[[], TourStep]] = [
     soft_dictionary,
     scores,
     masks,

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.page_option import Page
 from regard.cli.run_options import (
     BatchTokens,
     Best,
@@ -35,13 +34,13 @@ from regard.cli.run_options import (
     Unit,
     Which,
     chosen_search,
-    described,
     opened,
 )
 from regard.data.line_io import Notes, given_lines, tell, writing
 from regard.decoding import Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
+from regard.tasks.translation.translation_page import TranslationPage, describe_search
 
 __all__ = ["translate"]
 
@@ -131,8 +130,8 @@ def translate(
         top_p=top_p,
         seed=seed,
     )
-    shown, lines, notes = Page(page), given_lines(files, text), Notes()
-    looking = draw or shown.wanted or alignments is not None
+    shown, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
+    looking = draw or shown.enabled or alignments is not None
     translator = opened(
         run,
         checkpoint,
@@ -147,7 +146,7 @@ def translate(
     )
     asked = Asked(out, alignments, best, scores, draw, probabilities)
     write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
-    shown.save(f"Translations by {run.name or run}", described(search))
+    shown.save(f"Translations by {run.name or run}", describe_search(search))
     tell(notes, lines)
 
 
@@ -177,7 +176,7 @@ class Asked:
             yield f"{found.score:.4f}\t{found.text}" if self.scores else found.text
 
 
-def write_all(translations: Iterator[Translation], asked: Asked, page: Page, notes: Notes) -> None:
+def write_all(translations: Iterator[Translation], asked: Asked, page: TranslationPage, notes: Notes) -> None:
     """Write translations as they come, and what goes beside them; report unknown words at the end."""
     unknown = UnknownWords()
     with ExitStack() as stack:

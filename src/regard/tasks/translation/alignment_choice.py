@@ -7,12 +7,13 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace as with_fields
 from pathlib import Path
 
 from torch import Tensor
 
 from regard.data.batch import UNK, Batch
-from regard.decoding import Alignment, Choice, Translator, averaged, choices
+from regard.decoding import Alignment, Choice, Scored, Translator, averaged, choices
 from regard.decoding.forced_decoding import CROSS, observe
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
@@ -21,6 +22,7 @@ from regard.files.untrusted import parse_json, read_limited
 from regard.models import Model
 
 __all__ = [
+    "aligned_at",
     "check_choice",
     "choose_by_agreement",
     "choose_by_links",
@@ -89,6 +91,20 @@ def _read_everywhere(
                 links = each.align(way.site, way.head, way.shifted).links
                 found.setdefault(way, []).append(links)
     return found
+
+
+def aligned_at(
+    pair: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
+) -> Scored:
+    """Return the pair with other attention to align by: this site, head and step.
+
+    Raises ArgumentError if the model has no attention to its source.
+    """
+    if not all(passage.attention for passage in pair.passages):
+        problem = "the model has no attention to its source, so it cannot align"
+        hint = "bahdanau, luong and transformer have it"
+        raise ArgumentError(message("regard align", problem, hint=hint))
+    return with_fields(pair, aligned_at=pair.aligned_at.instead(site, head, shifted))
 
 
 def join_directions(

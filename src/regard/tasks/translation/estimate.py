@@ -16,7 +16,7 @@ from regard.data.data_report import Report
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import check_data
 from regard.tasks.translation.plan import Plan
-from regard.tasks.translation.resolve_settings import settled
+from regard.tasks.translation.resolve_settings import resolve_settings
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.train_run import Machine, build_from, ready_to_begin, set_threads
 from regard.tasks.translation.translation_data import TOKENIZERS, Corpus
@@ -67,7 +67,7 @@ def estimate(
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
     begun = ready_to_begin(folder, resume, given)
-    run = settled(given, folder if begun else None, change=change)
+    run = resolve_settings(given, folder if begun else None, change=change)
     if begun and not change:
         check_data(folder, run.split.fingerprints)
     with TemporaryDirectory() as scratch:

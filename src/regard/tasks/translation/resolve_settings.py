@@ -22,7 +22,7 @@ from regard.tasks.translation.translation_data import Split, read_split
 from regard.tasks.translation.translation_settings import Evaluating, TranslationSettings, ways_named
 from regard.training.settings import build, differences, merged, without_length
 
-__all__ = ["Settled", "check_evaluation", "settled"]
+__all__ = ["ResolvedSettings", "check_evaluation", "resolve_settings"]
 
 PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
 
@@ -34,7 +34,7 @@ FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
+class ResolvedSettings:
     """The settings of a run and its data, checked.
 
     incomplete: the settings of a new run, for make_plan() to complete; None for a resumed run.
@@ -45,7 +45,9 @@ class Settled:
     incomplete: dict[str, Any] | None
 
 
-def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False) -> Settled:
+def resolve_settings(
+    given: Mapping[str, Any], begun: Path | None = None, *, change: bool = False
+) -> ResolvedSettings:
     """Check the settings of a run and read its data.
 
     begun: the folder of a run that is resumed; change: whether its settings may differ from before.
@@ -61,7 +63,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
         check_settings(begun, wanted, FIXED if change else None)
         check_evaluation(settings.evaluation)
         before_data = None if change else fingerprints_of(begun)
-        return Settled(settings, read_split(settings.data, before_data), None)
+        return ResolvedSettings(settings, read_split(settings.data, before_data), None)
     if not given["data"]:
         hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
         raise ArgumentError(message("regard train", "no data are named to train on", hint=hint))
@@ -77,7 +79,7 @@ def settled(given: Mapping[str, Any], begun: Path | None = None, *, change: bool
     split = read_split(settings.data)
     given, why = fit_to_text(given, split.train)
     split = replace(split, said=(*split.said, why)) if why else split
-    return Settled(build(TranslationSettings, given, "the settings"), split, given)
+    return ResolvedSettings(build(TranslationSettings, given, "the settings"), split, given)
 
 
 def check_evaluation(how: Evaluating) -> None:

@@ -30,7 +30,7 @@ from regard.runs.run_folder import (
 from regard.runs.run_manifest import MANIFEST, write_config_and_manifest
 from regard.tasks.translation.load_run import checked_settings
 from regard.tasks.translation.model_check import check_newest
-from regard.tasks.translation.resolve_settings import settled
+from regard.tasks.translation.resolve_settings import resolve_settings
 from regard.tasks.translation.speed_trial import plan_run
 from regard.tasks.translation.translation_data import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -101,7 +101,7 @@ def train_translation(
     device = choose_device(machine.device)
     with joined(device) as processes:
         begun = processes.share(ready_to_begin(folder, resume, given) if processes.first else None)
-        run = settled(given, folder if begun else None, change=change)
+        run = resolve_settings(given, folder if begun else None, change=change)
         if begun and not change:
             check_data(folder, run.split.fingerprints)
         with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
