@@ -200,7 +200,7 @@ def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
     assert command("align", ours, *given(korean), "--site", "*cross").out != wanted
     (ours / "alignment.json").write_text('{"site": 3}')
     said = command("align", ours, *given(korean))
-    assert said.status == 2 and "this does not say where to align" in said.err
+    assert said.status == 2 and "alignment.json" in said.err and "damaged" in said.err
 
 
 def test_what_both_directions_agree_on_is_kept_in_both(command, ours, theirs, korean):

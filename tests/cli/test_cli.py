@@ -93,7 +93,7 @@ def test_backends_lists_all_of_them(run):
 def test_backends_say_why(run):
     _, shown, _ = run("backends", "--why", width=200)
     assert "computes inner products, and this score combines additively" in shown
-    assert any(line.split()[:3] == ["->", "blocked", "taken"] for line in shown.splitlines())
+    assert any(line.split()[:3] == ["->", "blocked", "used"] for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("command", ["tour", "backends"])

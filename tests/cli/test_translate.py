@@ -147,11 +147,11 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("nowhere.ko",), "there is no such file"),
         (("나는 고양이로소이다",), 'hint: a sentence itself is given by --text "나는 고양이로소이다"'),
         (("고양이 " * 200,), "given by --text"),
-        (("--text", "a", "--greedy", "--beam", "3"), "--beam: this is no option of --greedy"),
-        (("--text", "a", "--greedy", "--best", "2"), "--best: this is no option of --greedy"),
-        (("--text", "a", "--greedy", "--sample"), "--sample: this is no option of --greedy"),
-        (("--text", "a", "--sample", "--beam", "3"), "--beam: this is no option of --sample"),
-        (("--text", "a", "--seed", "3"), "--seed: this is no option of beam search"),
+        (("--text", "a", "--greedy", "--beam", "3"), "--beam: .*--greedy"),
+        (("--text", "a", "--greedy", "--best", "2"), "--best: .*--greedy"),
+        (("--text", "a", "--greedy", "--sample"), "--sample: .*--greedy"),
+        (("--text", "a", "--sample", "--beam", "3"), "--beam: .*--sample"),
+        (("--text", "a", "--seed", "3"), "--seed: .*beam search"),
         (("--text", "a", "--sample", "--temperature", "0"), "expected: a number above 0"),
         (("--text", "a", "--length-penalty", "long"), "--length-penalty"),
         (("--text", "a", "--length-penalty", "avg:1"), "unknown length penalty 'avg'"),
@@ -162,7 +162,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
         (("--text", "a", "--out", "nowhere/x"), "make the folder first"),
-        (("--text", "a", "--draw", "--scores"), "--draw: a drawing shows one translation"),
+        (("--text", "a", "--draw", "--scores"), "--draw: "),
     ],
 )
 def test_what_cannot_be_done_is_refused(command, trained, tmp_path, monkeypatch, arguments, told):
@@ -177,7 +177,7 @@ def test_a_folder_that_is_no_run_and_a_model_that_does_not_look(command, unseein
     assert said.status == 2 and "this is no run folder" in said.err
     assert command("translate", unseeing, "--text", "나는").status == 0
     said = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
-    assert said.status == 2 and "does not look at its source" in said.err
+    assert said.status == 2 and "no attention to its source" in said.err
     assert not (tmp_path / "links").exists()
 
 

@@ -1,4 +1,4 @@
-"""regard tour: every attention mechanism, each one call, drawn in the terminal."""
+"""regard tour: show every attention mechanism, drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.viewing import beside
 __all__ = ["tour"]
 
 QUICK = 3
-"""How many steps the quick tour has."""
+"""Number of steps of the quick tour."""
 
 
 def tour(
@@ -33,11 +33,7 @@ def tour(
     console = Console(highlight=False)
     steps = TOUR_STEPS[:QUICK] if quick else TOUR_STEPS
     console.print(Text("Attention you can see: compare, mask, select, read.", style="bold"))
-    console.print(
-        Text(
-            "The vectors are made by hand or drawn from a seed; no trained model is behind them.", style="dim"
-        )
-    )
+    console.print(Text("The vectors are written by hand or random; no trained model is used.", style="dim"))
     for number, make in enumerate(steps, start=1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
@@ -47,7 +43,7 @@ def tour(
 
 
 def show(console: Console, number: int, step: TourStep) -> None:
-    """Print one step: what it is, the call, and the pictures side by side where they fit."""
+    """Print one step: its text, its call, and its drawings, side by side if they fit."""
     console.print()
     console.rule(Text(f" {number}  {step.title} ", style="bold"), align="left", style="dim")
     console.print(Text(step.text), width=min(console.width, 92))

@@ -19,7 +19,7 @@ def choose_device(name: str) -> str:
         raise UnknownName("device", name, [*found, "auto"])
     if not found[kind]:
         hint = f"--device auto takes {choose_device('auto')} here; regard doctor tells what there is"
-        raise ArgumentError(message(f"device {name}", "torch does not see one", hint=hint))
+        raise ArgumentError(message(f"device {name}", "PyTorch finds no such device", hint=hint))
     number = name.partition(":")[2]
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if number and not (number.isdigit() and int(number) < count):
