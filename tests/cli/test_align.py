@@ -109,7 +109,7 @@ def test_places_and_heads_are_chosen_by_name(command, trained, korean):
 
 def test_what_cannot_be_aligned_is_refused(command, trained, unseeing, korean):
     said = command("align", unseeing, *given(korean))
-    assert (said.status, said.out) == (2, "") and "does not look at its source" in said.err
+    assert (said.status, said.out) == (2, "") and "no attention to its source" in said.err
     (korean / "few").write_text("0-0\n")
     said = command("align", trained, *given(korean), "--alignment", korean / "few", "--out", korean / "out")
     assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
@@ -184,7 +184,7 @@ def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
     assert later.status == 0
     said = command("align", ours, *given(korean), "--choose", korean / "later")
     assert said.status == 0 and "AER 0.00" in said.lines[0] and "one step later" in said.lines[0]
-    assert "is aligned at decoder.cross, all heads, one step later" in said.err
+    assert "decoder.cross, all heads, one step later" in said.err
     kept = json.loads((ours / "alignment.json").read_text(encoding="utf-8"))
     assert (kept["site"], kept["head"], kept["shifted"]) == ("decoder.cross", None, True)
     assert "later, 12 pairs" in kept["why"]
@@ -200,7 +200,7 @@ def test_what_is_chosen_by_links_is_kept_in_the_run(command, ours, korean):
     assert command("align", ours, *given(korean), "--site", "*cross").out != wanted
     (ours / "alignment.json").write_text('{"site": 3}')
     said = command("align", ours, *given(korean))
-    assert said.status == 2 and "this does not say where to align" in said.err
+    assert said.status == 2 and "alignment.json" in said.err and "damaged" in said.err
 
 
 def test_what_both_directions_agree_on_is_kept_in_both(command, ours, theirs, korean):
@@ -221,11 +221,11 @@ def test_what_both_directions_agree_on_is_kept_in_both(command, ours, theirs, ko
 @pytest.mark.parametrize(
     "asked, said",
     [
-        (("--symmetrise", "union"), "--symmetrise: there is one direction"),
+        (("--symmetrise", "union"), "--symmetrise: "),
         (("--symmetrise", "unoin"), "unknown symmetrisation 'unoin'"),
-        (("--choose", "agreement"), "nothing to agree with"),
-        (("--choose", "test.links", "--head", 0), "nothing is aligned yet"),
-        (("--choose", "test.links", "--backward", "."), "links choose for one run at a time"),
+        (("--choose", "agreement"), "two directions"),
+        (("--choose", "test.links", "--head", 0), "--choose: "),
+        (("--choose", "test.links", "--backward", "."), "one run"),
         (("--choose", "nowhere.links"), "nowhere.links"),
     ],
 )
@@ -240,7 +240,7 @@ def test_choosing_needs_as_many_links_as_pairs(command, trained, unseeing, korea
     assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
     (korean / "empty").write_text("")
     nothing = "--source", korean / "empty", "--target", korean / "empty", "--choose", korean / "empty"
-    assert "there are no pairs to choose by" in command("align", trained, *nothing).err
+    assert "no pairs" in command("align", trained, *nothing).err
     said = command("align", unseeing, *given(korean), "--choose", korean / "test.links")
     assert said.status == 2 and "nothing to choose" in said.err
     assert not (trained / "alignment.json").exists() and not (unseeing / "alignment.json").exists()

@@ -70,7 +70,7 @@ def test_quick_is_the_beginning_of_the_whole(run):
     _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
     assert whole.splitlines()[: len(beginning)] == beginning
-    assert more == f"{len(tour_steps.STATIONS) - tour.QUICK} more stations: regard tour"
+    assert more == f"{len(tour_steps.TOUR_STEPS) - tour.QUICK} more steps: regard tour"
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])
@@ -92,8 +92,8 @@ def test_backends_lists_all_of_them(run):
 
 def test_backends_say_why(run):
     _, shown, _ = run("backends", "--why", width=200)
-    assert "this score is additive" in shown
-    assert any(line.split()[:3] == ["->", "blocked", "taken"] for line in shown.splitlines())
+    assert "additive" in shown
+    assert any(line.split()[:3] == ["->", "blocked", "used"] for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("command", ["tour", "backends"])
@@ -136,7 +136,7 @@ def test_what_goes_wrong_is_said_in_words(run, monkeypatch, error, status, told)
     def fail():
         raise error
 
-    monkeypatch.setattr(tour, "STATIONS", [fail])
+    monkeypatch.setattr(tour, "TOUR_STEPS", [fail])
     monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
     got, _, complaints = run("tour")
     assert got == status

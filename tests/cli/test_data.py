@@ -79,7 +79,7 @@ def test_check_refuses_what_cannot_be_trained_on(run, files):
     status, _, complaints = run("check", "--source", source, "--target", source)
     assert status == 2 and "same file" in complaints and str(source) in complaints
     status, shown, complaints = run("check", "--source", source, "--target", empty)
-    assert status == 2 and "0 kept" in shown and "no pair is left to train on" in complaints
+    assert status == 2 and "0 kept" in shown and "no pairs are left" in complaints
 
 
 def test_choices_are_made_on_the_command_line(run, files):
@@ -163,7 +163,7 @@ def test_fetch_knows_no_other_sets(run, tmp_path):
 def test_korean_writes_both_sides_and_their_links(run, tmp_path):
     folder = tmp_path / "a" / "b"
     status, shown, complaints = run("korean", "--pairs", 50, "--split", "test", "--out", folder)
-    assert (status, complaints) == (0, "") and shown.startswith("50 pairs: ")
+    assert (status, complaints) == (0, "") and "50 pairs: " in shown
     assert sorted(path.name for path in folder.iterdir()) == ["test.en", "test.ko", "test.links"]
     written = [(pair.source, pair.target) for pair in read_pairs(folder / "test.ko", folder / "test.en")]
     examples = list(korean_english("test", 50))

@@ -129,7 +129,7 @@ def test_nothing_is_replaced_unless_told_and_never_what_is_read(command, repeate
     before = (out / "train.source").read_bytes()
     again = "--source", out / "train.source", "--target", out / "train.target", "--held-out", 2
     said = command("data", "split", *again, "--out", out, "--overwrite")
-    assert said.status == 2 and "this is what is to be split" in said.err
+    assert said.status == 2 and "overwrite an input file" in said.err
     assert (out / "train.source").read_bytes() == before
 
 

@@ -98,7 +98,7 @@ def test_the_reference_and_auto_must_agree(run, monkeypatch):
     monkeypatch.setattr(regard, "attention", wrong)
     status, shown, complaints = run(width=200)
     assert (status, complaints) == (1, "")
-    assert "!!" in shown and "differs from the reference by" in shown and "something is wrong" in shown
+    assert "!!" in shown and "differs from the reference by" in shown and "problems found" in shown
     assert json.loads(run("--json")[1])["well"] is False
 
 

@@ -47,7 +47,7 @@ def test_the_same_as_data(command, trained, tmp_path):
 def test_before_and_after_are_drawn_side_by_side(command, trained):
     said = command("intervene", trained, LINE, "--erase", 0, "--erase", 2, width=90)
     assert said.status == 0 and max(map(cell_len, said.lines)) <= 90
-    assert said.lines[0].split() == ["before", "after"] and "said before" in said.out
+    assert said.lines[0].split() == ["before", "after"] and "log p before" in said.out
     assert "nats" in said.lines[-1] and "-0.00" not in said.out
 
 
@@ -64,16 +64,16 @@ def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trai
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "nothing is to be changed"),
-        (("--cut", "1"), "'1' is no link"),
+        ((), "--cut, --force"),
+        (("--cut", "1"), "--cut: '1'"),
         (("--cut", "9-0"), "there is no source word 9"),
         (("--force", "0-99"), "there is no target word 99"),
         (("--force", "0-0:2"), "weight is 2.0"),
-        (("--force", "0-0:1.2.3"), "1.2.3 is no number"),
-        (("--erase", "4"), "expected: one of 4, counted from 0"),
-        (("--uniform", "decoder.7.cross"), "the model attends at decoder.cross"),
-        (("--drop", "decoder.cross:3"), "head 3"),
-        (("--cut", "0-0", "--site", "encoder*"), "nothing was changed at 'encoder*'"),
+        (("--force", "0-0:1.2.3"), "--force: 1.2.3"),
+        (("--erase", "4"), "source word 4\nexpected: 0 to 3"),
+        (("--uniform", "decoder.7.cross"), "decoder.cross"),
+        (("--drop", "decoder.cross:3"), "there is no head 3"),
+        (("--cut", "0-0", "--site", "encoder*"), "'encoder*'"),
         (("--data", "missing.json"), "missing.json"),
     ],
 )
@@ -83,10 +83,10 @@ def test_what_cannot_be_is_told(command, trained, options, told):
 
 
 def test_what_is_no_data_is_told(command, trained, tmp_path):
-    for text, told in (("{", "not JSON"), ("[1]", "no interventions"), ('[{"kind": "cat"}]', "'cut'")):
+    for text, told in (("{", "JSON"), ("[1]", "list of interventions"), ('[{"kind": "cat"}]', "'cut'")):
         path = tmp_path / "given.json"
         path.write_text(text)
         said = command("intervene", trained, LINE, "--data", path)
         assert said.status == 2 and told in said.err
     said = command("intervene", trained, " ", "--erase", 0)
-    assert said.status == 2 and "nothing to read" in said.err
+    assert said.status == 2 and "empty" in said.err

@@ -115,7 +115,7 @@ def test_sites_heads_and_values_are_chosen(command, layered):
         "view", layered, SENTENCE, "--target", "I go .", "--view", "steps", "--site", "encoder.0.self"
     )
     assert steps.status == 0 and "query · key ×" in steps.out and "output: weights × values" in steps.out
-    assert "its look at the source: hiding the most attended source word" in " ".join(steps.out.split())
+    assert "cross-attention: " in " ".join(steps.out.split())
 
 
 def test_what_stands_under_a_picture_is_of_what_is_drawn(command, layered):
@@ -130,7 +130,7 @@ def test_what_stands_under_a_picture_is_of_what_is_drawn(command, layered):
     ):
         said = " ".join(command(*given, *asked).out.split())
         told = str(faithfulness(translator, SENTENCE, target, **where))
-        assert said.endswith(f"its look at the source: {told}" if "self" in asked else told)
+        assert said.endswith(f"cross-attention: {told}" if "self" in asked else told)
 
 
 def test_the_search_is_chosen_as_for_a_translation(command, trained):
@@ -201,14 +201,14 @@ def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
         (("--view", "nothing"), "known: heads, lines, long"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
         (("--out", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
-        (("--out", "no/such/x.png"), "there is no such folder"),
+        (("--out", "no/such/x.png"), "no/such/x.png: "),
         (("--site", "encoder.*"), "known: decoder.cross"),
-        (("--head", "3"), "has no head 3"),
+        (("--head", "3"), "--head 3: decoder.cross has 1 head"),
         (("--view", "word", "--word", "개"), "unknown source word"),
         (("--view", "shaded", "--word", "나는"), "is a source word"),
-        (("--view", "self"), "--view self: there is no self-attention here; what looks is decoder.cross"),
-        (("--view", "rollout"), "hint: a transformer has it"),
-        (("--view", "steps", "--head", "1"), "has no head 1"),
+        (("--view", "self"), "attention sites: decoder.cross"),
+        (("--view", "rollout"), "hint: a transformer"),
+        (("--view", "steps", "--head", "1"), "--head 1: "),
         (("--head", "-1"), "--head"),
     ],
 )

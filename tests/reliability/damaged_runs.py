@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from regard.cli.show import told_of
+from regard.cli.show import describe_run
 from regard.decoding import Choice, Greedy, Rules
 from regard.errors import RegardError
 from regard.tasks.run_facts import facts_of
@@ -175,7 +175,7 @@ def _show(original: Original, work: Path) -> str:
     page = io.StringIO()
     console = Console(file=page, width=100, highlight=False)
     facts = facts_of(work / "run")
-    for part in told_of(facts, console):
+    for part in describe_run(facts, console):
         console.print(part)
     facts.written()
     obeyed = [character for character in page.getvalue() if not character.isprintable() and character != "\n"]

@@ -17,7 +17,7 @@ import tomli_w
 from rich.console import Console
 
 from regard.cli.average import average_run
-from regard.cli.show import told_of
+from regard.cli.show import describe_run
 from regard.data import encode_pairs, train_tokenizers
 from regard.data.tokenizers.word_character import Characters
 from regard.errors import DataError, RegardError
@@ -176,7 +176,7 @@ def test_show_prints_no_control_characters(run: Path):
         log.write(json.dumps({"kind": "training", "step": 4, "loss": -1e308}) + "\n")
     page = io.StringIO()
     console = Console(file=page, width=100)
-    for part in told_of(facts_of(run), console):
+    for part in describe_run(facts_of(run), console):
         console.print(part)
     assert all(character.isprintable() or character == "\n" for character in page.getvalue())
     assert "[bold]" in page.getvalue()

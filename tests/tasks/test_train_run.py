@@ -59,7 +59,7 @@ def test_a_run_is_not_begun_over_another(begun: Path, data: dict[str, list[str]]
     with pytest.raises(ArgumentError, match=r"a run in this folder already\nhint: --resume"):
         train(settings(data), begun)
     (begun / "config.toml").unlink()
-    with pytest.raises(DataError, match=r"checkpoints in this folder, and no config\.toml"):
+    with pytest.raises(DataError, match=r"checkpoints, .*config\.toml"):
         train(settings(data), begun, resume=True)
     assert bits(begun) == before
 
@@ -89,7 +89,7 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(tmp_path: Path, data: dic
         with pytest.raises(kind, match=says):
             train(settings(data, **sections), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ArgumentError, match="no data are named"):
+    with pytest.raises(ArgumentError, match="data are given"):
         train({}, tmp_path / "run")
 
 
@@ -204,7 +204,7 @@ def test_a_start_that_cannot_be_is_refused(begun: Path, tmp_path: Path, data: di
     given = {"data": data}
     with pytest.raises(DataError, match=r"no such folder|not a run folder"):
         train(given, tmp_path / "new", init_from=tmp_path / "nowhere")
-    with pytest.raises(ArgumentError, match=r"fit another model\n  model\.name: 'luong' -> 'transformer'"):
+    with pytest.raises(ArgumentError, match=r"do not fit .*\n  model\.name: 'luong' -> 'transformer'"):
         train({**given, "model": {"name": "transformer"}}, tmp_path / "new", init_from=begun)
     with pytest.raises(ArgumentError, match=r"data\.tokenizer: 'word' -> 'bpe'"):
         train({"data": {**data, "tokenizer": "bpe"}}, tmp_path / "new", init_from=begun)

@@ -1,7 +1,7 @@
-"""The command line: one file per command, and one place that turns every error into a message.
+"""The command line: one file per command; main() prints every error as a message without a traceback.
 
-A command's module is imported when the command is run, so that help and version are printed without torch,
-and Ctrl-C while torch is imported ends as quietly as later.
+The module of a command is imported when the command is run: help and version are printed without importing
+torch, and Ctrl-C while torch is imported exits without a traceback.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import typer
 from typer.core import TyperGroup
 
 from regard.cli.lazy_commands import MARKUP, LazyCommand
-from regard.errors import RegardError, printable
+from regard.errors import RegardError, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
 TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
-"""Old names of options, which are still accepted, and their present names."""
+"""Old option names, which are still accepted, and their current names."""
 
 COMMANDS = (
     "demo",
@@ -39,22 +39,22 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands in the order of the help. To add one: its file, with a function of its name, and one line."""
+"""The commands, in the order of the help. To add one: a file with a function of its name, and a line here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a write to a full or broken disk."""
+"""Error numbers of writing to a full or broken disk."""
 
 
 class _Commands(TyperGroup):
-    """The group of all commands, none of them imported yet."""
+    """The group of all commands, imported on use."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {name: LazyCommand(name) for name in COMMANDS}
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; KeyboardInterrupt leaves as _Interrupted, which the parser passes on."""
+        """Run the command; raise _Interrupted for KeyboardInterrupt, which the parser would catch."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -78,13 +78,13 @@ app = typer.Typer(
 )
 
 
-def _say_version(asked: bool) -> None:
-    if not asked:
+def _print_version(requested: bool) -> None:
+    if not requested:
         return
     try:
         typer.echo(f"regard {importlib.metadata.version('regard')}")
     except importlib.metadata.PackageNotFoundError:
-        typer.echo("regard (not installed; running from its source)")
+        typer.echo("regard (not installed; running from source)")
     raise typer.Exit
 
 
@@ -92,7 +92,7 @@ def _say_version(asked: bool) -> None:
 def regard(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Train translators with attention, translate, and see what each word attends to.
@@ -118,15 +118,15 @@ def regard(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 for done, 2 for what cannot be done as asked, 1 for all else."""
+    """Run the command line and exit: 0 for success, 2 for wrong arguments or data, 1 for other errors."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without Korean shows ? rather than an error
+            stream.reconfigure(errors="replace")  # print ? for characters that the terminal cannot encode
     sys.exit(_flushed(_status(arguments)))
 
 
 def _flushed(status: int) -> int:
-    """The status, unless what was printed cannot be written: Python would find out only after the end."""
+    """Flush standard output; return the status, or 1 if it cannot be written. Python would fail at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -134,47 +134,70 @@ def _flushed(status: int) -> int:
         _drop_output()
     except OSError as error:
         _drop_output()
-        return status or _say(f"standard output: cannot be written: {error.strerror or error}", 1)
+        return status or _print_error(f"standard output: cannot be written: {error.strerror or error}", 1)
     return status
 
 
 def _drop_output() -> None:
-    """Send what is left of standard output nowhere, so that no error is raised for it at exit."""
+    """Redirect standard output to the null device, so that Python does not fail when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _status(arguments: list[str] | None) -> int:
     try:
-        found = app(arguments, prog_name="regard", standalone_mode=False)
-        return found if isinstance(found, int) else 0
+        status = app(arguments, prog_name="regard", standalone_mode=False)
+        return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
-        return _say("interrupted", 130)
+        return _print_error("interrupted", 130)
     except RegardError as error:
-        return _say(str(error), 2)
-    except BrokenPipeError:  # whoever was reading has left, as head does
+        return _print_error(str(error), 2)
+    except BrokenPipeError:  # the reader has exited, as head does
         _drop_output()
         return 1
     except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own: a wrong option, say
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own
+            if text := _invalid_value(error):
+                return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)
         if os.environ.get("REGARD_TRACEBACK"):
             raise
         if isinstance(error, OSError) and error.filename is not None:
-            return _say(f"{_printable(error.filename)}: {error.strerror or error}", 2)
-        if isinstance(error, OSError) and error.errno in FULL:  # files are named: this is what was printed
+            return _print_error(f"{_printable(error.filename)}: {error.strerror or error}", 2)
+        if isinstance(error, OSError) and error.errno in FULL:  # no file name: standard output
             _drop_output()
-            return _say(f"standard output: cannot be written: {error.strerror}", 1)
-        shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _say(f"{shown}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
+            return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _print_error(f"{text}\nhint: REGARD_TRACEBACK=1 shows where it happened", 1)
 
 
 def _printable(path: Any) -> str:
-    """A path as text without control characters."""
+    """Return a path as text without control characters."""
     text = os.fsencode(path).decode("utf-8", "replace") if isinstance(path, str | bytes) else str(path)
     return "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
-def _say(text: str, status: int) -> int:
-    print(f"regard: {printable(text, kept=chr(10))}", file=sys.stderr)
+def _invalid_value(error: Any) -> str:
+    """Return a message with the value of an invalid number; "" for other errors of the parser.
+
+    Typer validates with pydantic, whose error has the value and the bound.
+    """
+    option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
+    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if not option or not details:
+        return ""
+    expected = {
+        "less_than_equal": "at most {le}",
+        "greater_than_equal": "at least {ge}",
+        "int_parsing": "an integer",
+        "int_from_float": "an integer",
+        "float_parsing": "a number",
+    }.get(details[0]["type"], "")
+    expected = expected.format(**details[0].get("ctx", {}))
+    return message(f"{option} {details[0]['input']}", "invalid value", expected=expected) if expected else ""
+
+
+def _print_error(text: str, status: int) -> int:
+    prefix = "" if text.startswith("regard ") else "regard: "
+    print(f"{prefix}{printable(text, kept=chr(10))}", file=sys.stderr)
     return status

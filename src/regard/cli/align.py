@@ -1,16 +1,14 @@
-"""regard align: which source word, or character, each word of its translation attends to most."""
+"""regard align: print the source word, or character, that each target word attends to most."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli import bounds
-from regard.cli.choosing import choose_and_keep
-from regard.cli.page_option import Page
 from regard.cli.run_options import (
     BatchTokens,
     Device,
@@ -32,16 +30,19 @@ from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
 from regard.evaluation.gold_alignment import judged
+from regard.tasks.translation.alignment_choice import aligned_at, join_directions
+from regard.tasks.translation.alignment_search import search_alignments
+from regard.tasks.translation.translation_page import TranslationPage
 
-__all__ = ["align", "seen_at"]
+__all__ = ["align"]
 
 AT_ONCE = 1024
-"""Pairs read before they are aligned: the attention of all of them is held."""
+"""Number of pairs aligned at once: the attention of all of them is in memory."""
 
 AGREEMENT = "agreement"
-"""What --choose is given where there are no links that people drew."""
+"""Value of --choose that needs no gold alignments."""
 
-COMPARED, WHERE, BOTH = "Links that people drew", "Where alignments are read", "Both directions"
+COMPARED, WHERE, BOTH = "Gold alignments", "Attention to align by", "Both directions"
 
 Gold = Annotated[
     Path | None,
@@ -52,7 +53,7 @@ Gold = Annotated[
 Base = Annotated[
     int,
     typer.Option(
-        help="With --alignment and --choose: the number of the first word, 0 or 1.",
+        help="With --alignment and --choose: number of the first word, 0 or 1.",
         min=0,
         max=1,
         rich_help_panel=COMPARED,
@@ -61,8 +62,8 @@ Base = Annotated[
 Site = Annotated[
     str | None,
     typer.Option(
-        help="Sites to read alignments from, * as wildcard. Default: those chosen for the run or used for "
-        "guided alignment, or all.",
+        metavar="SITE",
+        help="Attention sites, * as wildcard. Default: chosen by --choose, or guided in training, or all.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -79,7 +80,7 @@ Shifted = Annotated[
     bool | None,
     typer.Option(
         "--shifted/--not-shifted",
-        help="Read each word one step later, where it is the input.",
+        help="Align each word by the attention one step later, when it is the decoder input.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -92,8 +93,8 @@ Backward = Annotated[
 How = Annotated[
     str | None,
     typer.Option(
-        metavar="WAY",
-        help=f"With --backward: how to combine: {', '.join(SYMMETRISATIONS)} (default).",
+        metavar="METHOD",
+        help=f"With --backward: how to combine both alignments: {', '.join(SYMMETRISATIONS)} (default).",
         rich_help_panel=BOTH,
     ),
 ]
@@ -101,18 +102,18 @@ Choose = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Choose site, head and step by the links in this file, or by agreement with --backward, and "
-        "keep that in the run.",
+        help="Find the best site, head and step by the gold alignments in this file (or, with the word "
+        "agreement, by agreement with --backward) and save them in the run.",
         rich_help_panel=WHERE,
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Write the weights too, as in 0-0:0.830.")
+    bool, typer.Option("--probabilities", help="Also write the weights, as in 0-0:0.830.")
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
-        help="Write all links of at least this weight, not only the largest of each target word.",
+        help="Write every link of at least this weight. Default: the largest of each target word.",
         min=0,
         max=1,
         callback=bounds.finite,
@@ -148,9 +149,9 @@ def align(
     With a character tokenizer, characters (including spaces) are aligned; --unit word aligns words.
     --alignment and --choose compare words unless --unit character is given.
 
-    With --alignment, precision, recall and the alignment error rate go to standard error; in its file, 0p2
-    and 0?2 are possible links, and 0-2 a sure one. With --choose, the ways to align are printed instead, the
-    best first; that one is kept in alignment.json of the run, for all alignments from then on.
+    With --alignment, precision, recall and alignment error rate (AER) are printed to standard error. In the
+    file, 0-2 is a sure link, 0p2 and 0?2 are possible links. With --choose, the choices of site, head and
+    step are printed instead, best first; the best is saved in alignment.json of the run and used afterwards.
 
     Examples:
 
@@ -166,31 +167,32 @@ def align(
 
     * `regard align runs/x --backward runs/y --source a.ko --target a.en --symmetrise grow-diag-final-and`
     """
-    asked = Asked(site, head, shifted, symmetrise, probabilities, threshold)
-    asked.check(choose, backward)
-    (sources, targets), shown = given_sides(source, target), Page(page)
-    drawn = None if alignment is None else read_links(alignment, base)
+    options = AlignOptions(site, head, shifted, symmetrise, probabilities, threshold)
+    options.check(choose, backward)
+    sides, html = given_sides(source, target), TranslationPage(page)
+    gold = None if alignment is None else read_links(alignment, base)
 
-    def ready(folder: Path) -> Any:
+    def load(folder: Path) -> Any:
         by_words = unit == "auto" and (alignment is not None or choose not in (None, AGREEMENT))
-        options = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
-        options["unit"] = "word" if by_words else unit
-        return opened(folder, checkpoint, device, threads, **options)
+        settings = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
+        settings["unit"] = "word" if by_words else unit
+        return opened(folder, checkpoint, device, threads, **settings)
 
-    translator, other = ready(run), None if backward is None else ready(backward)
+    translator, other = load(run), None if backward is None else load(backward)
     if choose is not None:
         links = None if choose == AGREEMENT else read_links(choose, base)
-        choose_and_keep(translator, other, links, choose, sources, targets)
+        for line in search_alignments(translator, other, links, choose, *sides):
+            typer.echo(line)
         return
-    found = write_links(translator, other, asked, (sources, targets), out, shown)
-    shown.save(f"Alignments by {run.name or run}")
-    if drawn is not None:
-        say(str(judged(found.links, drawn, found.words, str(alignment))))
+    alignments = write_links(translator, other, options, sides, out, html)
+    html.save(f"Alignments by {run.name or run}")
+    if gold is not None:
+        say(str(judged(alignments.links, gold, alignments.words, str(alignment))))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Where a pair is aligned, by one direction or both, and how that is written."""
+class AlignOptions:
+    """Which attention to align by, how to combine two directions, and how links are written."""
 
     site: str | None = None
     head: int | None = None
@@ -200,27 +202,26 @@ class Asked:
     threshold: float | None = None
 
     def check(self, choose: str | None, backward: Path | None) -> None:
-        """Refuse what does not go together."""
+        """Raise ArgumentError for options that cannot be combined."""
         if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
             raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
         if self.symmetrise is not None and backward is None:
-            problem, expected = "there is one direction", "--backward, a run of the other"
+            problem, expected = "it needs two directions", "--backward, a run of the opposite direction"
             raise ArgumentError(message("--symmetrise", problem, expected=expected))
         if choose == AGREEMENT and backward is None:
-            problem, expected = "there is one direction, and nothing to agree with", "--backward"
+            problem, expected = "it needs two directions", "--backward, a run of the opposite direction"
             raise ArgumentError(message("--choose agreement", problem, expected=expected))
-        given = (self.site, self.head, self.shifted, self.symmetrise, self.threshold)
-        if choose is not None and (any(each is not None for each in given) or self.probabilities):
-            problem = "nothing is aligned yet: sites, heads and steps are all tried"
-            raise ArgumentError(message("--choose", problem, hint="align without --choose afterwards"))
+        values = (self.site, self.head, self.shifted, self.symmetrise, self.threshold)
+        if choose is not None and (any(each is not None for each in values) or self.probabilities):
+            problem = "it tries all sites, heads and steps, and writes no alignments"
+            hint = "use the other options in a second command, without --choose"
+            raise ArgumentError(message("--choose", problem, hint=hint))
         if choose not in (None, AGREEMENT) and backward is not None:
-            problem = "links choose for one run at a time"
-            raise ArgumentError(message("--choose", problem, hint="leave --backward out"))
+            problem = "with gold alignments, it chooses for one run"
+            raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
-        """The links of a pair with their weights."""
-        from regard.tasks.translation.alignment_choice import join_directions
-
+        """Return the links of a pair with their weights: (source word, target word, weight)."""
         if theirs is None:
             return ours.align().weighted(self.threshold)
         how = self.symmetrise or "grow-diag-final-and"
@@ -228,14 +229,14 @@ class Asked:
 
 
 @dataclass
-class Found:
-    """The links of pairs, and how many words (or characters) they have."""
+class Alignments:
+    """The links of pairs, and the number of words (or characters) of each pair."""
 
     links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, links: list[tuple[int, int, float]], pair: Scored) -> None:
-        """Keep those of a pair."""
+        """Add the links of a pair."""
         self.links.append(tuple((source, target) for source, target, _ in links))
         self.words.append((len(pair.source_units), len(pair.target_units)))
 
@@ -243,36 +244,26 @@ class Found:
 def write_links(
     translator: Translator,
     other: Translator | None,
-    asked: Asked,
+    options: AlignOptions,
     sides: tuple[Lines, Lines],
     out: Path | None,
-    page: Page,
-) -> Found:
-    """Align pairs as they come, and write a line for each; other: the model of the other direction."""
-    notes, unknown, found, number = Notes(), UnknownWords(), Found(), 0
+    page: TranslationPage,
+) -> Alignments:
+    """Align pairs in batches, and write one line for each; other: the run of the opposite direction."""
+    notes, unknown, alignments, number = Notes(), UnknownWords(), Alignments(), 0
     with writing(out) as write:
         for pairs in read_pairs(*sides, AT_ONCE):
             before, after = map(list, zip(*pairs, strict=True))
-            turned = [None] * len(pairs) if other is None else map(seen_at, other.score(after, before))
-            for ours, theirs in zip(translator.score(before, after), turned, strict=True):
+            reverse = [None] * len(pairs) if other is None else map(aligned_at, other.score(after, before))
+            for ours, theirs in zip(translator.score(before, after), reverse, strict=True):
                 number += 1
                 notes.add(number, ours.notes)
                 unknown.add(number, ours)
-                chosen = seen_at(ours, asked.site, asked.head, asked.shifted)
-                links = asked.weighted(chosen, theirs)
-                write(pharaoh(links, asked.probabilities))
+                chosen = aligned_at(ours, options.site, options.head, options.shifted)
+                links = options.weighted(chosen, theirs)
+                write(pharaoh(links, options.probabilities))
                 page.add(chosen)
-                found.add(links, ours)
+                alignments.add(links, ours)
     tell(notes, *sides)
     unknown.say()
-    return found
-
-
-def seen_at(
-    found: Scored, site: str | None = None, head: int | None = None, shifted: bool | None = None
-) -> Scored:
-    """A pair that is aligned at these sites, by this head, at this step; raises where the model has none."""
-    if not all(passage.attention for passage in found.passages):
-        problem = "the model does not look at its source, so it aligns nothing"
-        raise ArgumentError(message("regard align", problem, hint="bahdanau, luong and transformer do"))
-    return replace(found, aligned_at=found.aligned_at.instead(site, head, shifted))
+    return alignments

@@ -1,4 +1,4 @@
-"""regard average: a new run, whose weights are the mean of several checkpoints of another."""
+"""regard average: write a new run with the mean weights of several checkpoints."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkp
 __all__ = ["average", "average_run"]
 
 LEFT = ("log.jsonl", LOCK, *POINTERS)
-"""Files of a run that are about its training, and not about what came of it."""
+"""Files of a run that are not copied: they are about its training."""
 
-Last = Annotated[int | None, typer.Option(help="Average the last N checkpoints.", min=1, max=bounds.COUNT)]
+Last = Annotated[
+    int | None, typer.Option(metavar="INT", help="Average the last N checkpoints.", min=1, max=bounds.COUNT)
+]
 Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="Average the checkpoints of these steps.")]
 Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="Folder of the new run.")]
 
@@ -40,8 +42,8 @@ Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="Folder of the new run
 def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
-    It cannot be trained further, but another can start from it: regard train --init-from. How many
-    checkpoints a run keeps is its setting training.keep, 2 unless said otherwise.
+    The new run cannot be resumed, but another run can start from its weights: regard train --init-from. The
+    setting training.keep of a run is the number of checkpoints that it keeps (default: 2).
 
     Examples:
 
@@ -51,54 +53,58 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
     """
     checked_settings(run)
     if (last is None) == (steps is None):
-        raise ArgumentError(message("regard average", "which checkpoints?", expected="--last or --steps"))
-    chosen = last_whole(run, last) if last is not None else of_steps(run, steps or "")
-    made = average_run(run, chosen, out)
+        raise ArgumentError(
+            message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
+        )
+    chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
+    averaged = average_run(run, chosen, out)
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"{shown(out)}: the mean of {len(chosen)} checkpoints, of steps {named}"))
-    console.print(Text(f"try: regard evaluate {shown(made.path.parent)} --source FILE --target FILE", "dim"))
+    console.print(Text(f"Wrote {shown(out)}: the mean of {len(chosen)} checkpoints (steps {named})"))
+    console.print(
+        Text(f"Next: regard evaluate {shown(averaged.path.parent)} --source FILE --target FILE", "dim")
+    )
 
 
 def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
-    """Write a run folder with the mean of checkpoints, and whatever the run has beside its checkpoints.
+    """Write a run folder with the mean of checkpoints, and copies of the other files of the run.
 
-    It is written into a temporary folder and renamed: an average that was broken off leaves nothing in its
-    place, and the next one removes what is left of it.
+    It is written to a temporary folder and renamed: an interrupted average leaves no run folder, and the next
+    one deletes the temporary folder.
     """
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-        hint = "name a folder that is not there yet"
-        raise ArgumentError(message(f"--out {shown(out)}", "there is something already", hint=hint))
+        hint = "choose a folder that does not exist"
+        raise ArgumentError(message(f"--out {shown(out)}", "it exists and is not empty", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
-    kept = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
-    state = {**kept, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
+    copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
+    state = {**copied, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
-    _remove_broken_off(place)
-    made = beside(place, "part")
+    _remove_interrupted(place)
+    temporary = beside(place, "part")
     try:
-        with locked(made_folder(made)):
-            Checkpoints(made).save(chosen[-1].step, {"weights": weights}, state)
+        with locked(made_folder(temporary)):
+            Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
             for path in _regular_files(run):
-                _copy(path, made / path.name)
-            (made / LOCK).unlink(missing_ok=True)
-            flush_folder(made)
-            checked_settings(made)
+                _copy(path, temporary / path.name)
+            (temporary / LOCK).unlink(missing_ok=True)
+            flush_folder(temporary)
+            checked_settings(temporary)
             if place.is_dir():
                 place.rmdir()  # it is empty
-            os.rename(made, place)
+            os.rename(temporary, place)
         try:
             flush_folder(place.parent)
         except OSError:
-            remove(place)  # so that the same command can be given again
+            remove(place)  # so that the same command can be run again
             raise
     except OSError as error:
         raise failed(str(out), "the new run could not be written", error) from None
     finally:
         with suppress(OSError):
-            remove(made)
+            remove(temporary)
     return Checkpoint(chosen[-1].step, out / folder_name(chosen[-1].step))
 
 
@@ -106,8 +112,8 @@ def _is_copied(name: str) -> bool:
     return name not in LEFT and leftover(name) is None
 
 
-def _remove_broken_off(place: Path) -> None:
-    """Remove what averages into this folder left that were killed; one that is at work holds its lock."""
+def _remove_interrupted(place: Path) -> None:
+    """Delete temporary folders of killed averages into this folder; a running one holds its lock."""
     for path in place.parent.iterdir():
         left = leftover(path.name)
         if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
@@ -118,7 +124,7 @@ def _remove_broken_off(place: Path) -> None:
 
 
 def _regular_files(run: Path) -> list[Path]:
-    """The files of a run to copy; symbolic links, FIFOs and the like are left out, and reported."""
+    """Return the files of a run to copy; symbolic links, FIFOs and the like are reported and skipped."""
     copied = []
     for path in sorted(run.iterdir()):
         mode = path.lstat().st_mode
@@ -127,7 +133,7 @@ def _regular_files(run: Path) -> list[Path]:
         if stat.S_ISREG(mode):
             copied.append(path)
         else:
-            say(f"{shown(path)} is not a regular file, and is not copied")
+            say(f"{shown(path)} is not a regular file and was not copied")
     return copied
 
 
@@ -136,31 +142,31 @@ def _copy(path: Path, to: Path) -> None:
         shutil.copyfileobj(source, target)
 
 
-def last_whole(run: Path, count: int) -> list[Checkpoint]:
-    """The last so many checkpoints of a run that are whole, by step; those passed over are said."""
-    found: list[Checkpoint] = []
+def last_intact(run: Path, count: int) -> list[Checkpoint]:
+    """Return the last `count` intact checkpoints of a run, by step; damaged ones are reported and skipped."""
+    intact: list[Checkpoint] = []
     for each in reversed(Checkpoints(run).all()):
-        if len(found) == count:
+        if len(intact) == count:
             break
         try:
             each.verify()
-            found.append(each)
+            intact.append(each)
         except DataError as error:
-            say(f"a damaged checkpoint is passed over: {error}")
-    if len(found) < count:
-        problem = f"{len(found)} whole checkpoints are there"
-        hint = "a run keeps more of them with --set training.keep=N"
+            say(f"skipped a damaged checkpoint: {error}")
+    if len(intact) < count:
+        problem = f"it has {len(intact)} intact checkpoints"
+        hint = "regard train --set training.keep=N keeps more checkpoints"
         raise DataError(message(shown(run), problem, expected=f"{count} for --last {count}", hint=hint))
-    return found[::-1]
+    return intact[::-1]
 
 
-def of_steps(run: Path, steps: str) -> list[Checkpoint]:
-    """The checkpoints of a run of these steps, by step; raises where one is missing or damaged."""
-    there = {str(each.step): each for each in Checkpoints(run).all()}
-    found: dict[int, Checkpoint] = {}
+def checkpoints_at(run: Path, steps: str) -> list[Checkpoint]:
+    """Return the checkpoints of a run at these steps, by step; raise if one is missing or damaged."""
+    by_step = {str(each.step): each for each in Checkpoints(run).all()}
+    chosen: dict[int, Checkpoint] = {}
     for step in (part.strip() for part in steps.split(",")):
-        if step not in there:
-            raise UnknownName("step", step, there)
-        there[step].verify()
-        found[there[step].step] = there[step]
-    return [found[step] for step in sorted(found)]
+        if step not in by_step:
+            raise UnknownName("step", step, by_step)
+        by_step[step].verify()
+        chosen[by_step[step].step] = by_step[step]
+    return [chosen[step] for step in sorted(chosen)]

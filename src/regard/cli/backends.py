@@ -1,4 +1,4 @@
-"""regard backends: which kernel runs what on this machine, and why not another."""
+"""regard backends: list which backend runs each score on this machine."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ def backends(
     * `regard backends --why`
     """
     console = Console(highlight=False)
-    console.print(Text(f"torch {torch.__version__} on {', '.join(map(_called, devices()))}", style="bold"))
+    console.print(
+        Text(f"torch {torch.__version__} on {', '.join(map(_device_name, devices()))}", style="bold")
+    )
     console.print(_listed("backend", {name: each.about for name, each in BACKENDS.items()}))
     console.print(_listed("looking pass", {name: each.about for name, each in PASSES.items()}))
     for device in devices():
         console.print(_choices(device))
     if why:
         for device in devices():
-            _say_why(console, device)
+            _print_reasons(console, device)
     else:
-        console.print(Text("regard backends --why gives the reasons; regard.explain(...) those of one call"))
+        console.print(Text("For the reasons: regard backends --why; for one call: regard.explain(...)"))
 
 
 def devices() -> list[str]:
-    """The kinds of device that torch can use here."""
-    found = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return [name for name, here in found.items() if here]
+    """Return the kinds of device that torch can use on this machine."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return [name for name, usable in available.items() if usable]
 
 
-def _called(device: str) -> str:
+def _device_name(device: str) -> str:
     return f"cuda ({torch.cuda.get_device_name()})" if device == "cuda" else device
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """What auto takes for an ordinary call: 2 sequences, 4 heads of 64, 128 long."""
+    """Explain an ordinary call: batch 2, 4 heads of size 64, length 128."""
     score = regard.build_score(name, 64, 64)
     if isinstance(score, torch.nn.Module):
         score.to(device, dtype)
@@ -62,17 +64,19 @@ def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> rega
     return regard.explain(x, x, score=score, look=regard.Look(entropy=True))
 
 
-def explained(found: regard.Explanation) -> Table:
-    """An explanation as a table: the backend taken, and what the others say."""
+def explained(explanation: regard.Explanation) -> Table:
+    """Return an explanation as a table: the backend used, and why the others are not."""
     table = _table("", "backend", "")
     for name in BACKENDS:
-        why = "; ".join(found.refused.get(name, []))
-        taken = name == found.backend
-        state = Text("taken", style="bold") if taken else Text(why or "could run")
-        table.add_row("->" if taken else "", Text(name, style="cyan"), state)
-    if found.looking is not None:
+        why = "; ".join(explanation.refused.get(name, []))
+        used = name == explanation.backend
+        state = Text("used", style="bold") if used else Text(why or "could run")
+        table.add_row("->" if used else "", Text(name, style="cyan"), state)
+    if explanation.looking is not None:
         table.add_row(
-            "", Text("looking", style="dim"), Text(f"{found.looking}: {PASSES[found.looking].about}")
+            "",
+            Text("looking", style="dim"),
+            Text(f"{explanation.looking}: {PASSES[explanation.looking].about}"),
         )
     return table
 
@@ -85,7 +89,7 @@ def _table(*columns: str, title: str | None = None) -> Table:
 
 
 def _listed(heading: str, about: dict[str, str]) -> Table:
-    table = _table(heading, "what it is")
+    table = _table(heading, "description")
     for name, text in about.items():
         table.add_row(Text(name, style="cyan"), Text(text))
     table.add_row("")
@@ -95,23 +99,23 @@ def _listed(heading: str, about: dict[str, str]) -> Table:
 def _choices(device: str) -> Table:
     table = _table("score", "equation", "float32", "bfloat16", "training", title=f"auto on {device}")
     for name, score in regard.SCORES.items():
-        found = [
+        explanations = [
             _explained(name, device, torch.float32, trains=False),
             _explained(name, device, torch.bfloat16, trains=False),
             _explained(name, device, torch.float32, trains=True),
         ]
-        chosen = [Text(each.backend) for each in found]
+        chosen = [Text(each.backend) for each in explanations]
         table.add_row(Text(name, style="cyan"), Text(score.equation), *chosen)
     table.add_row("")
     return table
 
 
-def _say_why(console: Console, device: str) -> None:
-    """The reasons, told once for the scores that share them."""
-    told: dict[str, tuple[regard.Explanation, list[str]]] = {}
+def _print_reasons(console: Console, device: str) -> None:
+    """Print the reasons, once for all scores that share them."""
+    groups: dict[str, tuple[regard.Explanation, list[str]]] = {}
     for name in regard.SCORES:
-        found = _explained(name, device, torch.float32, trains=True)
-        told.setdefault(str(found), (found, []))[1].append(name)
-    for found, names in told.values():
+        explanation = _explained(name, device, torch.float32, trains=True)
+        groups.setdefault(str(explanation), (explanation, []))[1].append(name)
+    for explanation, names in groups.values():
         console.print(Text(f"{', '.join(names)} on {device}, float32, training", style="bold"))
-        console.print(explained(found), "")
+        console.print(explained(explanation), "")

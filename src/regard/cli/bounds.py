@@ -1,4 +1,4 @@
-"""Bounds of the numeric options: the largest value each takes, so that a slip of the finger is an error."""
+"""Largest accepted values of numeric options, so that a typing mistake is an error."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ __all__ = [
     "THREADS",
     "TOKENS",
     "finite",
+    "threads",
 ]
 
 CORPUS = 10_000_000
-"""Sentences of the built-in corpus."""
+"""Number of sentences of the built-in corpus."""
 
 COUNT = 100_000
-"""Sentences that are printed, or checkpoints that are averaged."""
+"""Number of printed sentences, or of averaged checkpoints."""
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Lines, or words of a line, that are held in memory at once."""
+"""Number of lines, or of words of a line, in memory at once."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000
 SEED = 2**63 - 1
 TOKENS = 10_000_000
-"""Tokens of a batch, padding counted."""
+"""Number of tokens in a batch, including padding."""
 
 THREADS = max(256, os.cpu_count() or 1)
-"""CPU threads: torch crashes when the system cannot start as many as it is told to."""
+"""Number of CPU threads: torch crashes if the system cannot start that many."""
 
 
 def finite(value: float | None) -> float | None:
-    """Refuse NaN and infinity; the callback of an option, since NaN passes every comparison with a bound.
+    """Reject NaN and infinity: an option callback, because NaN passes every comparison with a bound.
 
     >>> finite(0.5)
     0.5
@@ -49,3 +50,17 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
+
+
+def threads(count: int | None) -> int | None:
+    """Warn if there are more threads than CPU cores: an option callback.
+
+    >>> threads(1)
+    1
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if count is not None and count > cores:
+        typer.echo(
+            f"--threads {count} is more than the {cores} CPU cores available: expect it to be slow", err=True
+        )
+    return count

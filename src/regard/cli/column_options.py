@@ -1,4 +1,4 @@
-"""Which columns, or which fields, of a file have the two sides: options that several commands share."""
+"""Parse the options --columns and --fields: the columns or fields of source and target."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from regard.errors import ArgumentError, message
 __all__ = ["two_columns", "two_names"]
 
 DIGITS = 9
-"""The most digits that the number of a column has."""
+"""Maximum number of digits of a column number."""
 
 
-def two_names(option: str, given: str) -> tuple[str, str]:
-    """Two names with a comma between.
+def two_names(option: str, text: str) -> tuple[str, str]:
+    """Parse two different names, separated by a comma.
 
     >>> two_names("--fields", "de, en")
     ('de', 'en')
     """
-    parts = [part.strip() for part in given.split(",")]
+    parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
-        raise ArgumentError(message(option, f"{given!r}", expected="two different ones, a comma between"))
+        raise ArgumentError(
+            message(option, f"{text!r}", expected="two different names or numbers, separated by a comma")
+        )
     return parts[0], parts[1]
 
 
-def two_columns(given: str) -> tuple[int, int] | tuple[str, str]:
-    """Two numbers, or two names.
+def two_columns(text: str) -> tuple[int, int] | tuple[str, str]:
+    """Parse two column numbers, or two column names.
 
     >>> two_columns("2,1"), two_columns("ko,en")
     ((2, 1), ('ko', 'en'))
     """
-    first, second = two_names("--columns", given)
+    first, second = two_names("--columns", text)
     numbers = first.isdecimal() and second.isdecimal()
     if numbers and max(len(first), len(second)) > DIGITS:
         raise ArgumentError(
-            message("--columns", f"{given[:40]!r}", expected="two numbers from 1, or two names")
+            message("--columns", f"{text[:40]!r}", expected="two numbers from 1, or two names")
         )
     return (int(first), int(second)) if numbers else (first, second)

@@ -40,7 +40,10 @@ data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 """The commands under `regard data`."""
 
 Grammar = Annotated[
-    int, typer.Option(help="Version of the grammar.", min=min(VERSIONS), max=max(VERSIONS), show_default=True)
+    int,
+    typer.Option(
+        metavar="INT", help="Version of the grammar.", min=min(VERSIONS), max=max(VERSIONS), show_default=True
+    ),
 ]
 
 FILES = ("ko", "en", "links")
@@ -95,7 +98,7 @@ def check(
     if report.refused is not None:
         raise as_options(report.refused)
     if report.kept == 0:
-        raise DataError(message(pairs.name, "no pair is left to train on"))
+        raise DataError(message(pairs.name, "no pairs are left after filtering"))
 
 
 data.command()(split_pairs)
@@ -108,7 +111,7 @@ def fetch(
     ] = "",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
     source: Annotated[
-        Path | None, typer.Option("--from", help="Folder with the downloaded files, instead of the network.")
+        Path | None, typer.Option("--from", metavar="FOLDER", help="Use downloaded files in this folder.")
     ] = None,
     any_edition: Annotated[
         bool, typer.Option("--any-edition", help="Accept another edition of Tatoeba than the known one.")
@@ -127,7 +130,7 @@ def fetch(
     console = Console(highlight=False, soft_wrap=True)
     if not name:
         for each in SETS:
-            console.print(_described(each), "")
+            console.print(_summary(each), "")
         console.print(Text("To download one: regard data fetch NAME --out FOLDER"))
         return
     try:
@@ -135,21 +138,24 @@ def fetch(
     except DataError as error:
         raise as_options(error) from None
     for part, how in fetched.about.parts.items():
-        given = [
+        options = [
             f"--{side} {shown(fetched.folder / how[side])}"
             for side in ("source", "target", "tsv")
             if side in how
         ]
-        console.print(Text(f"{part}: {' '.join(given)}"))
+        console.print(Text(f"{part}: {' '.join(options)}"))
 
 
 @data.command()
 def korean(
-    pairs: Annotated[int, typer.Option(help="Number of pairs.", min=1, max=bounds.CORPUS)] = 10000,
+    pairs: Annotated[
+        int, typer.Option(metavar="INT", help="Number of pairs.", min=1, max=bounds.CORPUS)
+    ] = 10000,
     split: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SPLITS)}; no sentence is in two of them.")
+        str,
+        typer.Option(metavar="SPLIT", help=f"Split: {', '.join(SPLITS)}. No sentence is in two splits."),
     ] = "train",
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)] = 0,
+    seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
     out: Annotated[
         Path,
@@ -174,7 +180,7 @@ def korean(
     """
     corpus = korean_english(split, pairs, seed, grammar)
     if str(out) == "-":
-        page = typer.get_binary_stream("stdout")  # UTF-8 wherever it goes
+        page = typer.get_binary_stream("stdout")  # UTF-8 in every locale
         for example in corpus:
             page.write(("\t".join(_lines(example)) + "\n").encode())
         return
@@ -187,17 +193,18 @@ def korean(
             if number % 1000 == 0:
                 reached(number)
     Console(highlight=False, soft_wrap=True).print(
-        Text(f"{pairs:,} pairs: {', '.join(shown(path) for path in paths)}")
+        Text(f"Wrote {pairs:,} pairs: {', '.join(shown(path) for path in paths)}")
     )
 
 
 @data.command()
 def sample(
     count: Annotated[
-        int, typer.Option("--count", "-n", help="Number of sentences.", min=1, max=bounds.COUNT)
+        int,
+        typer.Option("--count", "-n", metavar="INT", help="Number of sentences.", min=1, max=bounds.COUNT),
     ] = 3,
-    split: Annotated[str, typer.Option(help=f"One of {', '.join(SPLITS)}.")] = "train",
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)] = 0,
+    split: Annotated[str, typer.Option(metavar="SPLIT", help=f"Split: {', '.join(SPLITS)}.")] = "train",
+    seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
 ) -> None:
     """Show sentences of the built-in Korean-English corpus with their word alignments.
@@ -211,11 +218,11 @@ def sample(
     console = Console(highlight=False)
     for example in korean_english(split, count, seed, grammar):
         console.print(Padding(drawn(example), (0, 0, 1, 0)))
-    console.print(Text("full: sure link; half: possible link", style="dim"))
+    console.print(Text("dark: sure link; light: possible link", style="dim"))
 
 
 def drawn(example: Example) -> Any:
-    """An example as a picture: English down the side, Korean across; sure links are full, others half."""
+    """Draw an example: rows are English words, columns Korean words; sure links dark, possible light."""
     korean_words, english_words = example.source.split(), example.target.split()
     weights = [[0.0] * len(korean_words) for _ in english_words]
     for source, target in example.possible:
@@ -224,13 +231,18 @@ def drawn(example: Example) -> Any:
     return draw(weights, english_words, korean_words, title, legend=False, most=1)
 
 
-def _described(name: str) -> Table:
-    known = SETS[name]
+def _summary(name: str) -> Table:
+    dataset = SETS[name]
     table = Table(box=None, show_header=False, title=name, title_justify="left", title_style="bold")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    weight = sum(piece.size for piece in known.pieces) / 2**20
-    rows = {"holds": known.about, "size": f"{weight:.1f} MiB", "licence": known.licence, "from": known.home}
+    mebibytes = sum(piece.size for piece in dataset.pieces) / 2**20
+    rows = {
+        "content": dataset.about,
+        "size": f"{mebibytes:.1f} MiB",
+        "licence": dataset.licence,
+        "from": dataset.home,
+    }
     for label, value in rows.items():
         table.add_row(label, Text(value))
     return table

@@ -1,4 +1,4 @@
-"""regard data split: pairs to train on and held-out pairs to test with, without a common sentence."""
+"""regard data split: hold out pairs as a test set, without sentences in common with the training set."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ from regard.files.file_group import check_free, written_together
 __all__ = ["split"]
 
 PARTS = ("train", "test")
-"""What the names of the files begin with."""
+"""Stems of the file names."""
 
 HeldOutPairs = Annotated[
     int,
     typer.Option(
-        "--held-out", metavar="N", help="Maximum number of pairs to hold out.", min=1, max=bounds.PAIRS
+        "--held-out", metavar="INT", help="Maximum number of pairs to hold out.", min=1, max=bounds.PAIRS
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
+Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
 Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
-Names = Annotated[str, typer.Option(help="Suffixes of the file names: en,de writes train.en and train.de.")]
+Names = Annotated[
+    str, typer.Option(metavar="A,B", help="Suffixes of the file names: en,de writes train.en and train.de.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")]
 
 
@@ -65,8 +67,8 @@ def split(
 
     Writes four files of plain text, one sentence per line: train.source and train.target, test.source and
     test.target. Which pairs are held out depends on the sentences and the seed, not on their order. Duplicate
-    pairs are written once. Training pairs whose target is in the test set are dropped and counted; where that
-    would drop more than half of them (a few labels, repeated many times), only sources are kept disjoint, and
+    pairs are written once. Training pairs whose target is in the test set are dropped and counted. If that
+    would drop more than half of them (e.g. targets are a few labels), only source sentences are disjoint, and
     the report says so.
 
     Examples:
@@ -82,21 +84,21 @@ def split(
     check_free(paths, overwrite)
     _check_apart(paths, [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())])
     try:
-        found = hold_out(pairs, count=held_out, seed=seed)
-        _write(found, paths)
+        parts = hold_out(pairs, count=held_out, seed=seed)
+        _write(parts, paths)
     except DataError as error:
         raise as_options(error) from None
     console = Console(highlight=False, soft_wrap=True)
     report = pairs.inspect()
     if report.kept < report.read:
         Console(highlight=False).print(report)
-    console.print(Text(str(found)))
+    console.print(Text(str(parts)))
     for part, (one, other) in zip(PARTS, (paths[:2], paths[2:]), strict=True):
         console.print(Text(f"{part}: --source {shown(one)} --target {shown(other)}"))
 
 
 def _paths(out: Path, names: str) -> list[Path]:
-    """The files of each part: of its source, and of its target."""
+    """Return the output files: source and target of each part."""
     ends = two_names("--names", names)
     for end in ends:
         if not re.fullmatch(r"[\w.+-]+", end):
@@ -106,22 +108,22 @@ def _paths(out: Path, names: str) -> list[Path]:
 
 
 def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
-    """Refuse to write over what is read, whatever else may be replaced."""
-    taken = {path.resolve() for path in read}
+    """Raise ArgumentError if an output file is an input file, also with --overwrite."""
+    inputs = {path.resolve() for path in read}
     for path in paths:
-        if path.resolve() in taken:
-            hint = "--out names another folder, --names other names"
-            raise ArgumentError(message(shown(path), "this is what is to be split", hint=hint))
+        if path.resolve() in inputs:
+            hint = "choose another --out folder or other --names"
+            raise ArgumentError(message(shown(path), "the output would overwrite an input file", hint=hint))
 
 
-def _write(found: HeldOut, paths: list[Path]) -> None:
-    total = len(found.train) + len(found.valid)
+def _write(parts: HeldOut, paths: list[Path]) -> None:
+    total = len(parts.train) + len(parts.valid)
     with written_together(paths) as files, advancing("writing pairs", total) as reached:
         written = 0
-        for part, sides in ((found.train, files[:2]), (found.valid, files[2:])):
+        for part, sides in ((parts.train, files[:2]), (parts.valid, files[2:])):
             for pair in part:
                 for file, text in zip(sides, (pair.source, pair.target), strict=True):
-                    # Whoever reads the file takes a \r before the end of a line for part of the end.
+                    # A \r before the end of a line would be read as part of the line end.
                     file.write(text.rstrip("\r") + "\n")
                 written += 1
                 if written % 10_000 == 0:

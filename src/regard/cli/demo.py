@@ -1,4 +1,4 @@
-"""regard demo: train the first attention on the built-in corpus, and see where it looks."""
+"""regard demo: train a translator on the built-in corpus and show its attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     },
     "evaluation": {"sentences": 50, "samples": 1},
 }
-"""What benchmarks/korean.py trains too: small, so that two cores are enough.
+"""The settings of the demo, also used by benchmarks/korean.py; small enough for two CPU cores.
 
 The best checkpoint has the lowest loss: BLEU of 50 sentences is too noisy to select by.
 """
@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {
     "training": {"steps": 30, "evaluate_every": 30},
     "evaluation": {"samples": 0},
 }
-"""Instead of minutes: a few steps, which take seconds on any machine, and no sample translations."""
+"""Settings of --quick: a few steps instead of minutes, and no sample translations."""
 
 GUIDED = 0.3
 TEST = 500
@@ -47,11 +47,17 @@ SENTENCES = (
     "최웅준은 집에서 밥을 먹었다 .",
     "최웅준은 집에서 집중이 안되서 카페에 공부하러 갔다 .",
 )
-"""The sentences that are translated at the end: examples from the articles that Regard is based on."""
+"""The sentences translated at the end: examples from the articles that Regard is based on."""
 
 Minutes = Annotated[
     float,
-    typer.Option(help="Train for this many minutes.", min=0.01, max=bounds.MINUTES, callback=bounds.finite),
+    typer.Option(
+        metavar="FLOAT",
+        help="Train for this many minutes.",
+        min=0.01,
+        max=bounds.MINUTES,
+        callback=bounds.finite,
+    ),
 ]
 Quick = Annotated[
     bool, typer.Option("--quick", help="Train for seconds only; the model learns almost nothing.")
@@ -59,8 +65,10 @@ Quick = Annotated[
 Guided = Annotated[
     bool, typer.Option("--guided", help="Add the guided-alignment loss, with the gold alignments.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Run folder. [default: runs/demo]", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0, max=bounds.SEED)]
+Out = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="Run folder to write.", show_default="runs/demo")
+]
+Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
 
 
 def demo(
@@ -87,34 +95,36 @@ def demo(
     folder = Path("runs") / name if out is None else out
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
-    from regard.cli.judging import Judging, built_in, judge_run
-    from regard.cli.page_option import Page
     from regard.decoding import Greedy
     from regard.tasks.translation import load_translator, train_translation
+    from regard.tasks.translation.evaluation_report import (
+        EvaluationOptions,
+        built_in_references,
+        evaluate_run,
+    )
+    from regard.tasks.translation.translation_page import TranslationPage
     from regard.training.settings import merged
 
-    chosen = QUICK if quick else {"training": {"minutes": minutes}}
-    given = merged(SETTINGS, chosen, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
-    _check_folder(folder, given)
+    length = QUICK if quick else {"training": {"minutes": minutes}}
+    settings = merged(SETTINGS, length, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
+    _check_folder(folder, settings)
     _report_earlier(folder, errors)
-    outcome = train_translation(given, folder, resume=True, console=errors)
+    outcome = train_translation(settings, folder, resume=True, console=errors)
     if outcome.interrupted:
         errors.print(Text("Saved a checkpoint. To continue, run the same command again."))
         return 130
     translator = load_translator(folder, search=Greedy())
-    page = Page(folder / "demo.html")
-    test = built_in("test", 50 if quick else TEST, translator.settings.data.grammar_version)
-    report = judge_run(translator, test, Judging(), None, page)
+    page = TranslationPage(folder / "demo.html")
+    test = built_in_references("test", 50 if quick else TEST, translator.settings.data.grammar_version)
+    report = evaluate_run(translator, test, EvaluationOptions(), None, page)
     console.print(report.table())
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()
         console.print(translation)
     console.print()
-    console.print(
-        Text(f"Wrote {folder / 'demo.html'}: the test sentences, with their attention.", style="bold")
-    )
-    console.print(Text(f'Next: regard translate {folder} --text "{SENTENCES[0]}" --draw'), soft_wrap=True)
-    console.print(Text(f"      regard show {folder}"))
+    console.print(Text(f"Next: open {folder / 'demo.html'} in a browser"), soft_wrap=True)
+    console.print(Text(f'      regard translate {folder} --text "{SENTENCES[0]}" --draw'), soft_wrap=True)
+    console.print(Text(f"      regard show {folder}"), soft_wrap=True)
     return 0
 
 
@@ -127,17 +137,17 @@ def _report_earlier(folder: Path, errors: Console) -> None:
         return
     latest = Checkpoints(folder).latest()
     finished = latest is not None and bool(latest.state.get("ended"))
-    text = "is already trained; these are its results" if finished else "is continued"
-    anew = f"To train a new one, remove the folder or choose another: regard demo --out {folder}-2"
+    text = "is already trained; its results follow" if finished else "is continued"
+    anew = f"To train a new one, delete the folder or choose another: regard demo --out {folder}-2"
     errors.print(Text(f"The demo in {folder} {text}. {anew}"), soft_wrap=True)
 
 
-def _check_folder(folder: Path, given: dict[str, Any]) -> None:
-    """Refuse to resume a demo that was started with other settings, e.g. by an earlier version of Regard."""
+def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise if the demo in the folder has other settings, e.g. those of an earlier version of Regard."""
     from regard.runs.run_folder import config_of, is_run
     from regard.training.settings import merged
 
-    if is_run(folder) and merged(config := config_of(folder), given) != config:
+    if is_run(folder) and merged(config := config_of(folder), settings) != config:
         problem = "this folder has a demo with other settings"
-        hint = f"remove it, or name another folder: --out {folder}-2"
+        hint = f"delete it, or choose another folder: --out {folder}-2"
         raise ArgumentError(message(str(folder), problem, hint=hint))

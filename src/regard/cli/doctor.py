@@ -1,4 +1,4 @@
-"""regard doctor: what this machine has, what it lacks, and whether the essentials work."""
+"""regard doctor: check the installation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["doctor"]
 STYLES = {"well": ("ok", "green"), "lacking": ("--", "yellow"), "wrong": ("!!", "bold red")}
 
 TOLERANCE = 1e-3
-"""Kernels round differently; what is broken is further off than this."""
+"""Largest accepted difference between backends, which round differently."""
 
 
 def doctor(
@@ -32,7 +32,7 @@ def doctor(
 ) -> None:
     """Check the installation: versions, devices, optional packages and a small computation.
 
-    Exits with 0 if all that is necessary is well, with 1 if not. No folder or user is named.
+    The exit status is 0 if everything required works, and 1 if not. The report has no paths or user names.
 
     Examples:
 
@@ -40,23 +40,22 @@ def doctor(
 
     * `regard doctor --json > report.json`
     """
-    found: dict[str, list[Fact]] = {}
+    report: dict[str, list[Fact]] = {}
     console = Console(highlight=False)
     for section, facts in {**SECTIONS, "check": checks}.items():
-        found[section] = list(facts())
+        report[section] = list(facts())
         if not as_json:
-            console.print(_table(section, found[section]))
-    every = [fact for facts in found.values() for fact in facts]
+            console.print(_table(section, report[section]))
+    every = [fact for facts in report.values() for fact in facts]
     well = all(fact.state != "wrong" for fact in every)
     if as_json:
-        listed = {section: list(map(asdict, facts)) for section, facts in found.items()}
+        listed = {section: list(map(asdict, facts)) for section, facts in report.items()}
         typer.echo(json.dumps({"well": well, **listed}, indent=2))
     else:
         lacking = sum(fact.state == "lacking" for fact in every)
-        verdict = (
-            f"all that is necessary is well; {lacking} of use could be added" if lacking else "all is well"
-        )
-        console.print(Text(verdict if well else "something is wrong: see !! above", style="bold"))
+        items = "1 optional item is" if lacking == 1 else f"{lacking} optional items are"
+        verdict = f"everything required works; {items} missing (--)" if lacking else "everything works"
+        console.print(Text(verdict if well else "problems found: see the lines with !!", style="bold"))
     if not well:
         raise typer.Exit(1)
 
@@ -66,7 +65,7 @@ def _table(section: str, facts: list[Fact]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for fact in facts or [Fact("", "nothing that matters")]:
+    for fact in facts or [Fact("", "none")]:
         mark, style = STYLES[fact.state]
         value = Text(fact.value)
         if fact.hint:
@@ -77,10 +76,10 @@ def _table(section: str, facts: list[Fact]) -> Table:
 
 
 def checks() -> Iterator[Fact]:
-    """Small runs of what everything else stands on."""
+    """Run a small attention on each device, and a tokenizer."""
     for device in devices():
-        yield _checked(f"attention on {device}", functools.partial(_attention_agrees, device))
-    yield _checked("tokenizer", _tokenizer_returns)
+        yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
+    yield _checked("tokenizer", _check_tokenizer)
 
 
 def _checked(name: str, check: Callable[[], str]) -> Fact:
@@ -91,23 +90,23 @@ def _checked(name: str, check: Callable[[], str]) -> Fact:
         return Fact(name, first, "wrong", "please report it with: regard doctor --json")
 
 
-def _attention_agrees(device: str) -> str:
-    """Output and gradient of the backend that auto takes, against the reference."""
+def _check_attention(device: str) -> str:
+    """Compare the output and gradient of the default backend with the reference backend."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         scores = {name: regard.build_score(name, 32, 32) for name in ("scaled_dot", "additive")}
         x = torch.randn(2, 2, 17, 32).to(device)
-    taken = []
+    backends = []
     for name, score in scores.items():
         if isinstance(score, torch.nn.Module):
             score.to(device)
         ours, theirs = (_run(x, score, backend) for backend in ("auto", "reference"))
-        far = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+        error = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
         backend = regard.explain(x, x, score=score, mask=regard.causal()).backend
-        if not far <= TOLERANCE:
-            raise ArithmeticError(f"{backend} differs from the reference by {far:.2g} for {name}")
-        taken.append(f"{name} by {backend}")
-    return f"agrees with the reference: {', '.join(taken)}"
+        if not error <= TOLERANCE:
+            raise ArithmeticError(f"{backend} differs from the reference by {error:.2g} for {name}")
+        backends.append(f"{name} by {backend}")
+    return f"agrees with the reference: {', '.join(backends)}"
 
 
 def _run(x: torch.Tensor, score: regard.Score, backend: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,9 +116,9 @@ def _run(x: torch.Tensor, score: regard.Score, backend: str) -> tuple[torch.Tens
     return output.detach(), gradient
 
 
-def _tokenizer_returns() -> str:
+def _check_tokenizer() -> str:
     lines = [example.source for example in korean_english("valid", 50)]
     tokenizer = train_tokenizer("unigram", lines, size=500)
     if any(tokenizer.decode(tokenizer.encode(line)) != line for line in lines):
-        raise ArithmeticError("a sentence does not come back from its tokens")
-    return f"{len(lines)} sentences come back from their tokens"
+        raise ArithmeticError("decoding the tokens of a sentence does not give the sentence")
+    return f"{len(lines)} sentences are encoded and decoded without loss"

@@ -1,4 +1,4 @@
-"""regard evaluate: how good translations are, those of a run or those in a file."""
+"""regard evaluate: score the translations of a run, or of a file, against references."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.judging import Given, Judging, built_in, judge_file, judge_run, read_given
-from regard.cli.page_option import Page
 from regard.cli.run_options import (
     BatchTokens,
     Device,
@@ -24,10 +22,19 @@ from regard.cli.run_options import (
     chosen_search,
     opened,
 )
-from regard.cli.truth import measure_truth
 from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
 from regard.runs.run_folder import config_of, is_run
+from regard.tasks.translation.evaluation_report import (
+    EvaluationOptions,
+    References,
+    built_in_references,
+    evaluate_file,
+    evaluate_run,
+    read_references,
+)
+from regard.tasks.translation.faithfulness_report import measure_faithfulness
+from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
 
@@ -45,7 +52,8 @@ Translations = Annotated[
     str | None, typer.Option(metavar="FILE", help="Evaluate the translations in this file instead of a run.")
 ]
 Split = Annotated[
-    str | None, typer.Option(help="Split of the built-in corpus, instead of files: test, long or valid.")
+    str | None,
+    typer.Option(metavar="SPLIT", help="Split of the built-in corpus instead of files: test, long or valid."),
 ]
 Sentences = Annotated[int, typer.Option(help="With --split: number of sentences.", min=1, max=bounds.CORPUS)]
 COMPARED, COUNTED = "Gold alignments", "Scores"
@@ -59,37 +67,43 @@ Gold = Annotated[
 Base = Annotated[
     int,
     typer.Option(
-        help="With --alignment: the number of the first word, 0 or 1.", min=0, max=1, rich_help_panel=COMPARED
+        help="With --alignment: number of the first word, 0 or 1.",
+        min=0,
+        max=1,
+        rich_help_panel=COMPARED,
     ),
 ]
 Lowercase = Annotated[
     bool | None,
     typer.Option(
         "--lowercase/--cased",
-        help="Ignore or respect case. Default: as in the settings of the run.",
+        help="Compute scores on lowercased or on cased text. Default: as in the settings of the run.",
         rich_help_panel=COUNTED,
     ),
 ]
 Tokenize = Annotated[
     str | None,
     typer.Option(
-        help="sacreBLEU tokenizer. Default: as in the settings of the run, or 13a.", rich_help_panel=COUNTED
+        metavar="NAME",
+        help="Tokenizer of sacreBLEU. Default: as in the settings of the run, or 13a.",
+        rich_help_panel=COUNTED,
     ),
 ]
 Moses = Annotated[
     str | None,
     typer.Option(
         metavar="LANGUAGE",
-        help="Also BLEU with Moses tokenization of this language, e.g. en.",
+        help="Also compute BLEU with the Moses tokenizer of this language, e.g. en.",
         rich_help_panel=COUNTED,
     ),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations to this file.")]
 PagePath = Annotated[
-    Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page of translations.")
+    Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page of the translations.")
 ]
 Faithful = Annotated[
-    bool, typer.Option("--faithfulness", help="Also test whether the attended words determine the output.")
+    bool,
+    typer.Option("--faithfulness", help="Also test whether the output depends on the attended words (slow)."),
 ]
 Other = Annotated[
     Path | None,
@@ -138,56 +152,53 @@ def evaluate(
 
     * `regard evaluate --translations found.en --target test.en`
     """
-    truth = None
     if other is not None and not faithfulness:
-        raise ArgumentError(message("--other", "this is an option of --faithfulness"))
-    given = _given(source, target, split, sentences, alignment, base, translations, _grammar(run))
-    search, shown_page = chosen_search(beam, length_penalty, greedy=greedy), Page(page)
+        raise ArgumentError(message("--other", "it is an option of --faithfulness"))
+    references = _references(source, target, split, sentences, alignment, base, translations, _grammar(run))
+    search, html, faithful = chosen_search(beam, length_penalty, greedy=greedy), TranslationPage(page), None
     if run is None:
         if translations is None:
-            expected = "the folder of a run, or --translations"
+            expected = "a run folder, or --translations"
             raise ArgumentError(message("regard evaluate", "nothing to evaluate", expected=expected))
         if out is not None or page is not None or faithfulness:
-            raise ArgumentError(
-                message("--translations", "--out, --page and --faithfulness are for what a run translates")
-            )
-        how = Judging(tokenize or "13a", bool(lowercase), moses)
-        report = judge_file(translations, given, how)
+            problem = "--out, --page and --faithfulness need a run"
+            raise ArgumentError(message("--translations", problem))
+        options = EvaluationOptions(tokenize or "13a", bool(lowercase), moses)
+        report = evaluate_file(translations, references, options)
     else:
         if translations is not None:
-            raise ArgumentError(
-                message("--translations", "a run was given as well", expected="either of them")
-            )
+            raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
         translator = opened(
             run, checkpoint, device, threads, search=search, tokens_per_batch=batch, longest=longest
         )
-        usual = translator.settings.evaluation
+        partner = None if other is None else opened(other, "best", device, None)
+        settings = translator.settings.evaluation
         if split is not None and translator.settings.data.built_in is None:
             hint = "regard data korean --split test writes these sentences to files"
             problem = "this run was not trained on the built-in corpus"
             raise ArgumentError(message(f"--split {split}", problem, hint=hint))
-        lower = usual.lowercase if lowercase is None else lowercase
-        how = Judging(tokenize or usual.tokenize, lower, moses)
-        report = judge_run(translator, given, how, out, shown_page)
-        truth = measure_truth(translator, given, other, device) if faithfulness else None
+        lower = settings.lowercase if lowercase is None else lowercase
+        options = EvaluationOptions(tokenize or settings.tokenize, lower, moses)
+        report = evaluate_run(translator, references, options, out, html)
+        faithful = measure_faithfulness(translator, references, partner) if faithfulness else None
     if as_json:
-        written = report.written() | ({} if truth is None else {"faithfulness": truth.written()})
+        written = report.written() | ({} if faithful is None else {"faithfulness": faithful.written()})
         typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
         return
     Console(highlight=False).print(report.table())
-    if truth is not None:
-        truth.print(Console(highlight=False))
+    if faithful is not None:
+        faithful.print(Console(highlight=False))
 
 
 def _grammar(run: Path | None) -> int:
-    """The grammar version of a run on the built-in corpus; the latest for any other run or file."""
+    """Return the grammar version of a run on the built-in corpus; the latest for other runs and for files."""
     if run is None or not is_run(run):
         return VERSION
     data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
     return data.grammar_version if data.built_in else VERSION
 
 
-def _given(
+def _references(
     source: str | None,
     target: list[str] | None,
     split: str | None,
@@ -196,19 +207,17 @@ def _given(
     base: int,
     translations: str | None,
     version: int,
-) -> Given:
-    """What is judged by, read from files or made here; what does not go together is refused."""
+) -> References:
+    """Read the references from files, or generate them; raise ArgumentError if options cannot be combined."""
     if split is not None:
         if source is not None or target or alignment is not None:
-            problem = "the built-in corpus has its own source, target and links"
-            raise ArgumentError(message(f"--split {split}", problem, hint="leave the files out"))
-        return built_in(split, sentences, version)
+            problem = "the built-in corpus has its own source, target and alignments"
+            raise ArgumentError(message(f"--split {split}", problem, hint="remove the file options"))
+        return built_in_references(split, sentences, version)
     if not target or (source is None and translations is None):
         expected = "--source and --target, or --translations and --target, or --split"
-        raise ArgumentError(
-            message("regard evaluate", "this does not say what to compare", expected=expected)
-        )
+        raise ArgumentError(message("regard evaluate", "files are missing", expected=expected))
     if alignment is not None and source is None:
-        problem = "a run tells which word looked at which, and a file of translations does not"
+        problem = "alignments can be evaluated for a run only, not for a file of translations"
         raise ArgumentError(message("--alignment", problem))
-    return read_given(source, target, alignment, base)
+    return read_references(source, target, alignment, base)

@@ -1,4 +1,4 @@
-"""regard intervene: cut or force what a model looks at, and see what it says then."""
+"""regard intervene: change the attention of a model and compare its translations."""
 
 from __future__ import annotations
 
@@ -41,24 +41,28 @@ from regard.viewing.entry import ROWS
 __all__ = ["intervene"]
 
 NARROW = 36
-"""Translations are given so many letters to a line at least, however narrow their drawing is."""
+"""Minimum width of a column in characters, also if its drawing is narrower."""
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
 Sentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Source sentence.")]
-Cuts = Annotated[list[str] | None, typer.Option("--cut", metavar="S-T", help="Hide word S from word T.")]
+Cuts = Annotated[
+    list[str] | None, typer.Option("--cut", metavar="S-T", help="Mask source word S for target word T.")
+]
 Forces = Annotated[
     list[str] | None,
     typer.Option(
         "--force",
         metavar="S-T",
-        help="Force word T to attend to word S only; S-T:0.5 for half of the weight.",
+        help="Make target word T attend to source word S only; S-T:0.5 gives S half of the weight.",
     ),
 ]
 Erased = Annotated[
     list[int] | None,
-    typer.Option("--erase", metavar="S", help="Hide word S from every word.", min=0, max=bounds.LINES),
+    typer.Option(
+        "--erase", metavar="S", help="Mask source word S for all target words.", min=0, max=bounds.LINES
+    ),
 ]
 Evens = Annotated[
     list[str] | None,
@@ -68,9 +72,14 @@ Drops = Annotated[
     list[str] | None,
     typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
 ]
-Place = Annotated[str, typer.Option(help="Sites where links are cut and forced, * as wildcard.")]
+Place = Annotated[
+    str, typer.Option(metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
+]
 Head = Annotated[
-    int | None, typer.Option(help="Number of a head, from 0. Default: all heads.", min=0, max=bounds.HEADS)
+    int | None,
+    typer.Option(
+        metavar="INT", help="Number of a head, from 0. Default: all heads.", min=0, max=bounds.HEADS
+    ),
 ]
 Data = Annotated[
     Path | None, typer.Option(metavar="FILE.json", help="JSON file of interventions, by token numbers.")
@@ -100,9 +109,8 @@ def intervene(
 ) -> None:
     """Translate a sentence with and without changes to its attention, side by side.
 
-    Links are as regard align prints them, the source word first, counted from 0; in a run with a character
-    tokenizer, characters are counted. A target word is one of the first translation; what follows it may
-    change.
+    Links are written as by regard align: source word, then target word, counted from 0 (characters, in a run
+    with a character tokenizer). Target words are those of the unchanged translation; later words may change.
 
     Examples:
 
@@ -116,56 +124,58 @@ def intervene(
     translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # prepared: its words are those that links are given for
+    sentence = before.source  # as prepared for the model: links count these words
     if len(before.passages) != 1:
-        problem = (
-            "there is nothing to read in it" if not before.passages else "it is too long to be read at once"
-        )
+        problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))
     where: dict[str, Any] = {"at": site, "head": head}
-    wanted: list[Intervention] = [] if data is None else _read(data)
-    for given in cut or ():
-        keys, rows, _ = _linked("--cut", given, before)
-        wanted += [Cut(row, key, **where) for row in rows for key in keys]
-    for given in force or ():
-        keys, rows, weight = _linked("--force", given, before)
-        wanted += [Force(row, key, weight / len(keys), **where) for row in rows for key in keys]
+    interventions: list[Intervention] = [] if data is None else _read(data)
+    for link in cut or ():
+        keys, rows, _ = _linked("--cut", link, before)
+        interventions += [Cut(row, key, **where) for row in rows for key in keys]
+    for link in force or ():
+        keys, rows, weight = _linked("--force", link, before)
+        interventions += [Force(row, key, weight / len(keys), **where) for row in rows for key in keys]
     for word in erase or ():
-        wanted += [Cut(None, key, **where) for key in _source("--erase", word, before)]
-    wanted += [Uniform(**_place("--uniform", given)) for given in uniform or ()]
-    wanted += [Scale(0.0, **_place("--drop", given)) for given in drop or ()]
-    if not wanted:
-        hint = "--cut, --force, --erase, --uniform, --drop or --data"
-        raise ArgumentError(message("regard intervene", "nothing is to be changed", hint=hint))
-    for place in {each.at: None for each in wanted}:
+        interventions += [Cut(None, key, **where) for key in _source("--erase", word, before)]
+    interventions += [Uniform(**_place("--uniform", place)) for place in uniform or ()]
+    interventions += [Scale(0.0, **_place("--drop", place)) for place in drop or ()]
+    if not interventions:
+        expected = "--cut, --force, --erase, --uniform, --drop or --data"
+        raise ArgumentError(message("regard intervene", "no intervention is given", expected=expected))
+    for place in {each.at: None for each in interventions}:
         if not fnmatch.filter(sites, place):
-            hint = f"the model attends at {', '.join(sites) or 'no site'}"
-            raise ArgumentError(message("regard intervene", f"nothing was changed at {place!r}", hint=hint))
-    with changing(*wanted) as changed:
+            hint = f"the sites of the model: {', '.join(sites) or 'none'}"
+            raise ArgumentError(
+                message("regard intervene", f"no attention site matches {place!r}", hint=hint)
+            )
+    with changing(*interventions) as changed:
         after = translator.translate(sentence)
-        kept = translator.score(sentence, before.text)
+        rescored = translator.score(sentence, before.text)
     for place in (place for place, count in changed.items() if not count):
-        problem = f"nothing was changed at {place!r}: no such word was said"
+        problem = f"nothing was changed at {place!r}: the translation has no such word"
         raise ArgumentError(message("regard intervene", problem))
     if as_json:
-        written = _written(before, after, kept) | {"interventions": [each.written() for each in wanted]}
+        written = _to_json(before, after, rescored) | {
+            "interventions": [each.written() for each in interventions]
+        }
         typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
     else:
-        _print(Console(highlight=False), before, after, kept)
+        _print(Console(highlight=False), before, after, rescored)
 
 
-def _linked(option: str, given: str, before: Translation) -> tuple[list[int], list[int], float]:
-    """The tokens of the source and of the target that a link joins, and its weight."""
-    found = LINK.fullmatch(given)
-    if found is None:
+def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:
+    """Return the source tokens and target tokens of a link, and its weight."""
+    match = LINK.fullmatch(link)
+    if match is None:
         expected = "a source word and a target word, counted from 0: 2-3"
-        raise ArgumentError(message(option, f"'{printable(given[:40])}' is no link", expected=expected))
+        raise ArgumentError(message(option, f"'{printable(link[:40])}' is not a link", expected=expected))
     try:
-        weight = 1.0 if found[3] is None else float(found[3])
+        weight = 1.0 if match[3] is None else float(match[3])
     except ValueError:
-        raise ArgumentError(message(option, f"{found[3]} is no number")) from None
-    rows = _tokens(option, "target", int(found[2]), before.passages[0].words)
-    return _source(option, int(found[1]), before), rows, weight
+        raise ArgumentError(message(option, f"{match[3]} is not a number")) from None
+    rows = _tokens(option, "target", int(match[2]), before.passages[0].words)
+    return _source(option, int(match[1]), before), rows, weight
 
 
 def _source(option: str, word: int, before: Translation) -> list[int]:
@@ -173,47 +183,50 @@ def _source(option: str, word: int, before: Translation) -> list[int]:
 
 
 def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int]:
-    """The places of the tokens of a word."""
+    """Return the positions of the tokens of a word."""
     places = [place for place, each in enumerate(words) if each == word]
     if not places:
         count = max(words, default=-1) + 1
         problem = f"there is no {side} word {word}"
-        raise ArgumentError(message(option, problem, expected=f"one of {count}, counted from 0"))
+        raise ArgumentError(message(option, problem, expected=f"0 to {count - 1}"))
     return places
 
 
-def _place(option: str, given: str) -> dict[str, Any]:
-    """A site and a head from decoder.1.cross:0."""
-    found = PLACE.fullmatch(given)
-    if found is None:
+def _place(option: str, text: str) -> dict[str, Any]:
+    """Parse a site and a head, such as decoder.1.cross:0."""
+    match = PLACE.fullmatch(text)
+    if match is None:
         raise ArgumentError(
-            message(option, "it names no site", expected="decoder.1.cross, or decoder.1.cross:0")
+            message(option, "no site is given", expected="decoder.1.cross, or decoder.1.cross:0")
         )
-    return {"at": found[1], "head": None if found[2] is None else int(found[2])}
+    return {"at": match[1], "head": None if match[2] is None else int(match[2])}
 
 
 def _read(path: Path) -> list[Intervention]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(message(shown(path), error.strerror or "it cannot be read")) from None
     except ValueError:
-        raise DataError(message(shown(path), "this is not JSON")) from None
-    found = found.get("interventions") if isinstance(found, dict) else found
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise DataError(message(shown(path), "it is not valid JSON")) from None
+    content = content.get("interventions") if isinstance(content, dict) else content
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
         expected = '[{"kind": "cut", "row": 2, "key": 3, "at": "*cross"}, ...]'
-        raise DataError(message(shown(path), "these are no interventions", expected=expected))
-    return read_interventions(found)
+        raise DataError(message(shown(path), "it has no list of interventions", expected=expected))
+    return read_interventions(content)
 
 
-def _costs(before: Scored, kept: Scored) -> list[tuple[str, float, float]]:
-    """The pieces said before, with what each cost then and costs now; empty where they are cut otherwise."""
-    if before.pieces[: len(kept.pieces)] != kept.pieces:
+def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, float]]:
+    """Return the tokens of the first translation, with their log-probabilities before and after.
+
+    The list is empty if the text is tokenized differently when it is scored.
+    """
+    if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []
-    return list(zip(kept.pieces, before.token_scores, kept.token_scores, strict=False))
+    return list(zip(rescored.pieces, before.token_scores, rescored.token_scores, strict=False))
 
 
-def _written(before: Translation, after: Translation, kept: Scored) -> dict[str, Any]:
+def _to_json(before: Translation, after: Translation, rescored: Scored) -> dict[str, Any]:
     sides = {
         name: {"text": each.text, "score": each.score}
         for name, each in (("before", before), ("after", after))
@@ -221,13 +234,16 @@ def _written(before: Translation, after: Translation, kept: Scored) -> dict[str,
     return {
         "source": before.source,
         **sides,
-        "before_under_intervention": kept.score,
-        "tokens": [{"piece": piece, "before": was, "after": now} for piece, was, now in _costs(before, kept)],
+        "before_under_intervention": rescored.score,
+        "tokens": [
+            {"piece": piece, "before": was, "after": now}
+            for piece, was, now in _token_scores(before, rescored)
+        ],
     }
 
 
 def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
-    """Two translations in two columns of one width, their weights in the same shades, row beside row."""
+    """Return both translations in two columns of equal width, with one colour scale."""
     pair = (before, after)
     weights = [entry.weights[:ROWS] for entry in pair]
     most = max((float(each.max(initial=0.0)) for each in weights), default=0.0)
@@ -250,25 +266,25 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     both.add_row(*drawn)
     both.add_row()
     both.add_row(*(Text(f"log-probability {entry.score:.2f}", style="dim") for entry in pair))
-    told = [(entry.drawn(*each.shape), *entry.notes) for each, entry in zip(weights, pair, strict=True)]
-    both.add_row(*(Text(printable("; ".join(filter(None, notes))), style="dim") for notes in told))
+    notes = [(entry.drawn(*each.shape), *entry.notes) for each, entry in zip(weights, pair, strict=True)]
+    both.add_row(*(Text(printable("; ".join(filter(None, each))), style="dim") for each in notes))
     return both
 
 
-def _print(console: Console, before: Translation, after: Translation, kept: Scored) -> None:
-    """Both translations with their alignments, and what each word of the first costs now."""
+def _print(console: Console, before: Translation, after: Translation, rescored: Scored) -> None:
+    """Print both translations with their alignments, and the log-probabilities of the first one."""
     console.print(_side_by_side(console, before.entry(), after.entry()))
     console.print()
     table = Table(box=None, header_style="dim")
-    table.add_column("said before", no_wrap=True)
-    for name in ("log p then", "log p now", "change"):
+    table.add_column("token", no_wrap=True)
+    for name in ("log p before", "log p after", "change"):
         table.add_column(name, justify="right", no_wrap=True)
-    for piece, was, now in _costs(before, kept):
-        then, today, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # no -0.00
+    for piece, was, now in _token_scores(before, rescored):
+        old, new, change = (round(number, 2) + 0.0 for number in (was, now, now - was))  # no -0.00
         style = "bold" if change < -1 else ""
-        table.add_row(Text(printable(piece)), f"{then:.2f}", f"{today:.2f}", f"{change:+.2f}", style=style)
+        table.add_row(Text(printable(piece)), f"{old:.2f}", f"{new:.2f}", f"{change:+.2f}", style=style)
     console.print(table)
-    same = "It says the same" if after.text == before.text else "It says something else"
-    cost = before.score - kept.score
-    less = f"{abs(cost):.1f} nats {'less' if cost > 0 else 'more'} probable now"
-    console.print(Text(f"{same}; what it said before is {less}."))
+    same = "did not change" if after.text == before.text else "changed"
+    cost = before.score - rescored.score
+    less = f"{abs(cost):.1f} nats {'less' if cost > 0 else 'more'} probable"
+    console.print(Text(f"The translation {same}; the first translation is now {less}."))

@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are run: help and version are printed without torch."""
+"""Commands whose modules are imported on use, so that help and version are printed without torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typer.core import TyperCommand
 __all__ = ["MARKUP", "LazyCommand"]
 
 MARKUP: Literal["markdown"] = "markdown"
-"""How docstrings are printed as help."""
+"""The markup of docstrings in the help."""
 
 
 class LazyCommand(TyperCommand):
-    """The command of a module regard.cli.NAME that has a function, or a Typer app, called NAME.
+    """The command of the module regard.cli.NAME, which has a function or a Typer app called NAME.
 
-    Its help is read from the source of the module, which is imported when the command is parsed.
+    Its help is read from the source text; the module is imported when the arguments are parsed.
     """
 
     def __init__(self, name: str):
@@ -29,29 +29,29 @@ class LazyCommand(TyperCommand):
 
     @cached_property
     def loaded(self) -> Any:
-        """The command itself."""
+        """The actual command, imported on first use."""
         name = str(self.name)
-        found = getattr(importlib.import_module(f"{__package__}.{name}"), name)
-        if isinstance(found, typer.Typer):
-            return typer.main.get_group(found)
+        function = getattr(importlib.import_module(f"{__package__}.{name}"), name)
+        if isinstance(function, typer.Typer):
+            return typer.main.get_group(function)
         app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-        app.command(name)(found)
+        app.command(name)(function)
         return typer.main.get_command(app)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the command itself, which the context then runs."""
+        """Parse the arguments with the actual command, which the context then runs."""
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 
 def _help(module: str, name: str) -> str:
-    """The docstring of a module's command, from its source: of the function, or of the app's callback."""
+    """Return the docstring of a command (a function or an app callback) from the source of its module."""
     spec = importlib.util.find_spec(module)
     source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
     if not source:  # installed without its source
-        found: Any = getattr(importlib.import_module(module), name)
-        found = getattr(found, "registered_callback", found)
-        found = getattr(found, "callback", found)
-        return inspect.getdoc(found) or ""
+        command: Any = getattr(importlib.import_module(module), name)
+        command = getattr(command, "registered_callback", command)
+        command = getattr(command, "callback", command)
+        return inspect.getdoc(command) or ""
     functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
     decorated = [each for each in functions if f"{name}.callback" in map(_decorator, each.decorator_list)]
     named = [each for each in functions if each.name == name]

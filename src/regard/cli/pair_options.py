@@ -1,4 +1,4 @@
-"""Pairs on the command line: in which files they are, and what is done with odd ones."""
+"""Options for files of sentence pairs, and for pairs that have problems."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ JsonFiles = Annotated[
     typer.Option("--jsonl", metavar="FILE", help="JSON lines file of pairs."),
 ]
 Columns = Annotated[
-    str, typer.Option(help="Columns of --tsv: two numbers from 1, or two names of its header.")
+    str, typer.Option(metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header.")
 ]
 Fields = Annotated[
-    str, typer.Option("--fields", help="Fields of --jsonl: two names; a.b is field b inside field a.")
+    str,
+    typer.Option(
+        "--fields", metavar="A,B", help="Fields of --jsonl: two names; a.b is field b inside field a."
+    ),
 ]
 Chosen = Annotated[
     list[str] | None,
@@ -53,7 +56,7 @@ OPTIONS = {
     r"hold_out\(\) of ": "",
     r"check columns=": "check --columns",
 }
-"""What errors tell people who write Python, and what it is on the command line."""
+"""Patterns of Python code in errors, and the corresponding command-line options."""
 
 
 def given_pairs(
@@ -66,10 +69,10 @@ def given_pairs(
     names: str,
     choose: list[str] | None,
 ) -> Pairs:
-    """The pairs that options name; raises where they do not name both sides once."""
-    ways = (source or target, tsv, jsonl)
-    if sum(map(bool, ways)) != 1 or bool(source) != bool(target):
-        problem = "this does not say where both sides are"
+    """Return the pairs that the options name; raise ArgumentError unless they name one data source."""
+    formats = (source or target, tsv, jsonl)
+    if sum(map(bool, formats)) != 1 or bool(source) != bool(target):
+        problem = "name the data in exactly one way"
         expected = "--source and --target, or --tsv, or --jsonl"
         raise ArgumentError(message(command, problem, expected=expected))
     return read_pairs(
@@ -84,7 +87,7 @@ def given_pairs(
 
 
 def as_options(error: DataError) -> DataError:
-    """The same error, with options in the place of what is to be written in Python.
+    """Return the error with command-line options instead of Python code.
 
     >>> print(as_options(DataError('mend the data, or choose Choices(invalid="replace")')))
     mend the data, or --choose invalid=replace
@@ -95,22 +98,22 @@ def as_options(error: DataError) -> DataError:
     return DataError(text)
 
 
-def read_choices(given: list[str]) -> Choices:
-    """Choices from what was said on the command line.
+def read_choices(assignments: list[str]) -> Choices:
+    """Parse the values of --choose, NAME=VALUE.
 
     >>> read_choices(["invalid=replace", "longest=200"])
     Choices(invalid='replace', longest=200)
     """
-    known = [field.name for field in fields(Choices)]
+    names = [field.name for field in fields(Choices)]
     chosen: dict[str, Any] = {}
-    for each in given:
-        name, said, value = each.partition("=")
-        if not said:
+    for each in assignments:
+        name, equals, value = each.partition("=")
+        if not equals:
             raise ArgumentError(
                 message("--choose", f"{each!r}", expected="NAME=VALUE, as in invalid=replace")
             )
-        if name not in known:
-            raise UnknownName("choice", name, known)
+        if name not in names:
+            raise UnknownName("choice", name, names)
         chosen[name] = value
         if name in ("longest", "ratio"):
             try:

@@ -16,7 +16,7 @@ from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["chosen_search", "described", "opened"]
+__all__ = ["chosen_search", "opened"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -24,9 +24,11 @@ BEAM = 5
 """The default beam size."""
 
 
-def _option(text: str, panel: str = SEARCHING, default: str | bool = True, **limits: Any) -> Any:
-    """default: shown in the help if the parameter itself has none."""
-    return typer.Option(help=text, rich_help_panel=panel, show_default=default, **limits)
+def _option(
+    metavar: str, text: str, panel: str = SEARCHING, default: str | bool = True, **limits: Any
+) -> Any:
+    """Declare an option; default: shown in the help if the parameter itself has none."""
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, show_default=default, **limits)
 
 
 SourceFile = Annotated[
@@ -47,17 +49,19 @@ Unit = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
-Size = Annotated[int | None, _option("Beam size.", default=str(BEAM), min=1, max=MOST_BEAMS)]
+Size = Annotated[int | None, _option("INT", "Beam size.", default=str(BEAM), min=1, max=MOST_BEAMS)]
 Penalty = Annotated[
     str | None,
     _option(
+        "FLOAT",
         "Length penalty: higher values favour longer translations. average:1 ranks by the mean "
         "log-probability of the tokens.",
         default="0.6",
     ),
 ]
 Best = Annotated[
-    int, _option("Number of translations to return per line, best first (n-best).", min=1, max=MOST_BEAMS)
+    int,
+    _option("INT", "Number of translations to return per line, best first (n-best).", min=1, max=MOST_BEAMS),
 ]
 Greedily = Annotated[bool, typer.Option("--greedy", help="Greedy search.", rich_help_panel=SEARCHING)]
 Drawn = Annotated[
@@ -65,32 +69,41 @@ Drawn = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    _option("With --sample: temperature; below 1 is less random.", default="1", callback=bounds.finite),
+    _option(
+        "FLOAT", "With --sample: temperature; below 1 is less random.", default="1", callback=bounds.finite
+    ),
 ]
 TopK = Annotated[
-    int | None, _option("With --sample: sample from the k most probable tokens.", min=0, max=bounds.LINES)
+    int | None,
+    _option("INT", "With --sample: sample from the k most probable tokens.", min=0, max=bounds.LINES),
 ]
 TopP = Annotated[
     float | None,
     _option(
+        "FLOAT",
         "With --sample: sample from the most probable tokens that sum to this probability.",
         callback=bounds.finite,
     ),
 ]
-Seed = Annotated[int | None, _option("With --sample: random seed.", min=0, max=bounds.SEED)]
+Seed = Annotated[int | None, _option("INT", "With --sample: random seed.", min=0, max=bounds.SEED)]
 MaxLength = Annotated[
-    int | None, _option("Maximum number of tokens of a translation.", min=1, max=MOST_TOKENS)
+    int | None, _option("INT", "Maximum number of tokens of a translation.", min=1, max=MOST_TOKENS)
 ]
-Longest = Annotated[int, _option("Maximum number of source tokens; see --overlong.", min=2, max=MOST_TOKENS)]
-Overlong = Annotated[str, _option(f"What to do with longer lines: {' or '.join(OVERLONG)}.")]
-BatchTokens = Annotated[int, _option("Batch size in tokens.", MACHINE, min=1, max=bounds.TOKENS)]
-Which = Annotated[str, _option("Checkpoint: best, latest, or the number of a step.", MACHINE)]
-Device = Annotated[str, _option("cpu, cuda, mps, or auto (the fastest available).", MACHINE)]
-Threads = Annotated[int | None, _option("Number of CPU threads.", MACHINE, min=1, max=bounds.THREADS)]
+Longest = Annotated[int, _option("INT", "Maximum number of source tokens per line.", min=2, max=MOST_TOKENS)]
+Overlong = Annotated[
+    str, _option("NAME", f"How to translate lines longer than --longest: {' or '.join(OVERLONG)}.")
+]
+BatchTokens = Annotated[int, _option("INT", "Batch size in tokens.", MACHINE, min=1, max=bounds.TOKENS)]
+Which = Annotated[str, _option("NAME", "Checkpoint: best, latest, or the number of a step.", MACHINE)]
+Device = Annotated[str, _option("NAME", "Device: cpu, cuda, mps, or auto (the fastest available).", MACHINE)]
+Threads = Annotated[
+    int | None,
+    _option("INT", "Number of CPU threads.", MACHINE, min=1, max=bounds.THREADS, callback=bounds.threads),
+]
 
 
 def opened(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
-    """The translator of a run, with what had to be passed over to load it said; options are Translator's."""
+    """Load the translator of a run and report skipped checkpoints; options: those of Translator."""
     import torch
 
     from regard.tasks.translation.load_run import load_translator
@@ -112,54 +125,46 @@ def chosen_search(
     sample: bool = False,
     **drawing: float | None,
 ) -> Search:
-    """The way of searching that the options say; those that do not go together are refused.
+    """Return the search that the options describe; raise ArgumentError if they cannot be combined.
+
+    drawing: the options of --sample; None for those not given.
 
     >>> chosen_search(None, "average:1", best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))
     """
-    drawn = {name: value for name, value in drawing.items() if value is not None}
-    given = {
+    sampling = {name: value for name, value in drawing.items() if value is not None}
+    options = {
         "--beam": beam is not None,
         "--length-penalty": length_penalty is not None,
         "--greedy": greedy,
         "--sample": sample,
         "--best": best > 1,
-        **{f"--{name.replace('_', '-')}": True for name in drawn},
+        **{f"--{name.replace('_', '-')}": True for name in sampling},
     }
-    together = {
+    allowed = {
         "--greedy": {"--greedy"},
         "--sample": {"--sample", "--best", "--temperature", "--top-k", "--top-p", "--seed"},
         "": {"--beam", "--length-penalty", "--best"},
     }
-    way = "--greedy" if greedy else "--sample" if sample else ""
-    wrong = [name for name, there in given.items() if there and name not in together[way]]
+    method = "--greedy" if greedy else "--sample" if sample else ""
+    wrong = [name for name, present in options.items() if present and name not in allowed[method]]
     if wrong:
-        hint = "" if way else "--sample draws at random, and takes it"
-        raise ArgumentError(message(wrong[0], f"this is no option of {way or 'beam search'}", hint=hint))
+        hint = "" if method else f"use it with --sample: --sample {wrong[0]} ..."
+        problem = f"it cannot be combined with {method or 'beam search'}"
+        raise ArgumentError(message(wrong[0], problem, hint=hint))
     rules = Rules(maximum=max_length)
     if greedy:
         return Greedy(rules)
     if sample:
-        return Sample(**drawn, count=best, rules=rules)  # type: ignore[arg-type]
+        return Sample(**sampling, count=best, rules=rules)  # type: ignore[arg-type]
     return Beam(max(BEAM, best) if beam is None else beam, best, _length(length_penalty), rules=rules)
 
 
-def described(search: Search) -> str:
-    """The search as a short text, for pages.
-
-    >>> described(Beam(size=5)), described(Greedy())
-    ('beam search, beam size 5', 'greedy search')
-    """
-    if isinstance(search, Beam):
-        return f"beam search, beam size {search.size}"
-    return "greedy search" if isinstance(search, Greedy) else "sampled"
-
-
-def _length(given: str | None) -> Length:
-    """A length penalty from a number, or from a name and a number."""
-    if given is None:
+def _length(text: str | None) -> Length:
+    """Parse a length penalty: a number, or a name and a number."""
+    if text is None:
         return GNMT()
-    name, colon, number = given.rpartition(":")
+    name, colon, number = text.rpartition(":")
     if colon and name not in LENGTHS:
         raise UnknownName("length penalty", name, LENGTHS)
     try:
@@ -168,5 +173,5 @@ def _length(given: str | None) -> Length:
         alpha = math.nan
     if not abs(alpha) <= MOST_ALPHA:
         expected = f"a number from -{MOST_ALPHA} to {MOST_ALPHA}, or a name and a number: average:1"
-        raise ArgumentError(message("--length-penalty", f"{given[:60]!r}", expected=expected))
+        raise ArgumentError(message("--length-penalty", f"{text[:60]!r}", expected=expected))
     return LENGTHS[name or "gnmt"](alpha)

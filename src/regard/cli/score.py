@@ -1,4 +1,4 @@
-"""regard score: what a model thinks of given pairs."""
+"""regard score: print the log-probability of given sentence pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from regard.training.logs.live_table import perplexity
 __all__ = ["score"]
 
 AT_ONCE = 4096
-"""Pairs read before they are scored."""
+"""Number of pairs scored at once."""
 
 Tokens = Annotated[
     bool, typer.Option("--tokens", help="Print one JSON object per line, with the score of each token.")
@@ -46,9 +46,9 @@ def score(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability of each target sentence, including </s>; one number per line.
+    """Print the log-probability of each target sentence, including `</s>`, one number per line.
 
-    The perplexity of them all, e to the mean of what a token costs, goes to standard error.
+    The perplexity of all target tokens is printed to standard error.
 
     Examples:
 
@@ -64,19 +64,19 @@ def score(
     with writing(out) as write:
         number = 0
         for pairs in read_pairs(sources, targets, AT_ONCE):
-            for found in translator.score(*map(list, zip(*pairs, strict=True))):
+            for pair in translator.score(*map(list, zip(*pairs, strict=True))):
                 number += 1
-                notes.add(number, found.notes)
-                unknown.add(number, found)
-                total, count = total + found.score, count + len(found.token_scores)
-                write(in_json(found) if tokens else f"{found.score:.4f}")
+                notes.add(number, pair.notes)
+                unknown.add(number, pair)
+                total, count = total + pair.score, count + len(pair.token_scores)
+                write(to_json(pair) if tokens else f"{pair.score:.4f}")
     tell(notes, sources, targets)
     unknown.say()
     if count:
         say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {number:,} lines")
 
 
-def in_json(found: Scored) -> str:
-    """A scored pair as a line of JSON."""
-    each = {"score": found.score, "tokens": found.pieces, "token_scores": found.token_scores}
-    return json.dumps(each | ({"notes": found.notes} if found.notes else {}), ensure_ascii=False)
+def to_json(pair: Scored) -> str:
+    """Return a scored pair as a line of JSON."""
+    record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
+    return json.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)

@@ -24,10 +24,10 @@ from regard.training.logs.live_table import TITLES, best_title, in_time, in_word
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""How many evaluations are shown: the last ones, and the best."""
+"""Number of evaluations shown: the last ones, and the best."""
 
 WIDEST = 24
-"""How much of the table the names of runs may take from the rest of it."""
+"""Maximum width of the column with the names of runs."""
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
@@ -50,31 +50,31 @@ def show(runs: Runs, as_json: AsJSON = False) -> None:
 
     * `regard show runs/x --json`
     """
-    found = [facts_of(runs[0])] if len(runs) == 1 else list(_those_that_are(runs))
+    facts = [facts_of(runs[0])] if len(runs) == 1 else list(_readable_runs(runs))
     if as_json:
-        told: Any = [strict(each.written()) for each in found]
-        text = json.dumps(told if len(runs) > 1 else told[0], indent=2, ensure_ascii=False)
-        # JSON escapes only the control characters below U+0020; a terminal obeys others too.
+        records: Any = [strict(each.written()) for each in facts]
+        text = json.dumps(records if len(runs) > 1 else records[0], indent=2, ensure_ascii=False)
+        # JSON escapes only the control characters below U+0020; a terminal interprets others too.
         typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
         return
     console = Console(highlight=False)
     if len(runs) > 1:
-        console.print(compared(found))
+        console.print(compared(facts))
     else:
-        for part in told_of(found[0], console):
+        for part in describe_run(facts[0], console):
             console.print(part)
 
 
-def _those_that_are(runs: Sequence[Path]) -> Iterator[RunFacts]:
+def _readable_runs(runs: Sequence[Path]) -> Iterator[RunFacts]:
     count = 0
     for each in runs:
         try:
-            found = facts_of(each)
+            facts = facts_of(each)
         except RegardError as error:
             say(str(error).splitlines()[0])
             continue
         count += 1
-        yield found
+        yield facts
     if not count:
         raise DataError(
             message(
@@ -83,11 +83,11 @@ def _those_that_are(runs: Sequence[Path]) -> Iterator[RunFacts]:
         )
 
 
-def told_of(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
-    """All that is told of one run, part by part."""
+def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
+    """Yield the description of a run, part by part."""
     yield _listed(shown(facts.folder), dict(_about(facts)))
-    judged = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
-    curves = {"training loss": facts.losses, "validation loss": judged}
+    validation = [(each["step"], each["loss"]) for each in facts.evaluations if {"step", "loss"} <= set(each)]
+    curves = {"training loss": facts.losses, "validation loss": validation}
     for name, points in curves.items():
         if len(points) > 1:
             yield Text(name, style="cyan")
@@ -96,7 +96,7 @@ def told_of(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
         yield Text()
         yield _evaluations(facts, console)
         if len(facts.evaluations) > ROWS:
-            yield Text(f"{len(facts.evaluations) - ROWS} earlier ones are in log.jsonl", style="dim")
+            yield Text(f"{len(facts.evaluations) - ROWS} earlier evaluations are in log.jsonl", style="dim")
     if facts.checkpoints:
         yield Text()
         yield _checkpoints(facts)
@@ -119,11 +119,11 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
         yield "settings", ", ".join(f"{name} {_value(value)}" for name, value in facts.changed.items())
     if facts.averaged is not None:
         yield "average", str(facts.averaged)
-    yield "progress", _stands(facts)
+    yield "progress", _progress(facts)
 
 
-def _stands(facts: RunFacts) -> str:
-    """Where training is, in one line."""
+def _progress(facts: RunFacts) -> str:
+    """Return the progress of training in one line."""
     at = facts.progress
     if at is None:
         return facts.standing
@@ -141,7 +141,10 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
+    """Return a command to run next."""
     folder = shown(facts.folder)
+    if facts.damaged:
+        return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
         return f"regard train --out {folder} --resume"
     if facts.data.get("built_in"):
@@ -171,7 +174,7 @@ def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """Numbers as a row of bars, the mean of so many neighbours each that they fit the width.
+    """Return numbers as a row of bars; neighbours are averaged to fit the width.
 
     >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
     '█▃▁'
@@ -180,9 +183,9 @@ def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
     edges = [round(place * len(values) / count) for place in range(count + 1)]
     means = [sum(each / (b - a) for each in values[a:b]) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
-    reach = high - low if 0 < high - low < math.inf else 1.0
-    means = [min(max(mean, low), low + reach) for mean in means]
-    return "".join(bars[round((mean - low) / reach * (len(bars) - 1))] for mean in means)
+    span = high - low if 0 < high - low < math.inf else 1.0
+    means = [min(max(mean, low), low + span) for mean in means]
+    return "".join(bars[round((mean - low) / span * (len(bars) - 1))] for mean in means)
 
 
 def _evaluations(facts: RunFacts, console: Console) -> Table:
@@ -216,7 +219,7 @@ def _checkpoints(facts: RunFacts) -> Table:
 
 
 def _briefly(count: int) -> str:
-    """A number that fits into a narrow column.
+    """Return a number in few characters.
 
     >>> _briefly(950), _briefly(61_234), _briefly(3_450_000)
     ('950', '61k', '3.5M')
@@ -224,15 +227,15 @@ def _briefly(count: int) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k" if count >= 1e3 else str(count)
 
 
-def compared(found: list[RunFacts]) -> Table:
-    """A table with a row for each run; it names the score that selected the best checkpoint."""
+def compared(runs: list[RunFacts]) -> Table:
+    """Return a table with a row for each run; it names the score that selected the best checkpoint."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    names = [shown(os.path.relpath(each.folder)) for each in found]
-    names = [min(name, shown(each.folder), key=len) for name, each in zip(names, found, strict=True)]
+    names = [shown(os.path.relpath(each.folder)) for each in runs]
+    names = [min(name, shown(each.folder), key=len) for name, each in zip(names, runs, strict=True)]
     widest = min(max(map(len, names), default=0), WIDEST)
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
-    criteria = sorted({each.judged_by for each in found})
+    criteria = sorted({each.judged_by for each in runs})
     scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
     differ = ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
@@ -242,7 +245,7 @@ def compared(found: list[RunFacts]) -> Table:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
     table.add_column("status", min_width=9, overflow="fold")
-    for place, each in zip(names, found, strict=True):
+    for place, each in zip(names, runs, strict=True):
         best, at = each.best or {}, each.progress
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
         step = "" if at is None else f"{at.step:,}"

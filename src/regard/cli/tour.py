@@ -1,4 +1,4 @@
-"""regard tour: every attention mechanism, each one call, drawn in the terminal."""
+"""regard tour: show every attention mechanism, drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from regard.cli.tour_steps import STATIONS, Station
+from regard.cli.tour_steps import TOUR_STEPS, TourStep
 from regard.viewing import beside
 
 __all__ = ["tour"]
 
 QUICK = 3
-"""How many stations the quick tour has."""
+"""Number of steps of the quick tour."""
 
 
 def tour(
-    quick: Annotated[bool, typer.Option("--quick", help=f"Show the first {QUICK} stations only.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=f"Show the first {QUICK} steps only.")] = False,
 ) -> None:
     """Show every attention mechanism, one call each, drawn in the terminal.
 
@@ -31,29 +31,25 @@ def tour(
     * `regard tour --quick`
     """
     console = Console(highlight=False)
-    stations = STATIONS[:QUICK] if quick else STATIONS
+    steps = TOUR_STEPS[:QUICK] if quick else TOUR_STEPS
     console.print(Text("Attention you can see: compare, mask, select, read.", style="bold"))
-    console.print(
-        Text(
-            "The vectors are made by hand or drawn from a seed; no trained model is behind them.", style="dim"
-        )
-    )
-    for number, make in enumerate(stations, start=1):
+    console.print(Text("The vectors are written by hand or random; no trained model is used.", style="dim"))
+    for number, make in enumerate(steps, start=1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             show(console, number, make())
     if quick:
-        console.print(Text(f"\n{len(STATIONS) - QUICK} more stations: regard tour", style="dim"))
+        console.print(Text(f"\n{len(TOUR_STEPS) - QUICK} more steps: regard tour", style="dim"))
 
 
-def show(console: Console, number: int, station: Station) -> None:
-    """Print one station: what it is, the call, and the pictures side by side where they fit."""
+def show(console: Console, number: int, step: TourStep) -> None:
+    """Print one step: its text, its call, and its drawings, side by side if they fit."""
     console.print()
-    console.rule(Text(f" {number}  {station.title} ", style="bold"), align="left", style="dim")
-    console.print(Text(station.text), width=min(console.width, 92))
-    if station.call:
-        console.print(Text(f"> {station.call}", style="cyan"))
-    if len(station.pictures) == 1:
-        console.print(Padding(station.pictures[0], (1, 0, 0, 2)))
+    console.rule(Text(f" {number}  {step.title} ", style="bold"), align="left", style="dim")
+    console.print(Text(step.text), width=min(console.width, 92))
+    if step.call:
+        console.print(Text(f"> {step.call}", style="cyan"))
+    if len(step.pictures) == 1:
+        console.print(Padding(step.pictures[0], (1, 0, 0, 2)))
     else:
-        console.print(Padding(beside(*station.pictures), (1, 0, 0, 2)), end="")
+        console.print(Padding(beside(*step.pictures), (1, 0, 0, 2)), end="")

@@ -1,4 +1,4 @@
-"""The stations of `regard tour`. Each makes its calls anew and gives its pictures."""
+"""The steps of `regard tour`: each function calls attention() and returns its drawings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from regard import attention
 from regard.cli.backends import explained
 from regard.viewing import bars, draw
 
-__all__ = ["STATIONS", "Station"]
+__all__ = ["TOUR_STEPS", "TourStep"]
 
 WEIGHTS = regard.Look(weights=True)
 STEPS = 40
 
 
 @dataclass(frozen=True)
-class Station:
-    """One stop of the tour: a title, what is to be seen, the call that makes it, the pictures."""
+class TourStep:
+    """One step of the tour: a title, an explanation, the call, and the drawings."""
 
     title: str
     text: str
@@ -34,15 +34,15 @@ class Station:
     pictures: Sequence[RenderableType]
 
 
-def soft_dictionary() -> Station:
-    """Look up 어디에서 in a dictionary of three entries, more and more sharply."""
+def soft_dictionary() -> TourStep:
+    """Look up 어디에서 in a dictionary of three entries, with larger and larger queries."""
     entries = {"주어": "최웅준", "동사": "밥을 먹었다", "어디에서": "집에서"}
     where, sharpness = 2, [0, 1, 2, 4, 8]
     key = value = torch.eye(3)
     query = torch.tensor(sharpness, dtype=torch.float32)[:, None] * key[where]
     seen = attention(query, key, value, score=regard.Dot(), look=WEIGHTS)
     read = list(entries.values())[int(seen.output[-1].argmax())]
-    return Station(
+    return TourStep(
         "A soft dictionary",
         "최웅준은 밥을 먹었다. Where? Ask the dictionary with a query near 어디에서 and read a mixture of "
         f"its values. As the query grows, the weight goes to one entry and the mixture to its value: {read}.",
@@ -59,35 +59,35 @@ def soft_dictionary() -> Station:
     )
 
 
-def scores() -> Station:
-    """Align one sentence with its translation, by every score there is."""
+def scores() -> TourStep:
+    """Align a sentence with its translation, with every score."""
     english, korean = ["I", "am", "a", "cat"], ["나", "는", "고양이", "로소이다"]
-    # What each word is about: the speaker, the topic, the animal, being.
+    # Features of each word: speaker, topic, animal, being.
     query = 3 * torch.tensor([[1, 0.3, 0, 0], [0, 0.3, 0, 1], [0, 0, 0.7, 0.2], [0, 0, 1, 0]])
     key = 3 * torch.tensor([[1, 0, 0, 0], [0.4, 0.6, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
-    made: dict[str, regard.Score] = {"cosine": regard.Cosine(sharpness=8.0)}
+    configured: dict[str, regard.Score] = {"cosine": regard.Cosine(sharpness=8.0)}
     pictures = []
     for name, kind in regard.SCORES.items():
-        score = made.get(name) or regard.build_score(name, 4, 4)
+        score = configured.get(name) or regard.build_score(name, 4, 4)
         if isinstance(score, nn.Module):
-            _teach(score, query, key, alignment=torch.tensor([0, 3, 2, 2]))
+            _train_score(score, query, key, alignment=torch.tensor([0, 3, 2, 2]))
         seen = attention(query, key, score=score, look=WEIGHTS)
         title = f"{name}: {kind.equation}\n{_paper(kind)}"
         pictures.append(draw(_weights(seen), english, korean, title, legend=False, most=1))
-    return Station(
+    return TourStep(
         "Compare: how a query meets a key",
-        "나는 고양이로소이다, I am a cat. Each word is four numbers: the speaker, the topic, the animal, "
-        f"being. Scores that learn were shown the alignment for {STEPS} steps, by the gradient of the look.",
+        "나는 고양이로소이다, I am a cat. Each word has four features: speaker, topic, animal, being. Scores "
+        f"with parameters were trained on the alignment for {STEPS} steps, by the gradient of the weights.",
         "attention(query, key, score=Additive(query_size=4, key_size=4), look=Look(weights=True))",
         pictures,
     )
 
 
-def masks() -> Station:
-    """Hide keys. The words are all alike, so what is seen is the mask."""
+def masks() -> TourStep:
+    """Show every mask. All words have the same vector, so the drawing shows the mask only."""
     words = ["나는", "밥을", "먹고", "집에", "갔다"]
     x = torch.zeros(1, 5, 4)
-    made = {
+    masks_by_call = {
         "causal()": regard.causal(),
         "padding([3])": regard.padding(torch.tensor([3])),
         "window(left=1, right=1)": regard.window(left=1, right=1),
@@ -95,20 +95,22 @@ def masks() -> Station:
         "documents([[0, 0, 0, 1, 1]])": regard.documents(torch.tensor([[0, 0, 0, 1, 1]])),
         "where(key % 2 == 0)": regard.where(lambda batch, head, query, key: key % 2 == 0),
     }
-    drawn = {text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in made.items()}
-    return Station(
+    drawn = {
+        text: _weights(attention(x, x, mask=mask, look=WEIGHTS))[0] for text, mask in masks_by_call.items()
+    }
+    return TourStep(
         "Mask: who may see whom",
-        "All words are alike here, so each row is shared evenly among the keys that it may see.",
+        "All words have the same vector, so each query attends equally to the keys that it may see.",
         "attention(x, x, mask=causal() & window(left=1))",
         [draw(weights, words, words, text, legend=False, most=1) for text, weights in drawn.items()],
     )
 
 
-def selections() -> Station:
-    """Turn the same five scores into weights in every way."""
+def selections() -> TourStep:
+    """Turn the same five scores into weights with every selection."""
     words = ["고양이", "개", "새", "물", "돌"]
     query, key = torch.ones(1, 1), torch.tensor([[2.0], [1.6], [0.9], [-0.5], [-2.0]])
-    made: dict[str, regard.Select] = {
+    selects: dict[str, regard.Select] = {
         "Soft()": regard.Soft(),
         "Soft(temperature=0.3)": regard.Soft(temperature=0.3),
         "Sparse(1.5)": regard.Sparse(1.5),
@@ -119,18 +121,18 @@ def selections() -> Station:
         "StraightThrough()": regard.StraightThrough(),
         "LocalP(1.0, width=2)": regard.LocalP(centre=torch.tensor([1.0]), width=2),
     }
-    rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in made.values()]
-    return Station(
+    rows = [_weights(attention(query, key, select=select, look=WEIGHTS))[0] for select in selects.values()]
+    return TourStep(
         "Select: from scores to weights",
-        "An animal is asked for; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Softmax leaves "
-        "nothing at 0, the sparse ones do; gates share no budget; Hard draws a key, Best takes the first.",
+        "The query is an animal; the scores are 2, 1.6, 0.9, -0.5 and -2 in every row. Softmax gives every "
+        "key some weight, Sparse gives some 0; Gate weights do not sum to 1; Hard samples, Best is argmax.",
         "attention(query, key, select=Sparse(1.5))",
-        [draw(torch.stack(rows), list(made), words, numbers=True, most=1)],
+        [draw(torch.stack(rows), list(selects), words, numbers=True, most=1)],
     )
 
 
-def positions() -> Station:
-    """Show what each position scheme does to a sequence of one word repeated."""
+def positions() -> TourStep:
+    """Show the effect of each position scheme on a sequence of one repeated word."""
     words, width, heads = ["똑"] * 6, 16, 2
     x = torch.ones(1, heads, len(words), width // heads)
     pictures = []
@@ -146,36 +148,36 @@ def positions() -> Station:
             seen = attention(turned, turned, look=WEIGHTS)
         text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
         pictures.append(draw(_weights(seen)[0, 0], words, words, text))
-    return Station(
+    return TourStep(
         "Positions: where things are",
-        "The same word six times, so whatever shows is position, in the first of two heads. Learned ones are "
-        "as they start, before any training.",
+        "The same word six times, so the drawing shows positions only, in the first of two heads. Learned "
+        "positions are shown as initialised, before any training.",
         'attention(x, x, bias=build_position("alibi", width=16, heads=2))',
         pictures,
     )
 
 
-def heads() -> Station:
-    """Ask two questions of one sentence at once."""
+def heads() -> TourStep:
+    """Attend to one sentence with two heads."""
     words = ["최웅준은", "집에서", "집중이", "안되서", "카페에", "공부하러", "갔다"]
-    # What each word answers: who, where to, why, what.
+    # Features of each word: who, where to, why, what.
     facts = torch.tensor(
         [[3, 0, 0, 0], [0, 1, 1, 0], [0, 0, 2.5, 0], [0, 0, 3, 0], [0, 3, 0, 0], [0, 0, 1, 2], [0, 0, 0, 3.0]]
     )
-    asked = {"어디에?": torch.tensor([0, 1.0, 0, 0]), "왜?": torch.tensor([0, 0, 1.0, 0])}
-    query = 2 * torch.stack(list(asked.values()))[None, :, None]
+    questions = {"어디에?": torch.tensor([0, 1.0, 0, 0]), "왜?": torch.tensor([0, 0, 1.0, 0])}
+    query = 2 * torch.stack(list(questions.values()))[None, :, None]
     seen = attention(query, facts.expand(1, 2, -1, -1), look=regard.Look(weights=True, entropy=True))
-    names = [f"head {number}: {question}" for number, question in enumerate(asked, start=1)]
-    return Station(
+    names = [f"head {number}: {question}" for number, question in enumerate(questions, start=1)]
+    return TourStep(
         "Many heads: several questions at once",
-        "One attention gives one answer. Two heads ask the same sentence where he went, and why.",
+        "One head has one set of weights. Two heads read the same sentence for where he went, and why.",
         "attention(query, key)        # (B, H, T, D): H = 2 heads; MultiHead is the layer",
         [draw(_weights(seen)[0, :, 0], names, words, numbers=True, most=1)],
     )
 
 
-def recording() -> Station:
-    """Watch the attention layers of a model from outside."""
+def recording() -> TourStep:
+    """Record the attention of a model without changing it."""
     model = nn.ModuleDict(
         {"self": regard.MultiHead(16, 2, position="alibi"), "cross": regard.MultiHead(16, 2)}
     )
@@ -192,31 +194,39 @@ def recording() -> Station:
     entropy = seen["cross"][0].entropy
     assert entropy is not None
     pictures.append(bars(entropy[0, 0], english, "cross, head 1: entropy in nats", most=math.log(4)))
-    return Station(
+    return TourStep(
         "Record: see inside a model without touching it",
-        "Two fresh layers with random weights: causal self-attention with ALiBi, then the source is read.",
+        "Two untrained layers: causal self-attention with ALiBi, then cross-attention to the source.",
         "with record(Look(weights=True, entropy=True)) as seen: model(...)",
         pictures,
     )
 
 
-def explaining() -> Station:
-    """Ask which kernel a call takes, and why not the others."""
+def explaining() -> TourStep:
+    """Show which backend a call uses, and why not the others."""
     x = torch.zeros(1, 4, 16)
     mask = regard.causal() & regard.padding(torch.tensor([3]))
-    found = {
+    explanations = {
         "explain(x, x, mask=causal() & padding(lengths))": regard.explain(x, x, mask=mask, look=WEIGHTS),
         "explain(x, x, score=Additive(16, 16))": regard.explain(x, x, score=regard.Additive(16, 16)),
     }
-    return Station(
+    return TourStep(
         "Explain: which kernel, and why not another",
-        "Every backend computes the same attention. A call takes the fastest that has no reason against it.",
+        "Every backend computes the same attention. A call uses the fastest backend that supports it.",
         "",
-        [Group(*(part for call, why in found.items() for part in (Text(call, "cyan"), explained(why), "")))],
+        [
+            Group(
+                *(
+                    part
+                    for call, why in explanations.items()
+                    for part in (Text(call, "cyan"), explained(why), "")
+                )
+            )
+        ],
     )
 
 
-STATIONS: list[Callable[[], Station]] = [
+TOUR_STEPS: list[Callable[[], TourStep]] = [
     soft_dictionary,
     scores,
     masks,
@@ -234,13 +244,13 @@ def _weights(seen: regard.Attended) -> Tensor:
 
 
 def _paper(kind: type[Any]) -> str:
-    """The first paper that a docstring cites."""
+    """Return the first paper that a docstring cites."""
     cited = re.search(r"\(([A-Z][^()]*?\b(?:19|20)\d\d)", kind.__doc__ or "")
     return cited[1] if cited else ""
 
 
-def _teach(score: nn.Module, query: Tensor, key: Tensor, alignment: Tensor) -> None:
-    """Show a score which key belongs to which query, by plain gradient descent."""
+def _train_score(score: nn.Module, query: Tensor, key: Tensor, alignment: Tensor) -> None:
+    """Train a score on an alignment by gradient descent; alignment: the key of each query."""
     assert isinstance(score, regard.Score)
     for _ in range(STEPS):
         seen = attention(query, key, score=score, look=regard.Look(weights=True, gradient=True))

@@ -1,4 +1,4 @@
-"""regard train: from sentence pairs to a translator in a run folder."""
+"""regard train: train a translator on sentence pairs."""
 
 from __future__ import annotations
 
@@ -25,71 +25,92 @@ __all__ = ["train"]
 DATA, TRAINING, RUN = "Data", "Training", "Run"
 
 
-def _several(text: str, panel: str = DATA, **limits: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel, show_default=False, **limits)
+def _option(metavar: str, text: str, panel: str = DATA, **limits: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, show_default=False, **limits)
 
 
-Files = Annotated[list[str] | None, _several("File of source sentences; may be repeated.")]
-Targets = Annotated[list[str] | None, _several("File of target sentences, parallel to --source.")]
-Tabbed = Annotated[list[str] | None, _several("TSV file of pairs, instead of --source and --target.")]
-Lined = Annotated[list[str] | None, _several('JSON lines file with "source" and "target".')]
-Columns = Annotated[str | None, _several("Columns of --tsv: two numbers from 1, or two names of its header.")]
+Files = Annotated[list[str] | None, _option("FILE", "File of source sentences; may be repeated.")]
+Targets = Annotated[list[str] | None, _option("FILE", "File of target sentences, parallel to --source.")]
+Tabbed = Annotated[list[str] | None, _option("FILE", "TSV file of pairs, instead of --source and --target.")]
+Lined = Annotated[list[str] | None, _option("FILE", 'JSON lines file with the fields "source" and "target".')]
+Columns = Annotated[
+    str | None, _option("A,B", "Columns of --tsv: two numbers from 1, or two names of its header.")
+]
 Fields = Annotated[
     str | None,
     typer.Option(
         "--fields",
+        metavar="A,B",
         help="Fields of --jsonl: two names; a.b is field b inside field a.",
         rich_help_panel=DATA,
         show_default=False,
     ),
 ]
-BuiltIn = Annotated[str | None, _several("Built-in corpus: korean.")]
-Judged = Annotated[
-    list[str] | None, _several("Source sentences for validation. Default: some training pairs are held out.")
+BuiltIn = Annotated[str | None, _option("NAME", "Built-in corpus: korean.")]
+ValidSource = Annotated[
+    list[str] | None,
+    _option("FILE", "Source sentences of the validation set. Default: some training pairs are held out."),
 ]
-Wanted = Annotated[list[str] | None, _several("Target sentences for validation.")]
-Links = Annotated[list[str] | None, _several("Word alignments of the pairs, in Pharaoh format.")]
-Pieces = Annotated[
-    str | None, _several("unigram, bpe, word or character. Default: chosen from the data.", DATA)
+ValidTarget = Annotated[list[str] | None, _option("FILE", "Target sentences of the validation set.")]
+Links = Annotated[list[str] | None, _option("FILE", "Word alignments of the pairs, in Pharaoh format.")]
+Tokenizer = Annotated[
+    str | None,
+    _option("NAME", "Tokenizer: unigram, bpe, word or character. Default: chosen from the data."),
 ]
 Guided = Annotated[
     float | None,
-    _several("Weight of the guided-alignment loss (0 disables it).", TRAINING, callback=bounds.finite),
+    _option(
+        "FLOAT", "Weight of the guided-alignment loss (0 disables it).", TRAINING, callback=bounds.finite
+    ),
 ]
-Name = Annotated[str | None, _several("seq2seq, bahdanau (default), luong or transformer.", RUN)]
-Out = Annotated[Path, typer.Option(help="Run folder.", rich_help_panel=RUN)]
-Recipe = Annotated[Path | None, _several("TOML file of settings (a recipe); options override it.", RUN)]
+Name = Annotated[
+    str | None, _option("NAME", "Model: seq2seq, bahdanau (default), luong or transformer.", RUN)
+]
+Out = Annotated[Path, typer.Option(metavar="RUN", help="Run folder to write.", rich_help_panel=RUN)]
+Recipe = Annotated[
+    Path | None, _option("FILE", "TOML file of settings (a recipe); options override it.", RUN)
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="One setting, e.g. training.rate=0.001; may be repeated. --dry-run lists all.",
+        metavar="NAME=VALUE",
+        help="Set one setting, e.g. training.rate=0.001; may be repeated. --dry-run lists all settings.",
         rich_help_panel=RUN,
     ),
 ]
 Minutes = Annotated[
     float | None,
-    _several(
+    _option(
+        "FLOAT",
         "Train for this many minutes; the learning rate decays to zero by then.",
         TRAINING,
         callback=bounds.finite,
     ),
 ]
-Steps = Annotated[int | None, _several("Train for this many steps.", TRAINING)]
-Epochs = Annotated[float | None, _several("Train for this many epochs.", TRAINING, callback=bounds.finite)]
+Steps = Annotated[int | None, _option("INT", "Train for this many steps.", TRAINING)]
+Epochs = Annotated[
+    float | None, _option("FLOAT", "Train for this many epochs.", TRAINING, callback=bounds.finite)
+]
 Precision = Annotated[
     str | None,
-    _several("float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).", TRAINING),
+    _option(
+        "NAME", "Precision: float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).", TRAINING
+    ),
 ]
-Seed = Annotated[int | None, _several("Random seed.", TRAINING)]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=RUN)]
+Seed = Annotated[int | None, _option("INT", "Random seed.", TRAINING)]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Device: cpu, cuda, mps or auto.", rich_help_panel=RUN)
+]
 Threads = Annotated[
     int | None,
     typer.Option(
-        help="Number of CPU threads. Default: the fastest.",
+        metavar="INT",
+        help="Number of CPU threads. Default: the fastest number, measured.",
         rich_help_panel=RUN,
         min=1,
         max=bounds.THREADS,
+        callback=bounds.threads,
         show_default=False,
     ),
 ]
@@ -98,11 +119,15 @@ Change = Annotated[
     bool,
     typer.Option("--change", help="Resume although settings or data have changed.", rich_help_panel=RUN),
 ]
-Start = Annotated[Path | None, _several("Run folder whose weights and tokenizers this run starts from.", RUN)]
+Start = Annotated[
+    Path | None, _option("RUN", "Run folder whose weights and tokenizers this run starts from.", RUN)
+]
 Dry = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Print the data report, the settings and the time, and exit.", rich_help_panel=RUN
+        "--dry-run",
+        help="Print the data report, the settings and the estimated time, and exit.",
+        rich_help_panel=RUN,
     ),
 ]
 
@@ -116,10 +141,10 @@ def train(
     columns: Columns = None,
     names: Fields = None,
     built_in: BuiltIn = None,
-    valid_source: Judged = None,
-    valid_target: Wanted = None,
+    valid_source: ValidSource = None,
+    valid_target: ValidTarget = None,
     alignments: Links = None,
-    tokenizer: Pieces = None,
+    tokenizer: Tokenizer = None,
     guided: Guided = None,
     model: Name = None,
     recipe: Recipe = None,
@@ -139,8 +164,8 @@ def train(
     """Train a translator on sentence pairs and write it to a run folder.
 
     Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
-    speed of this machine, unless they are set. Ctrl-C, SIGTERM and SIGHUP save and stop; --resume
-    continues: a run with --steps or --epochs ends with the same bits as one that was never stopped.
+    speed of this machine, unless they are set. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop;
+    --resume continues. With --steps or --epochs, a resumed run gives the same bits as an uninterrupted one.
 
     Examples:
 
@@ -156,6 +181,7 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --out runs/x`
     """
+    _one_length(minutes=minutes, steps=steps, epochs=epochs)
     _print_inputs(out, source, target, tsv, jsonl, built_in, resume)
     from regard.tasks.translation.estimate import estimate
     from regard.tasks.translation.train_run import Machine, train_translation
@@ -167,26 +193,29 @@ def train(
     fields = names and [*two_names("--fields", names)]
     data |= {"columns": columns and [*two_columns(columns)], "fields": fields}
     training = {"minutes": minutes, "steps": steps, "epochs": epochs, "precision": precision}
-    said = {"data": data, "training": {**training, "guided": guided}, "model": {"name": model}, "seed": seed}
-    _one_length(minutes=minutes, steps=steps, epochs=epochs)
-    said = merged({}, said, override(assign or []))
-    given = merged({} if recipe is None else without_length(_read(recipe), said), said)
-    if init_from is not None:
-        given["init_from"] = str(init_from)
+    options = {
+        "data": data,
+        "training": {**training, "guided": guided},
+        "model": {"name": model},
+        "seed": seed,
+    }
+    options = merged({}, options, override(assign or []))
+    settings = merged({} if recipe is None else without_length(_read(recipe), options), options)
+    settings |= {} if init_from is None else {"init_from": str(init_from)}
     how: dict[str, Any] = {"resume": resume, "change": change, "machine": Machine(device, threads)}
     if dry_run:
-        _print_estimate(estimate(given, out, **how))
+        _print_estimate(estimate(settings, out, **how))
         return 0
     console = Console(stderr=True, highlight=False)
     with _stopped_early(out):
-        outcome = train_translation(given, out, **how, console=console)
+        outcome = train_translation(settings, out, **how, console=console)
     if outcome.warning and not outcome.interrupted:
-        console.print(Text(f"{outcome.warning}: {_advice(given)}"))
+        console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     return _finished(_name(out), outcome.interrupted, console)
 
 
 def _finished(out: str, interrupted: str | None, console: Console) -> int:
-    """Print what to do next; the exit status."""
+    """Print what to do next; return the exit status."""
     from regard.training.interrupts import EXIT_STATUS
 
     text = f'Finished training {out}. Next: regard translate {out} --text "..." --draw'
@@ -206,12 +235,15 @@ def _print_inputs(
     built_in: str | None,
     resume: bool,
 ) -> None:
-    """Print what is read, before torch is imported, so that the terminal is never silent for seconds."""
+    """Print the input files before torch is imported, which takes seconds; nothing if one does not exist."""
     if os.environ.get("RANK", "0") != "0":
         return
     files = [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())]
     if files:
-        text = ", ".join(f"{_name(path)} ({_size(path)})" for path in files)
+        sizes = _sizes(files)
+        if not sizes:  # reported as an error later
+            return
+        text = ", ".join(f"{_name(path)} ({size})" for path, size in zip(files, sizes, strict=True))
     elif built_in:
         text = f"the built-in corpus {built_in}"
     else:
@@ -223,17 +255,19 @@ def _name(path: str | Path) -> str:
     return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
-def _size(path: str) -> str:
+def _sizes(paths: list[str]) -> list[str]:
+    """Return the sizes of files as text, all in one unit; [] if a file cannot be read."""
     try:
-        size = os.path.getsize(path)
+        sizes = [os.path.getsize(path) for path in paths]
     except (OSError, ValueError):
-        return "not found"
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
+        return []
+    unit, name = (1e6, "MB") if max(sizes) >= 1e6 else (1e3, "kB")
+    return [f"{size / unit:,.1f} {name}" for size in sizes]
 
 
 @contextmanager
 def _stopped_early(out: Path) -> Iterator[None]:
-    """Exit with status 130 after Ctrl-C before the first step: until then there is no run in the folder."""
+    """Exit with status 130 after Ctrl-C before the first step: there is no run folder yet."""
     from regard.runs.run_folder import is_run
 
     try:
@@ -241,7 +275,7 @@ def _stopped_early(out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if is_run(out):
             raise
-        typer.echo("stopped before the first step; nothing is saved", err=True)
+        typer.echo("stopped before the first step; nothing was saved", err=True)
         raise typer.Exit(130) from None
 
 
@@ -249,51 +283,52 @@ def _read(recipe: Path) -> dict[str, Any]:
     from regard.tasks.translation.translation_settings import TranslationSettings
     from regard.training.settings import check_names, read_toml
 
-    found = read_toml(recipe)
-    check_names(TranslationSettings, found, str(recipe))
-    return found
+    settings = read_toml(recipe)
+    check_names(TranslationSettings, settings, str(recipe))
+    return settings
 
 
-def _one_length(**given: float | None) -> None:
-    named = [f"--{name}" for name, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise ArgumentError(message("regard train", " and ".join(named), expected="one of them"))
+def _one_length(**lengths: float | None) -> None:
+    options = [f"--{name}" for name, value in lengths.items() if value is not None]
+    if len(options) > 1:
+        problem = f"{' and '.join(options)} cannot be combined"
+        raise ArgumentError(message("regard train", problem, expected=f"only one of {', '.join(options)}"))
 
 
-def _advice(given: Mapping[str, Any]) -> str:
-    """Advice after a run that was too short; it names only settings that the user gave."""
-    model = given.get("model", {})
+def _advice(settings: Mapping[str, Any]) -> str:
+    """Return advice after a run that was too short; it names only settings that the user set."""
+    model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
-    return f"give it more minutes, or leave out {size}" if size else "give it more minutes"
+    return f"train for more minutes, or do not set {size}" if size else "train for more minutes"
 
 
-def _print_estimate(found: Estimate) -> None:
-    """Print what would happen: the data, the settings, the size of it."""
+def _print_estimate(run: Estimate) -> None:
+    """Print the data report, the settings, the model size and the time of a run."""
     from regard.training.settings import to_toml
 
     console = Console(highlight=False)
-    for note in found.notes:
+    for note in run.notes:
         console.print(Text(note) if isinstance(note, str) else note, soft_wrap=isinstance(note, str))
-    console.print(Text("\n" + to_toml(found.settings.model_dump()).strip() + "\n", style="dim"))
+    console.print(Text("\n" + to_toml(run.settings.model_dump()).strip() + "\n", style="dim"))
     table = Table(box=None, show_header=False)
     rows = {
-        "parameters": f"about {found.parameters:,}",
-        "vocabulary": f"about {found.vocabulary[0]:,} source, {found.vocabulary[1]:,} target",
-        "batches per epoch": f"{found.epoch:,}",
+        "parameters": f"about {run.parameters:,}",
+        "vocabulary": f"about {run.vocabulary[0]:,} source, {run.vocabulary[1]:,} target",
+        "batches per epoch": f"{run.epoch:,}",
         "steps": ""
-        if found.steps is None
-        else f"{'about ' * bool(found.settings.training.minutes)}{found.steps:,}",
-        "memory": f"about {found.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
+        if run.steps is None
+        else f"{'about ' * bool(run.settings.training.minutes)}{run.steps:,}",
+        "memory": f"about {run.memory / 2**20:,.0f} MiB for weights, optimizer and the largest batch",
     }
-    if found.seconds is not None:
-        rows["time"] = f"about {_duration(found.seconds)} on this machine"
+    if run.seconds is not None:
+        rows["time"] = f"about {_duration(run.seconds)} on this machine"
     for name, value in ((name, value) for name, value in rows.items() if value):
         table.add_row(Text(name, style="cyan"), Text(value))
     console.print(table)
 
 
 def _duration(seconds: float) -> str:
-    """A duration in the unit that suits it.
+    """Return a duration in seconds, minutes or hours.
 
     >>> _duration(42), _duration(300), _duration(30_000)
     ('42 seconds', '5 minutes', '8.3 hours')

@@ -1,4 +1,4 @@
-"""regard translate: one translation for each line."""
+"""regard translate: translate text line by line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
-from regard.cli.page_option import Page
 from regard.cli.run_options import (
     BatchTokens,
     Best,
@@ -35,44 +34,49 @@ from regard.cli.run_options import (
     Unit,
     Which,
     chosen_search,
-    described,
     opened,
 )
 from regard.data.line_io import Notes, given_lines, tell, writing
 from regard.decoding import Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
+from regard.tasks.translation.translation_page import TranslationPage, describe_search
 
 __all__ = ["translate"]
 
 AT_ONCE = 4096
-"""Lines read before they are translated: sorted by length they fill batches better."""
+"""Number of lines translated at once: sorted by length, they need less padding."""
 
 Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="FILES", help="Files with one sentence per line; - is standard input."),
 ]
-Given = Annotated[
+Sentences = Annotated[
     list[str] | None, typer.Option("--text", metavar="LINE", help="A sentence to translate; may be repeated.")
 ]
 Scores = Annotated[
     bool, typer.Option("--scores", help="Print the log-probability and a tab before each translation.")
 ]
 Draw = Annotated[bool, typer.Option("--draw", help="Draw each translation with its attention.")]
-Aligned = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the alignments in Pharaoh format.")]
+Aligned = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the word alignments to this file, in Pharaoh format."),
+]
 Weighted = Annotated[
-    bool, typer.Option("--probabilities", help="With --alignments: write the weights too, as in 0-0:0.830.")
+    bool, typer.Option("--probabilities", help="With --alignments: also write the weights, as in 0-0:0.830.")
 ]
 AtOnce = Annotated[
     int | None,
-    typer.Option(help="Number of lines to read before they are translated.", min=1, max=bounds.LINES),
+    typer.Option(
+        metavar="INT", help="Number of lines to read before they are translated.", min=1, max=bounds.LINES
+    ),
 ]
 
 
 def translate(
     run: RunFolder,
     files: Files = None,
-    text: Given = None,
+    text: Sentences = None,
     out: OutFile = None,
     scores: Scores = False,
     draw: Draw = False,
@@ -100,10 +104,10 @@ def translate(
 ) -> None:
     """Translate text, one line of output for each line of input.
 
-    Files are UTF-8, plain or gzip; invalid bytes are replaced. Standard error reports them, lines that were
-    too long or did not end, and words that are not in the vocabulary. With --best N, each translation is a
-    line of tab-separated fields: number of the source line, from 1; rank; ranking score, with the length
-    penalty; log-probability; text. A line translated in parts has only one translation.
+    Files are UTF-8, plain or gzip. Invalid bytes (which are replaced), lines that are too long, translations
+    that reached the maximum length, and unknown words are reported on standard error. With --best N, each
+    translation is a line of tab-separated fields: number of the source line, from 1; rank; score with length
+    penalty; log-probability; text. A line that is split because of its length has one translation only.
 
     Examples:
 
@@ -118,21 +122,16 @@ def translate(
     * `regard translate runs/x news.ko --sample --temperature 0.7 --seed 3`
     """
     if draw and (best > 1 or scores):
-        raise ArgumentError(message("--draw", "a drawing shows one translation, with its score"))
-    search = chosen_search(
-        beam,
-        length_penalty,
-        best,
-        greedy,
-        max_length,
-        sample,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
-    shown, lines, notes = Page(page), given_lines(files, text), Notes()
-    looking = draw or shown.wanted or alignments is not None
+        raise ArgumentError(message("--draw", "it cannot be combined with --best or --scores"))
+    sampling: dict[str, float | None] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+    }
+    search = chosen_search(beam, length_penalty, best, greedy, max_length, sample, **sampling)
+    html, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
+    with_attention = draw or html.enabled or alignments is not None
     translator = opened(
         run,
         checkpoint,
@@ -142,17 +141,19 @@ def translate(
         tokens_per_batch=batch,
         longest=longest,
         overlong=overlong,
-        look="*cross" if looking else None,
+        look="*cross" if with_attention else None,
         unit=unit,
     )
-    asked = Asked(out, alignments, best, scores, draw, probabilities)
-    write_all(translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), asked, shown, notes)
-    shown.save(f"Translations by {run.name or run}", described(search))
+    output = Output(out, alignments, best, scores, draw, probabilities)
+    write_translations(
+        translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), output, html, notes
+    )
+    html.save(f"Translations by {run.name or run}", describe_search(search))
     tell(notes, lines)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Output:
     """Where translations and their alignments go, and how they are printed."""
 
     out: Path | None = None
@@ -162,44 +163,47 @@ class Asked:
     draw: bool = False
     probabilities: bool = False
 
-    def printed(self, found: Translation, number: int) -> Iterator[str]:
-        """The lines that a translation is printed as; one, unless more were asked for.
+    def format(self, translation: Translation, number: int) -> Iterator[str]:
+        """Yield the lines of output for a translation; more than one with best > 1.
 
-        >>> list(Asked(scores=True).printed(Translation("", ""), number=1))
+        >>> list(Output(scores=True).format(Translation("", ""), number=1))
         ['0.0000\\t']
         """
         if self.draw:
-            yield f"{found.entry()}\n"
+            yield f"{translation.entry()}\n"
         elif self.best > 1:
-            for rank, each in enumerate((found, *found.others), 1):
+            for rank, each in enumerate((translation, *translation.others), 1):
                 yield f"{number}\t{rank}\t{each.ranking:.4f}\t{each.score:.4f}\t{each.text}"
         else:
-            yield f"{found.score:.4f}\t{found.text}" if self.scores else found.text
+            yield f"{translation.score:.4f}\t{translation.text}" if self.scores else translation.text
 
 
-def write_all(translations: Iterator[Translation], asked: Asked, page: Page, notes: Notes) -> None:
-    """Write translations as they come, and what goes beside them; report unknown words at the end."""
+def write_translations(
+    translations: Iterator[Translation], output: Output, page: TranslationPage, notes: Notes
+) -> None:
+    """Write translations and alignments as they are produced; report unknown words at the end."""
     unknown = UnknownWords()
     with ExitStack() as stack:
-        write = stack.enter_context(writing(asked.out))
-        link = None if asked.alignments is None else stack.enter_context(writing(asked.alignments))
-        for number, found in enumerate(translations, 1):
-            notes.add(number, found.notes)
-            unknown.add(number, found)
-            page.add(found)
+        write = stack.enter_context(writing(output.out))
+        link = None if output.alignments is None else stack.enter_context(writing(output.alignments))
+        for number, translation in enumerate(translations, 1):
+            notes.add(number, translation.notes)
+            unknown.add(number, translation)
+            page.add(translation)
             if link is not None:
-                link(aligned(found, asked.probabilities))
-            if asked.draw and asked.out is None:
-                Console(highlight=False).print(found, "")
+                link(pharaoh_line(translation, output.probabilities))
+            if output.draw and output.out is None:
+                Console(highlight=False).print(translation, "")
             else:
-                for line in asked.printed(found, number):
+                for line in output.format(translation, number):
                     write(line)
     unknown.say()
 
 
-def aligned(found: Translation, probabilities: bool = False) -> str:
-    """The alignment of a translation; raises where the model cannot tell."""
-    if found.alignment is None:
-        problem = "the model does not look at its source, so there are no alignments"
-        raise ArgumentError(message("--alignments", problem, hint="bahdanau, luong and transformer do"))
-    return found.alignment.written(probabilities=probabilities)
+def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
+    """Return the alignment in Pharaoh format; raise if the model has no attention to its source."""
+    if translation.alignment is None:
+        problem = "the model has no attention to its source, so there are no alignments"
+        hint = "bahdanau, luong and transformer have it"
+        raise ArgumentError(message("--alignments", problem, hint=hint))
+    return translation.alignment.written(probabilities=probabilities)

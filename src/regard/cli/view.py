@@ -1,4 +1,4 @@
-"""regard view: the attention of a run for one sentence, in the terminal or as a picture."""
+"""regard view: show the attention of a run for one sentence, in the terminal or in a file."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from regard.viewing import VIEWS, Picture, Seen, picture
 __all__ = ["view"]
 
 STEPS = "steps"
-"""The one view that needs the model: its numbers are not among the weights."""
+"""The view that needs the model: it shows scores, which a .seen file does not have."""
 
 KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 UNKNOWN = "<unk>"
-"""What a model reads for a word that it does not know."""
+"""The unknown token."""
 
 OWN = ("self", "rollout")
-"""The views of what sentences look at in themselves."""
+"""The views of self-attention."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
 SEEING = "View"
 
 
-def _option(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=SEEING, **more)
+def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=SEEING, **more)
 
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --out x.seen.")]
@@ -62,19 +62,24 @@ Out = Annotated[
 LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
 View = Annotated[
     str,
-    _option(f"One of {LISTED}; or long, for .seen files with long sequences."),
+    _option(f"View: {LISTED}; or long, for .seen files with long sequences.", metavar="NAME"),
 ]
 Place = Annotated[
-    str | None, _option("Names of attention sites, * as wildcard. Default: those that attend to the source.")
+    str | None,
+    _option("Attention sites, * as wildcard. Default: those that attend to the source.", metavar="SITE"),
 ]
 Head = Annotated[
-    int | None, _option("Number of a head, from 0. Default: the mean of all heads.", min=0, max=bounds.HEADS)
+    int | None,
+    _option(
+        "Number of a head, from 0. Default: the mean of all heads.", metavar="INT", min=0, max=bounds.HEADS
+    ),
 ]
 Word = Annotated[
     str | None,
     _option(
         "One word, as text (word:2 for its second occurrence) or by number: a source word for --view word, a "
-        "target word for shaded and steps."
+        "target word for shaded and steps.",
+        metavar="WORD",
     ),
 ]
 Subwords = Annotated[
@@ -84,7 +89,7 @@ Subwords = Annotated[
         "--subwords/--words",
     ),
 ]
-Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.")]
+Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.", metavar="NAME")]
 ByValues = Annotated[bool, _option("Multiply weights by the norms of the values.", "--by-values")]
 
 
@@ -110,12 +115,12 @@ def view(
 ) -> None:
     """Translate one sentence and show its attention, in the terminal or in a file.
 
-    An .html file is one page with every view; a .seen file keeps the numbers, which can be viewed later
+    An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture says how many nats of log-probability the target words lose if the source word
-    that each attends to most is hidden, and how many if a random word is hidden; docs/faithfulness.md
-    explains it. With --site and --head, this is measured for them.
+    The line under a picture is its faithfulness: how much the log-probability of the target words decreases,
+    in nats, if the most attended source word is masked, and if a random word is masked. It is measured for
+    --site and --head if given. See docs/faithfulness.md.
 
     Examples:
 
@@ -136,107 +141,125 @@ def view(
     _check(view, specials, out)
     search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
-    found: Any = None
+    translation: Any = None
     if run.is_file():
-        seen = _kept(run, sentence, target, view)
+        seen = _load_seen(run, sentence, target, view)
     else:
         if not (sentence or "").strip():
-            raise ArgumentError(message("regard view", "no sentence is given", hint='regard view RUN "..."'))
+            raise ArgumentError(
+                message("regard view", "the sentence is missing", hint='regard view RUN "..."')
+            )
         unit = "word" if subwords is False else "auto"
         translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
         sentence = translator.prepare(sentence or "")
-        found = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen = _measured(translator, found, view, site, head)
+        translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
+        seen = _measured(translator, translation, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
-        known = ", ".join(each.name for each in seen.sites) or "nothing"
-        problem = f"there is no self-attention here; what looks is {known}"
-        raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has it"))
+        sites = ", ".join(each.name for each in seen.sites) or "none"
+        problem = f"the model has no self-attention; its attention sites: {sites}"
+        raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
+    _check_head(seen, site, head)
     if out is not None and out.suffix.lower() in (KEPT, PAGE):
         _write(seen, out)
         return
     if view == STEPS:
         from regard.decoding.attention_inputs import drawn_steps
 
-        words = _with_unknown_words(seen.words(), found)
-        drawn = drawn_steps(translator, seen, str(sentence), found.text, site, head, word, words)
+        words = _with_unknown_words(seen.words(), translation)
+        drawn = drawn_steps(translator, seen, str(sentence), translation.text, site, head, word, words)
     else:
-        asked = _as_asked(seen, bool(subwords), specials, by_values)
-        asked = asked if subwords or found is None else _with_unknown_words(asked, found)
-        drawn = picture(asked, view, site=site, head=head, word=word)
+        prepared = _prepared(seen, bool(subwords), specials, by_values)
+        if not subwords and translation is not None:
+            prepared = _with_unknown_words(prepared, translation)
+        drawn = picture(prepared, view, site=site, head=head, word=word)
     _show(drawn, out)
 
 
-def _measured(translator: Any, found: Any, view: str, site: str | None, head: int | None) -> Seen:
-    """What was looked at, and whether it was what counted: a sentence that stands under every picture.
+def _measured(translator: Any, translation: Any, view: str, site: str | None, head: int | None) -> Seen:
+    """Return the attention of a translation, with its faithfulness as a note under every picture.
 
-    What is measured is the look at the source: at this site and by this head, where these are given and read
-    it. Under a picture of something else, it says so.
+    Faithfulness is measured for cross-attention: at this site and head, if the site is cross-attention;
+    otherwise for all of it, and the note says so.
     """
     from regard.evaluation import faithfulness
 
-    seen = found.seen()
-    if found.alignment is None or not found.text.strip() or len(found.source_units) < 2:
+    seen = translation.seen()
+    empty = not translation.text.strip() or len(translation.source_units) < 2
+    if translation.alignment is None or empty:
         return seen
-    crossing = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in crossing if site is None or fnmatch.fnmatchcase(each.name, site)]
+    cross = [each for each in seen.sites if each.kind == "cross"]
+    drawn = [each for each in cross if site is None or fnmatch.fnmatchcase(each.name, site)]
     if view in OWN or not drawn:
-        return seen.noted(f"its look at the source: {faithfulness(translator, found)}")
-    known = head is None or head < min(each.heads for each in drawn)
-    return seen.noted(faithfulness(translator, found, at=site or "*cross", head=head if known else None))
+        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
+    exists = head is None or head < min(each.heads for each in drawn)
+    head = head if exists else None
+    return seen.noted(faithfulness(translator, translation, at=site or "*cross", head=head))
+
+
+def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
+    """Raise ArgumentError if the sites to draw have fewer heads."""
+    sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
+    sites = [each for each in sites if site is None or fnmatch.fnmatchcase(each.name, site)]
+    heads = min((each.heads for each in sites), default=0)
+    if head is not None and sites and head >= heads:
+        number = "1 head" if heads == 1 else f"{heads} heads"
+        names = ", ".join(each.name for each in sites if each.heads == heads)
+        expected = "0" if heads == 1 else f"0 to {heads - 1}"
+        raise ArgumentError(message(f"--head {head}", f"{names} has {number}", expected=expected))
 
 
 def _check(view: str, specials: str, out: Path | None) -> None:
-    """Refuse what cannot be done before a model is loaded."""
+    """Check options before a model is loaded."""
     if view not in (*VIEWS, STEPS):
         raise UnknownName("view", view, (*VIEWS, STEPS))
     if specials not in SPECIALS:
-        raise UnknownName("way with special tokens", specials, SPECIALS)
+        raise UnknownName("value of --specials:", specials, SPECIALS)
     if out is None:
         return
     known = (*PICTURES, PAGE, KEPT)
     if out.suffix.lower() not in known:
-        problem = f"{shown(out.name)} does not say what to write"
+        problem = f"{shown(out.name)} has an unknown file type"
         raise ArgumentError(message("--out", problem, expected=f"a name ending in {', '.join(known)}"))
     if not out.resolve().parent.is_dir():
-        raise DataError(message(shown(out), "there is no such folder", hint="create it first"))
+        raise DataError(message(shown(out), "its folder does not exist", hint="create the folder first"))
 
 
-def _kept(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
-    """What was kept in a file, which holds weights and no model."""
-    asked = {"a sentence": sentence, "--target": target, "--view steps": view == STEPS}
-    for name, given in asked.items():
-        if given:
-            problem = f"{name} needs a model, and this file is what one saw"
-            raise ArgumentError(message(shown(path), problem, hint="give the folder of a run"))
+def _load_seen(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
+    """Load a .seen file, which has weights and no model."""
+    options = {"a sentence": sentence, "--target": target, "--view steps": view == STEPS}
+    for name, present in options.items():
+        if present:
+            problem = f"{name} needs a model, and this file has attention weights only"
+            raise ArgumentError(message(shown(path), problem, hint="give a run folder instead"))
     return Seen.load(path)
 
 
-def _as_asked(seen: Seen, subwords: bool, specials: str, by_values: bool) -> Seen:
+def _prepared(seen: Seen, subwords: bool, specials: str, by_values: bool) -> Seen:
     seen = seen.weighted_by_values() if by_values else seen
     seen = seen if subwords else seen.words()
     return seen if specials == "show" else seen.without_specials(renormalise=specials == "renormalise")
 
 
-def _with_unknown_words(seen: Seen, found: Scored) -> Seen:
-    """The same with the text of words that the model does not know, in place of <unk>."""
+def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
+    """Return seen with the text of unknown words in place of <unk>."""
     spelled = {}
     sides = (
-        ("source", found.source_units, seen.source_words),
-        ("target", found.target_units, seen.target_words),
+        ("source", pair.source_units, seen.source_words),
+        ("target", pair.target_units, seen.target_words),
     )
     for side, words, numbers in sides:
         spelled[side] = words if len(words) == max(numbers, default=-1) + 1 else []
 
-    def told(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
-        known = zip(pieces, numbers or (), strict=True)
+    def spell(pieces: tuple[str, ...], numbers: tuple[int, ...] | None, side: str) -> tuple[str, ...]:
+        numbered = zip(pieces, numbers or (), strict=True)
         words = spelled[side]
-        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in known)
+        return tuple(words[n] if words and n >= 0 and UNKNOWN in piece else piece for piece, n in numbered)
 
     sites = tuple(
         replace(
             site,
-            rows=told(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
-            columns=told(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
+            rows=spell(site.rows, site.row_words, "source" if site.kind == "encoder" else "target"),
+            columns=spell(site.columns, site.column_words, "target" if site.kind == "decoder" else "source"),
         )
         for site in seen.sites
     )
@@ -244,7 +267,7 @@ def _with_unknown_words(seen: Seen, found: Scored) -> Seen:
 
 
 def _write(seen: Seen, path: Path) -> None:
-    """Everything that was seen, as a page or as data."""
+    """Write all attention as an HTML page or as a .seen file."""
     if path.suffix.lower() == KEPT:
         seen.save(path)
         say(f"Wrote {shown(path)}; to view it: regard view {shown(path)}")

@@ -1,4 +1,4 @@
-"""Tasks: what a batch is, its loss, how a model is judged and what is shown; the trainer knows only this.
+"""Tasks: batches, loss and evaluation of a kind of model; the trainer uses only this interface.
 
-To add one: its folder, and nothing in the loop.
+To add a task: a folder here; the training loop does not change.
 """

@@ -1,4 +1,4 @@
-"""load(): a run folder as what it can do, whatever its task is."""
+"""load(): load a run folder of any task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.errors import UnknownName
 __all__ = ["LOADERS", "load"]
 
 LOADERS = {"translation": ("regard.tasks.translation.load_run", "load_translator")}
-"""By the task in config.toml: the module and the function that load a run, imported when they are used."""
+"""Task in config.toml -> the module and function that load a run; the module is imported on use."""
 
 
 def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What can be told of a run folder: its settings, where it stands, how it was judged, what is whole in it."""
+"""Facts about a run folder, for `regard show`: settings, progress, evaluations, checkpoints and damage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Kept", "RunFacts", "facts_of"]
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint that is there: its bytes, what points at it, and what is wrong with it, if anything is."""
+    """A checkpoint: its size in bytes, the names that point to it (best, latest), and its damage, if any."""
 
     step: int
     size: int
@@ -36,11 +36,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """All that is told of a run.
+    """The facts about a run.
 
-    model: its name and options. vocabulary: of the source and of the target. changed: settings that are not
-    the usual ones. losses: of training, (step, loss). evaluations: as in log.jsonl. notes: what could not be
-    told, and why.
+    model: its name and options. vocabulary: sizes of the source and target vocabularies. changed: settings
+    that differ from the default. losses: training losses, (step, loss). evaluations: as in log.jsonl.
+    notes: what could not be read, and why. damaged: whether the run cannot be loaded. judged_by: the score
+    that selects the best checkpoint.
     """
 
     folder: Path
@@ -58,10 +59,11 @@ class RunFacts:
     checkpoints: list[Kept] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     judged_by: str = "bleu"
+    damaged: bool = False
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation with the best score; ties go to the lowest loss."""
+        """The evaluation with the best score; of equal scores, the one with the lowest loss."""
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
         sign = -1 if self.judged_by == "loss" else 1
         return max(
@@ -70,18 +72,19 @@ class RunFacts:
 
     @property
     def standing(self) -> str:
-        """Where training stands, in a word or a sentence."""
+        """The state of training: why it ended, or that it is not finished."""
         if self.progress is None:
             return "started, no checkpoint yet"
         return self.progress.ended or "not finished"
 
     def written(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.standing}
+        """Return the facts as a dict for JSON."""
+        facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.standing}
+        return {name: value for name, value in facts.items() if name != "damaged"}
 
 
 def facts_of(folder: Path) -> RunFacts:
-    """What there is to tell of a run; raises where the folder is none. Nothing in it is changed."""
+    """Read the facts about a run; raise DataError if the folder is not a run folder. Nothing is written."""
     config = config_of(folder)
     settings = build(TranslationSettings, config, str(folder / "config.toml"))
     notes: list[str] = []
@@ -89,6 +92,7 @@ def facts_of(folder: Path) -> RunFacts:
         checked_settings(folder)
     except DataError as error:
         notes.extend(str(error).splitlines())
+    damaged = bool(notes)
     parameters, vocabulary = _size(folder, settings, notes)
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
@@ -109,13 +113,14 @@ def facts_of(folder: Path) -> RunFacts:
         checkpoints=kept,
         notes=notes,
         judged_by=settings.training.best,
+        damaged=damaged or vocabulary is None,
     )
 
 
 def _size(
     folder: Path, settings: TranslationSettings, notes: list[str]
 ) -> tuple[int | None, tuple[int, int] | None]:
-    """How many parameters the model has, and how many words it knows."""
+    """Return the number of parameters and the vocabulary sizes."""
     try:
         source, target = load_tokenizers(folder, settings.data)
         model = outline(settings.model, (source.size, target.size), folder)
@@ -126,11 +131,10 @@ def _size(
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:
-    """The progress in the newest checkpoint whose weights are undamaged, and which runs it averages."""
-    whole = {each.step for each in kept if not each.damage}
-    newest = [each for each in Checkpoints(folder).all() if each.step in whole or not _damage(each, WEIGHTS)][
-        -1:
-    ]
+    """Return the progress in the newest checkpoint with intact weights, and which checkpoints it averages."""
+    intact = {each.step for each in kept if not each.damage}
+    checkpoints = Checkpoints(folder).all()
+    newest = [each for each in checkpoints if each.step in intact or not _damage(each, WEIGHTS)][-1:]
     try:
         for each in newest:
             state, place = each.state, str(each.path / STATE)
@@ -149,8 +153,8 @@ def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    """The records of log.jsonl; lines that are none are counted: the last may be unfinished."""
-    strange, read = 0, 0
+    """Yield the records of log.jsonl; invalid lines are counted (the last line may be incomplete)."""
+    invalid, read = 0, 0
     try:
         with open(path, "rb", opener=open_regular) as file:
             while (line := file.readline(LIMITS["log line"])) and (read := read + len(line)) <= LIMITS["log"]:
@@ -158,7 +162,7 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
                 if record is not None:
                     yield record
                 elif line.strip():
-                    strange += 1
+                    invalid += 1
     except FileNotFoundError:
         return
     except OSError as error:
@@ -166,8 +170,8 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         return
     if read > LIMITS["log"]:
         notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are shown")
-    if strange:
-        notes.append(f"{path.name} has {strange} lines that are no records")
+    if invalid:
+        notes.append(f"{path.name} has {invalid} invalid lines")
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -182,7 +186,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list[dict[str, Any]]]:
-    """The losses of training and the evaluations in a log; nothing else of it is held in memory."""
+    """Return the training losses and the evaluations of a log; other records are not kept in memory."""
     losses, evaluations = [], []
     for each in _records(path, notes):
         loss = _number(each.get("loss"))
@@ -194,13 +198,13 @@ def _logged(path: Path, notes: list[str]) -> tuple[list[tuple[int, float]], list
 
 
 def _scores(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The step of an evaluation and its numbers."""
+    """Return the step of an evaluation and its scores."""
     scores = {name: _number(value) for name, value in record.items() if name not in ("kind", "time", "best")}
     return {name: value for name, value in scores.items() if value is not None}
 
 
 def _number(value: object) -> float | None:
-    """A number of a record, which may be written as "NaN" or "Infinity"."""
+    """Return a number of a record, which may be the string "NaN" or "Infinity"; None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -211,12 +215,12 @@ def _number(value: object) -> float | None:
 
 
 def _kept(folder: Path) -> Iterator[Kept]:
-    """Every checkpoint, read through to see whether it is whole."""
+    """Yield every checkpoint; each is read completely to find damage."""
     pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
     for each in Checkpoints(folder).all():
         marks = tuple(name for name, target in pointed.items() if target == each.path.name)
         damage = _damage(each)
-        if each.path.exists():  # a run at work deletes old ones
+        if each.path.exists():  # a running training deletes old ones
             yield Kept(each.step, _bytes(each), marks, damage)
 
 
@@ -245,14 +249,14 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
 
 
 def _changed(section: Section, skipped: tuple[str, ...] = (), above: str = "") -> dict[str, Any]:
-    """The settings whose value is not the usual one, by their names in config.toml."""
-    found: dict[str, Any] = {}
+    """Return the settings that differ from their default, by their names in config.toml."""
+    changed: dict[str, Any] = {}
     for name, about in type(section).model_fields.items():
         value = getattr(section, name)
         if name in skipped or value is None:
             continue
         if isinstance(value, Section):
-            found |= _changed(value, above=f"{above}{name}.")
+            changed |= _changed(value, above=f"{above}{name}.")
         elif value != about.get_default(call_default_factory=True):
-            found[f"{above}{name}"] = value
-    return found
+            changed[f"{above}{name}"] = value
+    return changed

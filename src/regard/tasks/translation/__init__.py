@@ -1,4 +1,4 @@
-"""Translation: pairs of sentences to learn from, sentences to translate, alignments to see.
+"""Translation: train a translator on sentence pairs, and load it from its run folder.
 
 train_translation({"data": {"source": ["a.ko"], "target": ["a.en"]}}, "runs/x")
 load_translator("runs/x").translate("나는 고양이로소이다")

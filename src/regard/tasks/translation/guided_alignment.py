@@ -1,4 +1,4 @@
-"""Guided alignment: where a model is shown what to look at, and what that is, from links between words."""
+"""Guided alignment: the site to supervise, and its target weights from word alignments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ __all__ = ["Guide", "guided_site"]
 
 
 def guided_site(model: Model) -> str:
-    """The place that is shown where to look, and that alignments are then taken from.
+    """Return the cross-attention site that the guided-alignment loss supervises and alignments are read from.
 
-    The last layer but one, as Garg et al. 2019 do: the last is busy with the word to come. The only one, in a
-    model that has one.
+    It is the penultimate layer, as in Garg et al. 2019, or the only one.
 
     >>> from regard.models import build_model
     >>> guided_site(build_model("transformer", 9, 9, size="tiny"))
@@ -31,16 +30,16 @@ def guided_site(model: Model) -> str:
     """
     sites = sites_of(model)
     if not sites:
-        hint = "seq2seq has none; bahdanau, luong and transformer do"
-        raise ArgumentError(message("training.guided", "the model does not look at its source", hint=hint))
+        hint = "seq2seq has none; bahdanau, luong and transformer have it"
+        raise ArgumentError(message("training.guided", "the model has no attention to its source", hint=hint))
     return sites[-2] if len(sites) > 1 else sites[0]
 
 
 class Guide:
-    """Where attention should be, for the pairs of a batch.
+    """Target weights of the attention for the pairs of a batch.
 
-    links: of each training pair, by its number. A target word takes its sure links, or the possible ones
-    where it has no sure one; a word without any is free.
+    links: the alignment of each training pair, by its index. The sure links of a target word are used, or its
+    possible links if it has no sure one; a word without links is not supervised.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> words = train_tokenizer("word", ["a b c"])
@@ -60,22 +59,22 @@ class Guide:
         source, target = batch.source.tolist(), batch.labels.tolist()
         lengths = zip(batch.source_lengths.tolist(), batch.target_lengths.tolist(), strict=True)
         for row, (number, (before, after)) in enumerate(zip(batch.index.tolist(), lengths, strict=True)):
-            wanted = _by_target(self.links[number])
+            by_target = _by_target(self.links[number])
             source_words = self.source.words(source[row][:before])
             for place, word in enumerate(self.target.words(target[row][:after])):
-                near = wanted.get(word)
-                if near:
-                    wanted_BTS[row, place, [at for at, each in enumerate(source_words) if each in near]] = 1
+                linked = by_target.get(word)
+                if linked:
+                    wanted_BTS[row, place, [at for at, each in enumerate(source_words) if each in linked]] = 1
         return wanted_BTS
 
 
 def _by_target(links: Links) -> dict[int, set[int]]:
-    """The source words of each target word."""
-    found: dict[int, set[int]] = {}
+    """Return the linked source words of each target word."""
+    by_target: dict[int, set[int]] = {}
     for source, target in links.sure:
-        found.setdefault(target, set()).add(source)
-    sure = set(found)
+        by_target.setdefault(target, set()).add(source)
+    sure = set(by_target)
     for source, target in links.possible:
         if target not in sure:
-            found.setdefault(target, set()).add(source)
-    return found
+            by_target.setdefault(target, set()).add(source)
+    return by_target

@@ -1,4 +1,4 @@
-"""Loading: a run folder as a translator."""
+"""Load the translator of a run folder."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WEIGHTS = ("weights",)
 class TranslationRun(Translator):
     """A translator with the run that it comes from.
 
-    folder: of the run. settings: what it was made with. checkpoint: which weights. notes: what had to be
-    passed over to find them.
+    folder: the run folder. settings: its settings. checkpoint: the checkpoint of the weights. notes: messages
+    about checkpoints that were skipped because they are damaged.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class TranslationRun(Translator):
 
 
 def checked_settings(folder: Path, fixed: Sequence[str] | None = FOR_OUTPUTS) -> TranslationSettings:
-    """The settings of a run; DataError if they or its tokenizers are not those that it was trained with.
+    """Return the settings of a run; raise DataError if they or its tokenizers changed since training.
 
     fixed: prefixes of the settings to check, by default those that outputs depend on; None for all.
     """
@@ -67,34 +67,34 @@ def checked_settings(folder: Path, fixed: Sequence[str] | None = FOR_OUTPUTS) ->
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
-    """A checkpoint of a run: "best", or the latest where none was judged; "latest"; or the number of a step.
+    """Return a checkpoint of a run, and messages about damaged checkpoints that were skipped.
 
-    Gives what had to be passed over too, in words.
+    which: "best" (the latest, if there was no evaluation yet), "latest", or the number of a step.
     """
     checkpoints = Checkpoints(folder)
     if which.isdigit():
         steps = {str(each.step): each for each in checkpoints.all()}
         if which not in steps:
             raise UnknownName("step", which, steps)
-        found: Checkpoint | None = steps[which]
+        checkpoint: Checkpoint | None = steps[which]
         steps[which].verify(WEIGHTS)
     elif which in ("best", "latest"):
-        found = checkpoints.best(WEIGHTS) if which == "best" else None
-        found = found or checkpoints.latest(WEIGHTS)
+        checkpoint = checkpoints.best(WEIGHTS) if which == "best" else None
+        checkpoint = checkpoint or checkpoints.latest(WEIGHTS)
     else:
         raise UnknownName("checkpoint", which, ("best", "latest", "the number of a step"))
-    if found is None:
-        problem, hint = "this run has no checkpoint yet", "let it train until it is first judged"
+    if checkpoint is None:
+        problem, hint = "this run has no checkpoint yet", "train it until the first checkpoint is saved"
         raise DataError(message(str(folder), problem, hint=hint))
-    return found, tuple(checkpoints.notes)
+    return checkpoint, tuple(checkpoints.notes)
 
 
 def load_translator(
     folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
-    """The translator that a run has become.
+    """Load the translator of a run.
 
-    Its alignments are read where that was chosen for the run, else where it was guided, else everywhere.
+    It aligns by the attention saved in alignment.json, else by the guided site, else by all cross-attention.
     checkpoint: "best", "latest" or the number of a step. options: those of Translator, such as search.
     """
     folder = Path(folder)
@@ -102,17 +102,17 @@ def load_translator(
     keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     check_keywords("load()", options, [*keywords, "checkpoint", "device"])
     settings = checked_settings(folder)
-    found, notes = find_checkpoint(folder, checkpoint)
+    loaded, notes = find_checkpoint(folder, checkpoint)
     source, target = load_tokenizers(folder, settings.data)
-    check_weights(found, settings.model, (source.size, target.size))
+    check_weights(loaded, settings.model, (source.size, target.size))
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    model.load_state_dict(found.tensors("weights"))
+    model.load_state_dict(loaded.tensors("weights"))
     model.to(torch.device(choose_device(device))).eval()
     choice = read_choice(folder)
     if choice is not None:
         check_choice(model, choice, folder)
-    chosen = choice or (guided_site(model) if settings.training.guided else None)
-    options = options if chosen is None else {"alignment": chosen, **options}
+    alignment = choice or (guided_site(model) if settings.training.guided else None)
+    options = options if alignment is None else {"alignment": alignment, **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
-    run.folder, run.settings, run.checkpoint, run.notes = folder, settings, found, notes
+    run.folder, run.settings, run.checkpoint, run.notes = folder, settings, loaded, notes
     return run

@@ -19,10 +19,10 @@ from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 __all__ = ["check_newest", "check_weights", "outline"]
 
 REPEATED = ("layers", "decoder_layers", "depth")
-"""Options that say how often a layer is repeated: each layer has at least one tensor of its own."""
+"""Options that are numbers of layers: each layer has at least one tensor."""
 
 MOST_LAYERS, MOST = 1000, 2**24
-"""Largest values of these and of all other whole numbers, where there are no weights to compare with."""
+"""Largest values of these and of all other integer options, if there are no weights to compare with."""
 
 
 def outline(
@@ -31,10 +31,10 @@ def outline(
     folder: Path,
     weights: Mapping[str, TensorInfo] | None = None,
 ) -> Model:
-    """The model of a run on the meta device: names and shapes, and no memory for its tensors.
+    """Build the model of a run on the meta device: names and shapes, without memory for its tensors.
 
-    sizes: of the source and the target vocabulary. weights: what the model should fit. Numbers that no model
-    with these weights can have are refused first, since a billion layers take long on any device.
+    sizes: source and target vocabulary sizes. weights: the tensors of a checkpoint. Option values that cannot
+    fit these weights raise first, since building a billion layers takes long on any device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -55,22 +55,22 @@ def outline(
 
 
 def check_weights(checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, int]) -> None:
-    """Raise where the weights of a checkpoint do not fit the model of its run."""
+    """Raise DataError if the weights of a checkpoint do not fit the model of its run."""
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
-    wanted = outline(settings, sizes, folder, weights).state_dict()
-    for name, tensor in wanted.items():
+    expected = outline(settings, sizes, folder, weights).state_dict()
+    for name, tensor in expected.items():
         if name not in weights:
             raise _misfit(checkpoint, f"{name} is missing")
         if weights[name].shape != tuple(tensor.shape):
             shapes = f"{weights[name].shape}, and config.toml gives {tuple(tensor.shape)}"
             raise _misfit(checkpoint, f"{name} has shape {shapes}")
     for name in weights:
-        if name not in wanted:
+        if name not in expected:
             raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
 
 
 def check_newest(folder: Path, settings: ModelSettings, sizes: tuple[int, int]) -> None:
-    """Check the newest checkpoint of a run that can be read; damaged ones are reported by latest()."""
+    """Check the newest readable checkpoint of a run; Checkpoints.latest() reports damaged ones."""
     for checkpoint in reversed(Checkpoints(folder).all()):
         try:
             checkpoint.shapes("weights")

@@ -121,7 +121,7 @@ class Plan:
 
 
 def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The settings of a new run, with a version of the grammar if it uses the built-in corpus.
+    """Return the settings of a new run, with a grammar version if it uses the built-in corpus.
 
     other: the settings of the run whose weights it starts with; the new run keeps its grammar version and its
     vocabulary.
@@ -152,7 +152,7 @@ def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_to_text(given: Mapping[str, Any], pairs: Iterable[Any]) -> tuple[dict[str, Any], str]:
-    """Settings with the tokenizer and metric that suit the text; and why this tokenizer, if it was chosen.
+    """Choose the tokenizer and metric that suit the text; return the settings, and the reason or "".
 
     BLEU counts sequences of four words, so it is 0 for targets of one word even if all are right: there,
     exact match selects the best checkpoint. pairs: read twice.

@@ -1,4 +1,4 @@
-"""Trial: the speed of candidate models on the pairs of a run, before its settings are final."""
+"""Measure the training speed of candidate models on the data of a run, and plan the run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["Trial", "epoch_tokens", "plan_run"]
 class Trial:
     """Times training steps of models on a corpus.
 
-    settings: of the run, as far as they are known.
+    settings: the settings of the run that are known so far.
     """
 
     def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str):
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int) -> float:
-        """Tokens per second, counted on the longer side, of a model in batches of `tokens` tokens."""
+        """Return the tokens per second (of the longer side) of a model, in batches of `tokens` tokens."""
         training = {"tokens": tokens, "guided": 0.0, "rate": 1e-4}
-        given = merged(self._settings, {"model": options, "training": training})
-        settings = build(TranslationSettings, given, "the settings")
+        nested = merged(self._settings, {"model": options, "training": training})
+        settings = build(TranslationSettings, nested, "the settings")
         sizes = self._corpus.source.size, self._corpus.target.size
         torch.manual_seed(0)
         model = build_model(settings.model.name, *sizes, **settings.model.options)
@@ -52,19 +52,19 @@ class Trial:
 
 
 def target_tokens(corpus: Corpus) -> int:
-    """The target tokens of an epoch, the ends of sentences counted."""
+    """Return the number of target tokens of an epoch, including EOS."""
     return int(corpus.train.target_lengths.sum()) + len(corpus.train)
 
 
 def epoch_tokens(corpus: Corpus) -> int:
-    """The larger of the source and target token counts of an epoch; for labels, the source."""
+    """Return the number of source or target tokens of an epoch, whichever is larger."""
     return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
 
 
 def plan_run(
     given: Mapping[str, Any], corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
 ) -> Plan:
-    """The plan of a run on these pairs and this device, the same in all its processes.
+    """Return the plan of a run on this corpus and device, the same in all processes.
 
     given: settings with the data section complete. timed: measure the speed also for a budget in steps or
     epochs.

@@ -1,4 +1,4 @@
-"""Running: from settings to a trained run folder, begun, resumed, or started from another run."""
+"""Train a translator in a run folder: a new run, a resumed one, or one that starts from another run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from regard.runs.run_folder import (
 from regard.runs.run_manifest import MANIFEST, write_config_and_manifest
 from regard.tasks.translation.load_run import WEIGHTS, checked_settings
 from regard.tasks.translation.model_check import check_newest
-from regard.tasks.translation.resolve_settings import settled
+from regard.tasks.translation.resolve_settings import resolve_settings
 from regard.tasks.translation.speed_trial import plan_run
 from regard.tasks.translation.translation_data import TOKENIZERS, Corpus, Split, read_split
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -50,8 +50,8 @@ __all__ = [
     "Machine",
     "Outcome",
     "build_from",
+    "check_folder",
     "load_task",
-    "ready_to_begin",
     "set_threads",
     "train_translation",
 ]
@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run is trained: cpu, cuda, mps, or auto for the best there is; threads as many as given."""
+    """Where a run is trained. device: cpu, cuda, mps or auto. threads: number of CPU threads, or None."""
 
     device: str = "auto"
     threads: int | None = None
@@ -67,9 +67,9 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How a training ended: where the run stands, and by what it was interrupted, if it was.
+    """The result of a training. interrupted: the name of the signal that stopped it, or "".
 
-    warning: that the minutes were too few for this model and these data; "" if they were enough.
+    warning: a message if the minutes were too few for this model and these data, or "".
     """
 
     folder: Path
@@ -88,30 +88,31 @@ def train_translation(
     machine: Machine | None = None,
     console: Console | None = None,
 ) -> Outcome:
-    """Train a translator into a run folder.
+    """Train a translator and write it to a run folder.
 
-    given: settings, nested as in config.toml; what is not said is filled in to suit the data. resume: go on
-    where the run in this folder stands, or begin it. change: go on even though settings or data are not what
-    they were. init_from: another run, whose model, tokenizers and weights this one starts with. Ctrl-C,
-    SIGTERM and SIGHUP save a checkpoint and stop; the outcome names which of them it was.
+    given: settings, nested as in config.toml; those not given are chosen to suit the data. resume: continue
+    the run in this folder, or start it. change: resume although settings or data have changed. init_from:
+    another run, whose model, tokenizers and weights this one starts from. Ctrl-C, SIGTERM and SIGHUP save a
+    checkpoint and stop; Outcome.interrupted names the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
         given = {**given, "init_from": str(init_from)}
     device = choose_device(machine.device)
     with joined(device) as processes:
-        begun = processes.share(ready_to_begin(folder, resume, given) if processes.first else None)
-        run = settled(given, folder if begun else None, change=change)
-        if begun and not change:
+        exists = processes.share(check_folder(folder, resume, given) if processes.first else None)
+        run = resolve_settings(given, folder if exists else None, change=change)
+        if exists and not change:
             check_data(folder, run.split.fingerprints)
         with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
-            if processes.first and is_run(folder) != begun:
-                raise ArgumentError(message(str(folder), "another training has just begun in this folder"))
+            if processes.first and is_run(folder) != exists:
+                raise ArgumentError(message(str(folder), "another training has just started in this folder"))
             say = _progress_lines(console, processes)
-            if not begun:
-                say(f"{len(run.split.train):,} training pairs, {len(run.split.valid):,} validation pairs")
+            if not exists:
+                if run.settings.data.built_in is None:
+                    say(f"{len(run.split.train):,} training pairs, {len(run.split.valid):,} validation pairs")
                 say("preparing tokenizers and batches ...")
-            corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not begun)
+            corpus = _in_turn(processes, run.split, run.settings, folder, fresh=not exists)
             set_threads(machine, folder, device, processes)
             settings, text = run.settings, ""
             if run.incomplete is not None:
@@ -123,41 +124,41 @@ def train_translation(
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
-    """A function that prints a line of progress before the first step, in the first process."""
+    """Return a function that prints a line before the first step, in the first process only."""
     shown = Console(highlight=False) if console is None else console
 
     def say(text: str) -> None:
         if processes.first:
-            with contextlib.suppress(OSError, ValueError):  # a closed console does not end a run
+            with contextlib.suppress(OSError, ValueError):  # a closed console does not stop a run
                 shown.print(Text(text))
 
     return say
 
 
-def ready_to_begin(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
-    """Whether a run was begun in this folder; raises where it should not go on, or cannot."""
-    begun = is_run(folder)
-    if begun and (mean := _averaged(folder)):
+def check_folder(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
+    """Return whether the folder has a run; raise if that run cannot be resumed, or a new one not started."""
+    exists = is_run(folder)
+    if exists and (mean := _averaged(folder)):
         problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
         hint = f"start a new run from its weights: --init-from {folder} with another --out"
         raise ArgumentError(message(str(folder), problem, hint=hint))
-    if begun and not resume:
-        hint = "--resume goes on with it; another --out begins anew"
+    if exists and not resume:
+        hint = "--resume continues it; another --out starts a new run"
         raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
-    if not begun and Checkpoints(folder).all():
-        problem = "there are checkpoints in this folder, and no config.toml"
-        raise DataError(message(str(folder), problem, hint="bring it back, or give another --out"))
-    if not begun and resume and not given.get("data"):
-        hint = "give the folder of a run, or name the data to begin one"
+    if not exists and Checkpoints(folder).all():
+        problem = "the folder has checkpoints, but no config.toml"
+        raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --out"))
+    if not exists and resume and not given.get("data"):
+        hint = "give a run folder, or name the data to start a run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
-    if not begun and (others := _others(folder)):
-        problem = f"this folder is no run, and holds other files: {others[0]}"
-        raise ArgumentError(message(str(folder), problem, hint="another --out begins in a folder of its own"))
-    return begun
+    if not exists and (others := _others(folder)):
+        problem = f"the folder is not a run folder, and has other files: {others[0]}"
+        raise ArgumentError(message(str(folder), problem, hint="choose another --out"))
+    return exists
 
 
 def _averaged(folder: Path) -> str:
-    """What a run is the mean of, in words, if it is one; "" otherwise, and where that cannot be read."""
+    """Return which checkpoints a run averages, as text; "" for other runs, and if it cannot be read."""
     try:
         states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
         about = next((averaged_from(*state) for state in states), None)
@@ -167,16 +168,16 @@ def _averaged(folder: Path) -> str:
 
 
 def _others(folder: Path) -> list[str]:
-    """What lies in a folder and is not what a training leaves that was killed before it began."""
+    """Return the files of a folder that are not those of a training killed before its first step."""
     ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
-    found = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    return sorted(name for name in found if not name.startswith(".") and name not in ours)
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(name for name in names if not name.startswith(".") and name not in ours)
 
 
 def _in_turn(
     processes: Processes, split: Split, settings: TranslationSettings, folder: Path, fresh: bool
 ) -> Corpus:
-    """The corpus, made by the first process and found made by the others."""
+    """Prepare the corpus in the first process; then load it from the cache in the others."""
     corpus = None
     if processes.first:
         for name in TOKENIZERS if fresh else ():
@@ -189,9 +190,9 @@ def _in_turn(
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
-    """Set the number of threads: the one asked for, the one of the run that is resumed, or the fastest.
+    """Set the number of threads: as requested, as in the resumed run, or the fastest.
 
-    A run keeps its number: with another, sums are rounded in another order.
+    A resumed run keeps its number of threads: another number changes the order of summation, and the bits.
     """
     if machine.threads is not None:
         torch.set_num_threads(machine.threads)
@@ -211,15 +212,15 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
 
 
 def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
-    """The model of the settings, its first weights drawn from the seed."""
+    """Build the model of the settings, initialised with the seed."""
     torch.manual_seed(settings.seed)
     return build_model(settings.model.name, corpus.source.size, corpus.target.size, **settings.model.options)
 
 
 def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
-    """The task of a run folder, its weights untrained: what regard.training.nonfinite_steps.replay() needs.
+    """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
-    device: the kind that it was trained on; where steps were captured, batches are padded as they were.
+    device: the kind of device that the run was trained on, since batches are padded for CUDA graphs.
     """
     place = Path(folder)
     settings = checked_settings(place)
@@ -244,13 +245,13 @@ def _trained(
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
     task = TranslationTask(model, corpus, settings, processes, device)
-    if processes.first:  # not before: from here on there is a run in this folder
+    if processes.first:  # last, because it makes the folder a run folder
         write_data(folder, corpus.split.fingerprints)
         write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS)
     board = folder / "tensorboard" if settings.training.tensorboard else None
-    said = console if processes.first else Console(quiet=True)
+    shown = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
-    log = Log(path, console=said, board=board, record=settings.training.log_every)
+    log = Log(path, console=shown, board=board, record=settings.training.log_every)
     place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
     trainer = Trainer(
         task,
@@ -262,26 +263,26 @@ def _trained(
         log=log,
         lock=lock,
     )
-    with interruptible() as asked, log:
-        found = trainer.resume()
-        if found is not None:
-            log.event("resumed", f"resumed at step {found.step:,}", step=found.step)
+    with interruptible() as interrupt, log:
+        checkpoint = trainer.resume()
+        if checkpoint is not None:
+            log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         else:
             _introduce(log, settings, corpus, model, plan)
-        progress = trainer.run(asked)
+        progress = trainer.run(interrupt)
         if processes.first and progress.ended:
-            checked_settings(folder)  # a file may have been removed or changed in the meantime
-        log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {asked.cause}")
-    few = ""
+            checked_settings(folder)  # a file may have been deleted or changed meanwhile
+        log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
+    warning = ""
     if settings.training.minutes is not None:
-        few = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulate)
-    return Outcome(folder, progress, "" if progress.ended else asked.cause, few)
+        warning = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulate)
+    return Outcome(folder, progress, "" if progress.ended else interrupt.cause, warning)
 
 
 def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model, plan: str) -> None:
-    """Log what a run begins with: the data, the model, and the settings that were chosen."""
-    for said in (*corpus.split.said, *corpus.said):
-        log.event("data", str(said), shown=said)
+    """Log the data, the model and the chosen settings of a new run."""
+    for note in (*corpus.split.said, *corpus.said):
+        log.event("data", str(note), shown=note)
     count = sum(each.numel() for each in model.parameters())
     sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
@@ -291,15 +292,15 @@ def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: M
 
 
 def _start_from(model: Model, other: Path, folder: Path) -> None:
-    """Give a model the weights of another run, unless this one has some of its own already."""
+    """Load the weights of another run, unless this run has checkpoints already."""
     if Checkpoints(folder).all():
         return
     checkpoints = Checkpoints(other)
-    found = checkpoints.best(WEIGHTS) or checkpoints.latest(WEIGHTS)
-    if found is None:
+    checkpoint = checkpoints.best(WEIGHTS) or checkpoints.latest(WEIGHTS)
+    if checkpoint is None:
         raise DataError(message(str(other), "this run has no checkpoint to start from"))
     try:
-        model.load_state_dict(found.tensors("weights"))
+        model.load_state_dict(checkpoint.tensors("weights"))
     except RuntimeError as error:
         problem = f"the weights do not fit: {str(error).splitlines()[-1].strip()}"
-        raise DataError(message(str(found.path), problem)) from None
+        raise DataError(message(str(checkpoint.path), problem)) from None

@@ -1,4 +1,4 @@
-"""Corpus: the pairs of a run, read, checked, split, and encoded once."""
+"""The data of a run: sentence pairs, read, checked, split into training and validation, and encoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from regard.tasks.translation.translation_settings import Data
 __all__ = ["Corpus", "Split", "load_tokenizers", "read_split", "status"]
 
 TOKENIZERS = ("source.tokenizer", "target.tokenizer")
-"""The files of a run folder that hold them; one file serves both sides where the vocabulary is joint."""
+"""The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
 
 HELD_OUT = 1000
 """Number of validation pairs held out; at most a twentieth of all pairs."""
@@ -44,7 +44,7 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training and validation pairs. said: what was found in the data and done with it, for the log.
+    """The training and validation pairs. said: reports on the data, for the log.
 
     links: the alignment of each training pair, if there are any.
     """
@@ -56,19 +56,19 @@ class Split:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What says whether the data are still the same."""
-        found = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+        """Hashes of the data, to detect changes when a run is resumed."""
+        hashes = {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
         if self.links is not None:
             digest = hashlib.blake2b(digest_size=16)
             for each in self.links:
                 digest.update(repr((sorted(each.sure), sorted(each.possible))).encode())
-            found["alignments"] = digest.hexdigest()
-        return found
+            hashes["alignments"] = digest.hexdigest()
+        return hashes
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A split with its tokenizers, encoded."""
+    """A split with its tokenizers and encoded pairs."""
 
     split: Split
     source: Tokenizer
@@ -78,11 +78,11 @@ class Corpus:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What became of pairs that were too long, in sentences."""
+        """Messages about pairs with too many tokens."""
         skipped, cut = self.train.skipped, self.valid.truncated
-        found = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
+        dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
-            *found,
+            *dropped,
             *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
         )
 
@@ -90,20 +90,20 @@ class Corpus:
     def made(
         cls, split: Split, data: Data, folder: Path, cache: Path | None = None, lines: int | None = None
     ) -> Corpus:
-        """Tokenizers from the run folder, or learned and written there; pairs encoded into the cache.
+        """Load the tokenizers from the run folder, or train and save them; encode the pairs into the cache.
 
-        lines: maximum number of lines to learn each tokenizer from.
+        lines: maximum number of lines to train each tokenizer on.
         """
         if not (folder / TOKENIZERS[0]).exists():
-            with status("learning tokenizers"):
-                learned = train_tokenizers(
+            with status("training tokenizers"):
+                tokenizers = train_tokenizers(
                     _Lowered(split.train) if data.lowercase else split.train,
                     data.tokenizer or "unigram",
                     joint=data.joint,
                     sizes=(data.source_size, data.target_size),
                     lines=lines,
                 )
-            for tokenizer, name in zip(learned, TOKENIZERS, strict=True):
+            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 tokenizer.save(folder / name)
         source, target = load_tokenizers(folder, data)
         place = cache or cache_folder()
@@ -119,21 +119,21 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def cache_folder() -> Path:
-    """Where encoded pairs are kept: REGARD_CACHE, or the user's cache."""
-    given = os.environ.get("REGARD_CACHE")
-    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else usual / "regard"
+    """Return the folder for encoded pairs: REGARD_CACHE, or regard/ in the cache folder of the user."""
+    override = os.environ.get("REGARD_CACHE")
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(override) if override else default / "regard"
 
 
 def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of a run folder."""
+    """Load the source and target tokenizers of a run folder."""
     source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
     return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
 
 
 @dataclass(frozen=True)
 class _Lowered:
-    """Pairs in lower case, read as often as wanted."""
+    """Pairs in lower case; can be iterated several times."""
 
     pairs: Iterable[Any]
 
@@ -142,10 +142,10 @@ class _Lowered:
 
 
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
-    """Read and check the pairs that the settings name, and hold out some unless validation data are given.
+    """Read and check the pairs of the settings; hold some out if there is no validation set.
 
-    before: the fingerprints of the run that is resumed. A run that was begun when targets were always kept
-    disjoint, whatever that left out, keeps its split.
+    before: the fingerprints of the run to resume. Older versions always made targets disjoint, however many
+    pairs that dropped; a run started with them keeps its split.
     """
     if data.built_in is not None:
         return _built_in(data)
@@ -169,7 +169,7 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
 
 
 def _accepted(pairs: Pairs) -> Report:
-    """The report on pairs; where they are refused, the error says how settings would take them."""
+    """Return the report on pairs; raise DataError, with the settings that would accept them, on errors."""
     try:
         report = pairs.inspect()
         report.check()
@@ -177,7 +177,7 @@ def _accepted(pairs: Pairs) -> Report:
         text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
         raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
     if report.kept == 0:
-        problem = f"none of its {report.read:,} pairs is kept" if report.read else "the file has no pairs"
+        problem = f"all {report.read:,} pairs were dropped" if report.read else "the file has no pairs"
         raise DataError(message(pairs.name, problem))
     return report
 
@@ -191,23 +191,23 @@ def _choices(data: Data) -> Choices:
 
 
 def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
-    """The arguments of read_pairs(): those of the settings whose names have this prefix."""
-    found: dict[str, Any] = {
+    """Return the arguments of read_pairs() from the settings with this prefix."""
+    arguments: dict[str, Any] = {
         name: getattr(data, prefix + name)
         for name in ("source", "target", "tsv", "jsonl")
         if getattr(data, prefix + name) is not None
     }
     for name in ("columns", "fields"):
         if getattr(data, name) is not None:
-            found[name] = tuple(getattr(data, name))
-    return {**found, "choices": choices}
+            arguments[name] = tuple(getattr(data, name))
+    return {**arguments, "choices": choices}
 
 
 def _links(paths: Sequence[str], pairs: int) -> list[Links]:
     links = [links for path in paths for links in read_links(path)]
     if len(links) != pairs:
         problem = f"{len(links)} lines of alignments for {pairs} pairs"
-        hint = "a line for each line of the data, empty where there is no link"
+        hint = "write one line per pair, an empty line for a pair without links"
         raise DataError(message(", ".join(paths), problem, hint=hint))
     return links
 
@@ -225,7 +225,7 @@ def _built_in(data: Data) -> Split:
 
 
 def texts(pairs: Pairs, count: int) -> Iterator[tuple[str, str]]:
-    """So many of some pairs, as text, from all over them: a file may be sorted by length.
+    """Yield `count` pairs as text, evenly spaced, because a file may be sorted by length.
 
     >>> from regard.data import pairs_from_lists
     >>> numbers = [str(number) for number in range(9)]

@@ -1,4 +1,4 @@
-"""The settings of a translation run: the data, the model, the training, and how it is judged."""
+"""The settings of a translation run: data, model, training and evaluation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WAYS = {
     "jsonl": ("jsonl",),
     "built_in": ("built_in",),
 }
-"""The ways to name the pairs of a run, and the settings of each."""
+"""The data formats, and the settings of each."""
 
 Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
 
 LARGEST = {"layers": 1000, "heads": 10_000}
 LARGEST_OTHER = 1_000_000
-"""The largest values of the numeric options of a model: of those named, and of the others."""
+"""The largest values of numeric model options: those named here, and all others."""
 
 
 def ways_named(data: Mapping[str, Any]) -> list[str]:
-    """The ways in which these settings name the pairs.
+    """Return the data formats that these settings use.
 
     >>> ways_named({"source": ["a.ko"], "tsv": ["b.tsv"]})
     ['source and target', 'tsv']
@@ -36,15 +36,15 @@ def ways_named(data: Mapping[str, Any]) -> list[str]:
 
 
 class Data(Section):
-    """Where the pairs are, and how they become tokens.
+    """The data files, and how they are tokenized.
 
     source, target: parallel files; or tsv, or jsonl, with columns or fields; or built_in = "korean", with
-    pairs as their number (20,000 unless given) and grammar as the version of its grammar. New runs use the
-    latest version and write it down; a run folder without one was made with version 1. valid_...: the
-    validation set; without it, held_out pairs are kept apart. alignments: of the training pairs, in Pharaoh
-    format. odd: what is done with odd pairs, the fields of regard.data.Choices. tokenizer: unigram, bpe, word
-    or character; source_size and target_size are vocabulary sizes; joint is one vocabulary for both sides;
-    sampling draws subwords anew each time. longest: tokens of a side; longer pairs are skipped, and counted.
+    pairs as their number (default: 20,000) and grammar as the version of its grammar. New runs save the
+    latest version; a run folder without a version has version 1. valid_...: the validation set; by default,
+    held_out training pairs are held out. alignments: of the training pairs, in Pharaoh format. odd: what to
+    do with pairs that have problems, the fields of regard.data.Choices. tokenizer: unigram, bpe, word or
+    character; source_size, target_size: vocabulary sizes; joint: one vocabulary for both sides; sampling:
+    subword regularization. longest: maximum number of tokens of a side; longer pairs are dropped.
     """
 
     source: list[str] | None = None
@@ -73,29 +73,29 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Data:
-        ways, expected = ways_named(dict(self)), f"one of: {', '.join(WAYS)}"
-        if not ways:
-            raise Clash("no data are named", expected)
-        if len(ways) > 1:
-            raise Clash(f"the data are named in {len(ways)} ways: {', and '.join(ways)}", expected)
+        formats, expected = ways_named(dict(self)), f"one of: {', '.join(WAYS)}"
+        if not formats:
+            raise Clash("no data are given", expected)
+        if len(formats) > 1:
+            raise Clash(f"the data are given in {len(formats)} formats: {', and '.join(formats)}", expected)
         for prefix in ("", "valid_"):
             sides = [f"{prefix}source", f"{prefix}target"]
             missing = [side for side in sides if not getattr(self, side)]
             if len(missing) == 1:
-                problem = f"{missing[0]} is missing; --{missing[0].replace('_', '-')} names its files"
+                problem = f"{missing[0]} is missing (--{missing[0].replace('_', '-')} FILE)"
                 raise Clash(problem, " and ".join(sides))
         if self.joint and self.source_size != self.target_size:
-            raise ValueError("one size for both where joint is true")
+            raise ValueError("source_size and target_size equal, because joint is true")
         return self
 
     @property
     def grammar_version(self) -> int:
-        """The version of the built-in corpus's grammar: run folders made before version 2 do not name it."""
+        """The version of the grammar of the built-in corpus: 1 in run folders without a version."""
         return self.grammar or 1
 
 
 def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numeric options of a model, those of nested tables too, by name."""
+    """Yield the names and values of numeric model options, also of nested tables."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -104,7 +104,7 @@ def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 class ModelSettings(Section):
-    """Which model, by its name, and its options, as build_model() takes them."""
+    """The name of the model, and its options for build_model()."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
@@ -113,22 +113,22 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _bounded(self) -> ModelSettings:
         for name, value in _numbers(self.options):
-            most = LARGEST.get(name, LARGEST_OTHER)
-            if not abs(value) <= most:
-                raise Clash(f"{name} is {value}", f"a number, at most {most:,}")
+            limit = LARGEST.get(name, LARGEST_OTHER)
+            if not abs(value) <= limit:
+                raise Clash(f"{name} is {value}", f"a number, at most {limit:,}")
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """What build_model() is given besides the name."""
+        """The options for build_model(), without the name."""
         return dict(self.model_extra or {})
 
 
 class Evaluating(Section):
     """How a model is evaluated during training.
 
-    sentences: how many are translated for BLEU, chrF and exact match. beam: the beam size; 1 is greedy.
-    samples: how many translations are shown, from short to long. tokenize, lowercase: of the scores.
+    sentences: number of sentences translated for BLEU, chrF and exact match. beam: beam size; 1 is greedy.
+    samples: number of translations shown, from short to long. tokenize, lowercase: options of the scores.
     """
 
     sentences: Whole = 500
@@ -152,9 +152,9 @@ FOR_OUTPUTS = (
 
 
 class TranslationSettings(Section):
-    """All that a translation run is made with: config.toml.
+    """All settings of a translation run, as in config.toml.
 
-    init_from: the folder of the run whose weights it starts with.
+    init_from: the folder of the run whose weights it starts from.
 
     >>> settings = TranslationSettings(data=Data(built_in="korean"))
     >>> settings.model.name, settings.training.tokens

@@ -1,4 +1,4 @@
-"""Translation as a task: pairs in batches, the loss of a target; BLEU, chrF and exact match to evaluate."""
+"""The translation task: batches of pairs, the loss, and evaluation with BLEU, chrF and exact match."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
 MANY_AT_ONCE = 256
-"""Sentences translated between two looks at whether the end was asked for: elsewhere than on a CPU, many take
-hardly longer than a few."""
+"""Number of sentences translated between two checks for an interrupt: on a CPU, and on other devices, where
+large batches take hardly longer."""
 
 
 class TranslationTask(Task):
-    """Train a model on the pairs of a corpus, and judge it by those kept apart.
+    """Train a model on the training pairs of a corpus, and evaluate it on the validation pairs.
 
-    device: the kind of device it will be trained on, for where steps are captured batches have few shapes.
+    device: the kind of device to train on: batches for CUDA graphs are padded to few shapes.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class TranslationTask(Task):
         self.model, self.corpus, self.settings = model, corpus, settings
         training = settings.training
         self.small_steps = model.small_steps
-        self.uncapturable = "what is guided has to be watched" if training.guided else ""
+        self.uncapturable = "the guided-alignment loss records attention" if training.guided else ""
         few = training.compile or capture_chosen(training, self, device, processes.world)[0]
         self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
@@ -89,11 +89,11 @@ class TranslationTask(Task):
         if not self.settings.training.guided:
             return None
         if self.corpus.split.links is None:
-            hint = "data.alignments names their file; guided = 0 does without"
-            raise ArgumentError(message("training.guided", "there are no alignments to follow", hint=hint))
+            hint = "set data.alignments to a file of alignments, or training.guided=0"
+            raise ArgumentError(message("training.guided", "the data have no alignments", hint=hint))
         if self.settings.training.compile:
-            problem = "attention cannot be watched inside a compiled model"
-            raise ArgumentError(message("training.guided", problem, hint="compile = false"))
+            problem = "attention cannot be recorded in a compiled model"
+            raise ArgumentError(message("training.guided", problem, hint="set training.compile=false"))
         return Guide(self.corpus.split.links, self.corpus.source, self.corpus.target)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -101,7 +101,7 @@ class TranslationTask(Task):
             yield self._sampled(batch, epoch) if self._lines is not None else batch
 
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """The batch with its words cut into subwords anew, as this epoch and these samples decide."""
+        """Return the batch with sampled subwords; the sample depends on the seed, the epoch and the pair."""
         assert self._lines is not None
         numbers, longest = batch.index.tolist(), self.settings.data.longest
         sources, targets = [], []
@@ -113,7 +113,7 @@ class TranslationTask(Task):
         return Batch.collate(sources, targets, numbers)
 
     def largest_batch(self) -> Batch:
-        """The batch of the first epoch that has the most tokens, padding counted."""
+        """Return the batch of the first epoch with the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -144,13 +144,13 @@ class TranslationTask(Task):
         return Loss(total + training.guided * guided, {"loss": plain, "guided": guided.detach()})
 
     def _dropped(self, batch: Batch) -> Batch:
-        """The batch with some of its words unknown, those of the source and those read of the target."""
+        """Apply word dropout: replace random source and target input tokens by UNK."""
 
         def dropped(tokens: Tensor) -> Tensor:
             kept = torch.rand(tokens.shape, device=tokens.device) >= self.settings.training.word_dropout
             return torch.where(kept | (tokens <= EOS), tokens, UNK)
 
-        # The labels are taken from the batch itself, not from this one.
+        # loss() takes the labels from the original batch.
         return replace(batch, source=dropped(batch.source), target=dropped(batch.target))
 
     @torch.no_grad()
@@ -165,55 +165,55 @@ class TranslationTask(Task):
                 total += float(cross_entropy(logits, piece.labels.to(device))[1])
                 count += self.count(piece)
         mean = total / max(count, 1)
-        said = self._said(stopping)
+        translations = self._translations(stopping)
         references = [target for _, target in self._texts]
         how = self.settings.evaluation
-        found = [each.text for each in said]
+        texts = [each.text for each in translations]
         scores = {
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
-            "bleu": bleu(found, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
-            "chrf": chrf(found, references, lowercase=how.lowercase).value,
-            "exact": exact_match(found, references, lowercase=how.lowercase).value,
+            "bleu": bleu(texts, references, tokenize=how.tokenize, lowercase=how.lowercase).value,
+            "chrf": chrf(texts, references, lowercase=how.lowercase).value,
+            "exact": exact_match(texts, references, lowercase=how.lowercase).value,
         }
-        return Evaluation(scores, self._shown(said))
+        return Evaluation(scores, self._shown(translations))
 
     def translator(self, **options: Any) -> Translator:
-        """A translator by the model as it is."""
+        """Return a translator with the current weights."""
         beam = self.settings.evaluation.beam
         options = {"search": Beam(size=beam) if beam > 1 else Greedy(), "alignment": self._site, **options}
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
-    def _said(self, stopping: Callable[[], bool]) -> list[Translation]:
-        """The translations of the evaluated sentences, in their order; samples keep their attention."""
-        blind, seeing = self.translator(look=None), self.translator()
+    def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
+        """Translate the evaluation sentences, in order; samples have their attention."""
+        plain, recording = self.translator(look=None), self.translator()
         samples = self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
-        parts = [(seeing, samples)] if samples else []
+        parts = [(recording, samples)] if samples else []
         at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
         for begin in range(0, len(others), at_once):
-            parts.append((blind, others[begin : begin + at_once]))
-        said: dict[int, Translation] = {}
+            parts.append((plain, others[begin : begin + at_once]))
+        by_place: dict[int, Translation] = {}
         for translator, places in parts:
             if stopping():
                 raise Stopped
             translations = translator.translate([self._texts[place][0] for place in places])
-            said.update(zip(places, translations, strict=True))
-        return [said[place] for place in range(len(self._texts))]
+            by_place.update(zip(places, translations, strict=True))
+        return [by_place[place] for place in range(len(self._texts))]
 
-    def _shown(self, said: list[Translation]) -> list[RenderableType]:
-        """Sample translations beside their references; of the first, the attention too."""
+    def _shown(self, translations: list[Translation]) -> list[RenderableType]:
+        """Return sample translations with their references; the first with its attention."""
         return [
-            _Sample(said[place], *self._texts[place], drawn=number == 0)
+            _Sample(translations[place], *self._texts[place], drawn=number == 0)
             for number, place in enumerate(self._sample_places)
         ]
 
 
 def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
-    """The places of `count` texts of different lengths, short to long, the same for the same texts.
+    """Return the indices of `count` texts of different lengths, from short to long (deterministic).
 
-    They are the middles of `count` equal parts of the texts sorted by length: of three, the text at 1/6, the
-    median and the one at 5/6, so that no outlier is among them.
+    They are the middles of `count` equal parts of the texts sorted by length: for three, the quantiles 1/6,
+    1/2 and 5/6, so that no outlier is among them.
 
     >>> spread_by_length(["aaa", "aaaaa", "a", "aaaaaa", "aa", "aaaa"], 3)
     [4, 5, 3]
@@ -225,10 +225,7 @@ def spread_by_length(texts: Sequence[str], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A translation beside what it should be; with where the model looked, if so, on a screen.
-
-    In a file the drawings of all evaluations would come one below the other.
-    """
+    """A translation with its reference; on a terminal also its attention, if drawn is true."""
 
     translation: Translation
     source: str
@@ -240,11 +237,11 @@ class _Sample:
         if self.drawn and screen:
             yield self.translation.entry(self.wanted)
             return
-        said = f"source     {self.source}\ntarget     {self.translation.text}\nreference  {self.wanted}"
-        yield Text(said) if screen else Text(said, no_wrap=True, overflow="ignore")
+        text = f"source     {self.source}\ntarget     {self.translation.text}\nreference  {self.wanted}"
+        yield Text(text) if screen else Text(text, no_wrap=True, overflow="ignore")
 
 
 def _joined(calls: list[Attended]) -> Tensor:
-    """The attention of one site to the source, (B, T, S), its heads averaged, with its gradient."""
+    """Return the attention of one site, (B, T, S), averaged over heads, with its gradient."""
     weights = torch.cat([call.weights for call in calls if call.weights is not None], -2)
     return weights.mean(1) if weights.dim() == 4 else weights

@@ -37,9 +37,9 @@ def test_a_run_says_whether_its_attention_is_true(command, trained, korean):
 
 def test_what_has_no_attention_and_what_does_not_fit_is_told(command, unseeing, trained, korean):
     said = command("evaluate", unseeing, *files(korean), "--greedy", "--faithfulness")
-    assert said.status == 0 and "no attention to believe" in said.err and "nats" not in said.out
+    assert said.status == 0 and "no attention to its source" in said.err and "nats" not in said.out
     said = command("evaluate", trained, *files(korean), "--other", trained)
-    assert said.status == 2 and "an option of --faithfulness" in said.err
+    assert said.status == 2 and "--other" in said.err
     given = ("--translations", korean / "test.en", "--target", korean / "test.en")
     said = command("evaluate", *given, "--faithfulness")
-    assert said.status == 2 and "for what a run translates" in said.err
+    assert said.status == 2 and "--faithfulness need a run" in said.err

@@ -1,0 +1,70 @@
+"""Search for the attention that aligns best: rank sites, heads and steps, and save the best in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regard.data.line_io import Lines, Notes, read_pairs, say, tell
+from regard.decoding import Choice
+from regard.decoding.alignment_units import text_units
+from regard.errors import DataError, message, shown
+from regard.evaluation import Links
+from regard.evaluation.gold_alignment import check_drawn
+from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links, write_choice
+
+__all__ = ["search_alignments"]
+
+PRINTED = 8
+"""Number of choices that are reported, best first."""
+
+AT_ONCE = 4096
+
+
+def search_alignments(
+    translator: Any, other: Any, gold: list[Links] | None, path: str, sources: Lines, targets: Lines
+) -> Iterator[str]:
+    """Yield the best choices of site, head and step as lines of text, then save the best in the run.
+
+    gold: gold alignments, read from path; the choice with the lowest AER is best. None: the choices of both
+    directions with the highest agreement are best, and both runs are changed. other: the run of the opposite
+    direction.
+    """
+    pairs = [pair for some in read_pairs(sources, targets, AT_ONCE) for pair in some]
+    tell(Notes(), sources, targets)
+    if not pairs:
+        raise DataError(message("--choose", "the files have no pairs"))
+    before, after = map(list, zip(*pairs, strict=True))
+    if gold is None:
+        yield from _by_agreement(translator, other, before, after)
+    else:
+        yield from _by_links(translator, gold, path, before, after)
+
+
+def _by_links(
+    translator: Any, gold: list[Links], path: str, before: list[str], after: list[str]
+) -> Iterator[str]:
+    unit = "word" if translator.unit == "auto" else translator.unit
+    sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
+    check_drawn(gold, list(zip(*sizes, strict=True)), path)
+    ranked = choose_by_links(translator, before, after, gold)
+    for choice, score in ranked[:PRINTED]:
+        yield f"{score}  {choice}"
+    choice, score = ranked[0]
+    _save(translator.folder, choice, f"by the links of {shown(path)}, {len(before):,} pairs: {score}")
+
+
+def _by_agreement(translator: Any, other: Any, before: list[str], after: list[str]) -> Iterator[str]:
+    ranked = choose_by_agreement(translator, other, before, after)
+    for ours, theirs, f1 in ranked[:PRINTED]:
+        yield f"F1 {100 * f1:.2f}  {ours}  |  {theirs}"
+    ours, theirs, f1 = ranked[0]
+    for run, partner, choice in ((translator, other, ours), (other, translator, theirs)):
+        why = f"by agreement with {partner.folder.name}, {len(before):,} pairs: F1 {100 * f1:.2f}"
+        _save(run.folder, choice, why)
+
+
+def _save(folder: Path, choice: Choice, why: str) -> None:
+    write_choice(folder, choice, why)
+    say(f"{shown(folder)}: alignments are now read at {choice} (saved in alignment.json; delete it to undo)")

@@ -1,0 +1,249 @@
+"""Evaluation report: scores of the translations of a run, or of a file, against reference translations."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from regard.data import korean_english
+from regard.data.korean.corpus import VERSION
+from regard.data.line_io import Lines, Notes, read_pairs, say, tell, writing
+from regard.decoding import Translator
+from regard.decoding.unknown_words import UnknownWords
+from regard.errors import DataError, UnknownName, message, shown
+from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
+from regard.evaluation.gold_alignment import judged
+from regard.tasks.translation.alignment_choice import aligned_at
+from regard.tasks.translation.translation_page import TranslationPage, describe_search
+from regard.training.logs.json_log import strict
+from regard.training.logs.live_table import perplexity
+
+__all__ = [
+    "EvaluationOptions",
+    "EvaluationReport",
+    "References",
+    "built_in_references",
+    "evaluate_file",
+    "evaluate_run",
+    "read_references",
+]
+
+AT_ONCE = 1024
+"""Number of pairs scored at once: the attention of all of them is in memory."""
+
+SPLITS = ("test", "long", "valid")
+
+
+@dataclass(frozen=True)
+class References:
+    """Source sentences with one or more lists of reference translations, and gold alignments if known.
+
+    name, linked: where the references and the gold alignments come from.
+    """
+
+    sources: list[str]
+    references: list[list[str]]
+    name: str
+    links: list[Links] | None = None
+    linked: str = ""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How scores are computed: the sacreBLEU tokenizer, lowercasing, and the language of Moses BLEU."""
+
+    tokenize: str = "13a"
+    lowercase: bool = False
+    moses: str | None = None
+
+    def scores(self, translations: list[str], references: list[list[str]]) -> list[Score]:
+        """Return BLEU, chrF, TER, exact match, and Moses BLEU if a language is set."""
+        return evaluate_corpus(
+            translations, references, tokenize=self.tokenize, lowercase=self.lowercase, moses=self.moses
+        )
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The signature of a score, a:1|b:2; lines are broken only between its parts."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = [""]
+        for part in re.findall(r"[^| ]+[| ]?", self.text):
+            if lines[-1] and len(lines[-1]) + len(part) > options.max_width:
+                lines.append("")
+            lines[-1] += part
+        yield Text("\n".join(line.rstrip() for line in lines), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        longest = max(map(len, re.findall(r"[^| ]+[| ]?", self.text)), default=0)
+        return Measurement(min(longest, options.max_width), min(len(self.text), options.max_width))
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """Scores of translations. run: the run that translated, its search and time; None for a file."""
+
+    data: str
+    sentences: int
+    scores: list[Score]
+    run: dict[str, Any] | None = None
+    perplexity: float | None = None
+    alignment: AlignmentScore | None = None
+
+    def written(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON."""
+        report: dict[str, Any] = {"data": self.data, "sentences": self.sentences}
+        report |= {"run": self.run} if self.run else {}
+        report["scores"] = [asdict(each) for each in self.scores]
+        if self.perplexity is not None:
+            report["perplexity"] = strict(self.perplexity)
+        if (links := self.alignment) is not None:
+            rates = {"error_rate": links.error_rate, "precision": links.precision, "recall": links.recall}
+            report["alignment"] = {**rates, "proposed": links.proposed, "sure": links.sure}
+        return report
+
+    def table(self) -> Table:
+        """Return the report as a table for the terminal."""
+        by_run = f" by {self.run['folder']}, step {self.run['step']:,}" if self.run else ""
+        title = Text(f"{self.sentences:,} translations{by_run}: {self.data}")
+        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
+        table.add_column("score", no_wrap=True)
+        table.add_column("", justify="right", no_wrap=True)
+        table.add_column("signature", style="dim")
+        for name, value, about in self._rows():
+            table.add_row(Text(name, style="cyan"), f"{value:.2f}", Signature(about))
+        return table
+
+    def _rows(self) -> list[tuple[str, float, str]]:
+        rows = [(each.name, each.value, each.signature) for each in self.scores]
+        if self.perplexity is not None:
+            rows.append(("perplexity", self.perplexity, "per token of the references"))
+        if (links := self.alignment) is not None:
+            counts = f"{links.proposed:,} predicted links, {links.sure:,} sure gold links"
+            rows.append(("AER", 100 * links.error_rate, counts))
+            rows.append(("precision", 100 * links.precision, ""))
+            rows.append(("recall", 100 * links.recall, ""))
+        return rows
+
+
+def built_in_references(split: str, sentences: int, version: int = VERSION) -> References:
+    """Generate sentences of the built-in corpus with this grammar version, and their gold alignments."""
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+    examples = list(korean_english(split, sentences, version=version))
+    return References(
+        [each.source for each in examples],
+        [[each.target for each in examples]],
+        f"the built-in corpus (grammar {version}), {split}",
+        [Links(each.sure, each.possible) for each in examples],
+        "the built-in corpus",
+    )
+
+
+def read_references(source: str | None, target: list[str], alignment: Path | None, base: int) -> References:
+    """Read source sentences, references and gold alignments from files with equal numbers of lines.
+
+    base: number of the first word in the alignment file, 0 or 1.
+    """
+    references = [_read_lines(each) for each in target]
+    sources = None if source is None else _read_lines(source)
+    links = None if alignment is None else read_links(alignment, base)
+    contents = {"--source": sources, **dict(zip(target, references, strict=True)), "--alignment": links}
+    counts = {shown(name): len(lines) for name, lines in contents.items() if lines is not None}
+    if len(set(counts.values())) > 1:
+        problem = ", ".join(f"{name} has {count:,} lines" for name, count in counts.items())
+        raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
+    return References(sources or [], references, ", ".join(map(shown, target)), links, shown(alignment or ""))
+
+
+def _read_lines(path: str) -> list[str]:
+    lines = Lines([path])
+    texts = list(lines)
+    tell(Notes(), lines)
+    return texts
+
+
+def evaluate_file(path: str, references: References, options: EvaluationOptions) -> EvaluationReport:
+    """Score the translations in a file."""
+    translations = _read_lines(path)
+    scores = options.scores(translations, references.references)
+    return EvaluationReport(f"{shown(path)} against {references.name}", len(translations), scores)
+
+
+def evaluate_run(
+    translator: Any,
+    references: References,
+    options: EvaluationOptions,
+    out: Path | None,
+    page: TranslationPage,
+) -> EvaluationReport:
+    """Translate and score with a run: the scores, the perplexity of the references, and the AER.
+
+    out: file to write the translations to, or None. page: collects the translations, and is saved.
+    """
+    if sys.stderr.isatty():  # the first batch may take seconds
+        say(f"translating {len(references.sources):,} sentences")
+    start, texts, notes, unknown = time.monotonic(), list[str](), Notes(), UnknownWords()
+    with nullcontext() if out is None else writing(out) as write:
+        translations = _with_look(translator, page.enabled).stream(references.sources)
+        pairs = zip(translations, references.references[0], strict=True)
+        for number, (translation, reference) in enumerate(pairs, 1):
+            notes.add(number, translation.notes)
+            unknown.add(number, translation)
+            page.add(translation, reference)
+            texts.append(translation.text)
+            if write is not None:
+                write(translation.text)
+    seconds = time.monotonic() - start
+    title = f"Translations by {translator.folder.name}"
+    page.save(title, f"{references.name}; {describe_search(translator.search)}")
+    tell(notes)
+    unknown.say()
+    scores = options.scores(texts, references.references)
+    reference_perplexity, alignment = _score_references(translator, references)
+    run = {"folder": str(translator.folder), "step": translator.checkpoint.step}
+    run |= {"search": repr(translator.search), "seconds": round(seconds, 3)}
+    return EvaluationReport(references.name, len(texts), scores, run, reference_perplexity, alignment)
+
+
+def _with_look(translator: Translator, look: bool) -> Translator:
+    """Return a copy of the translator that records cross-attention, or records nothing."""
+    translator = copy.copy(translator)
+    translator.look = "*cross" if look else None
+    return translator
+
+
+def _score_references(translator: Any, references: References) -> tuple[float, AlignmentScore | None]:
+    """Return the perplexity of the references, and the alignment score if gold alignments are known."""
+    scoring, total, count = _with_look(translator, references.links is not None), 0.0, 0
+    scoring.unit = "word"  # gold alignments link words
+    links: list[tuple[tuple[int, int], ...]] = []
+    words: list[tuple[int, int]] = []
+    for pairs in read_pairs(references.sources, references.references[0], AT_ONCE):
+        for each in scoring.score(*map(list, zip(*pairs, strict=True))):
+            total, count = total + each.score, count + len(each.token_scores)
+            if each.passages[0].attention:
+                links.append(aligned_at(each).align().links)
+                words.append((len(each.source.split()), len(each.text.split())))
+    reference_perplexity = perplexity(-total / max(count, 1))
+    if references.links is None:
+        return reference_perplexity, None
+    if not links:
+        say("no alignment scores: the model has no attention to its source")
+        return reference_perplexity, None
+    return reference_perplexity, judged(links, references.links, words, references.linked)

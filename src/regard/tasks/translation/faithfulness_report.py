@@ -1,0 +1,100 @@
+"""Faithfulness report of `regard evaluate`: does the output depend on the words that it attends to?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.data.line_io import say
+from regard.data.progress_bar import advancing
+from regard.evaluation import Agreement, Faithfulness, agreement, faithfulness
+from regard.evaluation.erasure import CROSS
+from regard.tasks.translation.evaluation_report import References
+
+__all__ = ["FaithfulnessReport", "measure_faithfulness"]
+
+LEGEND = (
+    "hidden, unknown: the most attended source word is masked, or replaced by the unknown token; the random "
+    "column beside each: the same for other words. compr., suff.: comprehensiveness and sufficiency, in "
+    "probability. tau: Kendall's tau of weights and gradients. uniform: the attention is made uniform. "
+    "See docs/faithfulness.md."
+)
+"""Explanation of the columns."""
+
+MAX_SENTENCES = 100
+"""Number of sentences that are tested at most: every target word is scored about 15 times."""
+
+
+@dataclass(frozen=True)
+class FaithfulnessReport:
+    """Faithfulness of all cross-attention sites together, then of each; and the agreement with another run.
+
+    results: the first is of all sites; the others, if there are several sites, are of one each.
+    """
+
+    results: list[Faithfulness]
+    agreement: Agreement | None = None
+
+    def written(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON."""
+        report, *sites = (each.written() for each in self.results)
+        report |= {"summary": self.results[0].summary()} | ({"sites": sites} if sites else {})
+        return report | ({"agreement": self.agreement.written()} if self.agreement else {})
+
+    def print(self, console: Console) -> None:
+        """Print the report as a table, with its legend and a summary."""
+        first = self.results[0]
+        lines: list[RenderableType] = [Text(""), self.table()]
+        lines.append(Text(LEGEND, style="dim"))
+        lines.append(Text(f"{first.summary()}."))
+        lines.append(Text(f"Uniform attention costs {first.uniform:.2f} nats per word."))
+        if self.agreement is not None:
+            lines.append(Text(f"With the other run: {self.agreement}."))
+        console.print(Group(*lines))
+
+    def table(self) -> Table:
+        """Return a table with a row for all sites, and one for each site if there are several."""
+        first = self.results[0]
+        title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
+        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
+        table.add_column("site", no_wrap=True, style="cyan")
+        for name in ("hidden", "random", "unknown", "random", "compr.", "suff.", "tau", "uniform"):
+            table.add_column(name, justify="right", no_wrap=True)
+        names = ("hidden", "hidden_random", "unknown", "unknown_random")
+        for each in self.results:
+            numbers = [each.mean(name) for name in (*names, "comprehensiveness", "sufficiency", "kendall")]
+            table.add_row(
+                Text(each.at), *(f"{round(number, 2) + 0.0:.2f}" for number in (*numbers, each.uniform))
+            )
+        return table
+
+
+def measure_faithfulness(
+    translator: Any, references: References, other: Any | None = None
+) -> FaithfulnessReport | None:
+    """Measure faithfulness on the first MAX_SENTENCES pairs, with progress on standard error.
+
+    other: the translator of another run, to compare its attention. Returns None, and reports why, if the
+    model has no attention to its source.
+    """
+    sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
+    (sample,) = translator.score(sources[:1], targets[:1])
+    sites = [site for site in sample.passages[0].attention if site.endswith("cross")]
+    if not sites:
+        say("no faithfulness scores: the model has no attention to its source")
+        return None
+    tested = [CROSS, *(sites if len(sites) > 1 else [])]
+    first = "the first " * (len(references.sources) > len(sources))
+    say(f"measuring faithfulness on {first}{len(sources)} sentences, which may take a minute or more")
+    results = []
+    with advancing("measuring faithfulness", len(tested)) as reached:
+        for site in tested:
+            results.append(faithfulness(translator, sources, targets, at=site))
+            reached(len(results))
+    if other is None:
+        return FaithfulnessReport(results)
+    return FaithfulnessReport(results, agreement(translator, other, sources, targets))

@@ -1,0 +1,64 @@
+"""HTML page of translations with their attention, for the option --page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.data.line_io import say
+from regard.decoding import Beam, Greedy, Scored, Search
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.viewing import Entry, save_page
+
+__all__ = ["TranslationPage", "describe_search"]
+
+MAX_ENTRIES = 300
+"""Number of lines that a page shows at most: browsers become slow with more tables."""
+
+
+class TranslationPage:
+    """Collects lines for an HTML page, at most MAX_ENTRIES; without a path, it collects nothing.
+
+    >>> TranslationPage(None).enabled
+    False
+    """
+
+    def __init__(self, path: Path | None):
+        self.path, self.lines = path, 0
+        self._entries: list[Entry] = []
+        if path is None:
+            return
+        if path.suffix.lower() != ".html":
+            problem = f"{shown(path.name)} does not end in .html"
+            raise ArgumentError(message("--page", problem, hint=f"{shown(path.stem) or 'page'}.html"))
+        if not path.resolve().parent.is_dir():
+            raise DataError(message(shown(path), "its folder does not exist", hint="create the folder first"))
+
+    @property
+    def enabled(self) -> bool:
+        """Whether a page is written."""
+        return self.path is not None
+
+    def add(self, line: Scored, reference: str | None = None) -> None:
+        """Add a line, unless the page is full."""
+        self.lines += 1
+        if self.enabled and len(self._entries) < MAX_ENTRIES:
+            self._entries.append(line.entry(reference))
+
+    def save(self, title: str, about: str = "") -> None:
+        """Write the page, and report its path and, if lines were left out, the number of lines on it."""
+        if self.path is None:
+            return
+        cut = f"the first {len(self._entries)} of {self.lines:,} lines" if self.lines > MAX_ENTRIES else ""
+        save_page(self.path, self._entries, title, ". ".join(filter(None, (about, cut))))
+        say(f"Wrote {shown(self.path)}" + (f" with {cut}" if cut else ""))
+
+
+def describe_search(search: Search) -> str:
+    """Return the search as a short text, for pages.
+
+    >>> describe_search(Beam(size=5)), describe_search(Greedy())
+    ('beam search, beam size 5', 'greedy search')
+    """
+    if isinstance(search, Beam):
+        return f"beam search, beam size {search.size}"
+    return "greedy search" if isinstance(search, Greedy) else "sampled"
