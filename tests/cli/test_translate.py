@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_refused(command, trained, tmp_path, monkeypatch,
 
 def test_a_folder_that_is_no_run_and_a_model_that_does_not_look(command, unseeing, tmp_path):
     said = command("translate", tmp_path, "--text", "a")
-    assert said.status == 2 and "such folder" in said.err
+    assert said.status == 2 and "config.toml" in said.err
     assert command("translate", unseeing, "--text", "나는").status == 0
     said = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
     assert said.status == 2 and "no attention to its source" in said.err
