@@ -85,10 +85,7 @@ class Score:
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
-        """Return (problem, expected, hint) if this score cannot compare these sizes, else None.
-
-        query_size, key_size: the widths before projection. keys: the number of keys, S.
-        """
+        """Return (problem, expected, hint) if this score cannot compare these sizes, else None."""
         if query_size == key_size:
             return None
         name = type(self).__name__
@@ -377,8 +374,7 @@ SCORES: dict[str, type[Score]] = {
 def build_score(score: str | Score, query_size: int, key_size: int, heads: int | None = None) -> Score:
     """Create a score by name for these widths; a Score is returned unchanged.
 
-    score: a key of SCORES, such as "additive", or a Score. query_size, key_size: widths of query and key.
-    heads: number of heads if each should have its own parameters.
+    score: a key of SCORES, or a Score. heads: number of heads if each should have its own parameters.
 
     >>> import regard
     >>> regard.build_score("general", query_size=3, key_size=5).weight.shape
@@ -414,7 +410,6 @@ def _vector(size: int, heads: int | None) -> nn.Parameter:
 
 
 def _differs(score: Score, own: tuple[int, int], sizes: tuple[int, int]) -> tuple[str, str, str] | None:
-    """Return (problem, expected, hint) if the score's own widths are not the sizes of query and key."""
     if own == sizes:
         return None
     name = type(score).__name__

@@ -89,7 +89,7 @@ def test_drawings_and_pages_have_a_cell_for_each_character(command, dates, tmp_p
     shown = command("view", dates / "run", text, "--target", "1921-03-03")
     heads = shown.lines[1].split()
     assert heads[: len(text)] == list(text.replace(" ", "␣"))
-    assert shown.lines[2].split()[0] == "1" and "10 characters" in " ".join(shown.out.split())
+    assert shown.lines[2].split()[0] == "1" and "10 target characters" in " ".join(shown.out.split())
     words = command("view", dates / "run", text, "--target", "1921-03-03", "--words")
     assert words.lines[1].split()[:3] == text.split()
     page = tmp_path / "page.html"

@@ -72,7 +72,7 @@ def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trai
         (("--force", "0-0:1.2.3"), "--force: 1.2.3"),
         (("--erase", "4"), "source word 4\nexpected: 0 to 3"),
         (("--uniform", "decoder.7.cross"), "decoder.cross"),
-        (("--drop", "decoder.cross:3"), "there is no head 3"),
+        (("--drop", "decoder.cross:3"), "head 3"),
         (("--cut", "0-0", "--site", "encoder*"), "'encoder*'"),
         (("--data", "missing.json"), "missing.json"),
     ],

@@ -148,7 +148,7 @@ def test_save_writes_html_and_refuses_other_formats(tmp_path: Path):
         example().save(tmp_path / "page.txt")
     with pytest.raises(ArgumentError, match=r'picture\(translation\)\.save\("x\.png"\)'):
         example().save(tmp_path / "page.png")
-    with pytest.raises(DataError, match="make the folder first"):
+    with pytest.raises(DataError, match="the folder first"):
         example().save(tmp_path / "none" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 

@@ -26,7 +26,7 @@ def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", 
     ...         regard.load(folder)
     ...     except regard.DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: give a folder that regard train --out made
+    hint: give a run folder, which regard train --out writes
     """
     run_folder = importlib.import_module("regard.runs.run_folder")
     task = run_folder.config_of(Path(folder)).get("task", "translation")
