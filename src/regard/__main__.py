@@ -23,7 +23,7 @@ _announced: list[bool] = []
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C exits with status 130 and one line at any moment."""
+    """Run the command line; Ctrl-C exits with status 130 and no traceback at any moment."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and & may ignore it
         signal.signal(signal.SIGINT, _interrupt)
     from regard.cli import main as command_line

@@ -65,7 +65,7 @@ def cancelled(inputs: Inputs) -> torch.Tensor:
     return torch.where(visible, inputs.doutput.double() @ value.transpose(-2, -1), 0.0)
 
 
-def compare(case: Case, backend: str, device: str, gradients: bool = True) -> None:
+def assert_case_agrees(case: Case, backend: str, device: str, gradients: bool = True) -> None:
     assert_agrees(Inputs(case, device, gradients), backend)
 
 
@@ -103,14 +103,14 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", ON_CPU)
 def test_agrees_on_cpu(backend: str, case: Case):
-    compare(case, backend, "cpu")
+    assert_case_agrees(case, backend, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("backend", ON_GPU)
 def test_agrees_on_gpu(backend: str, case: Case):
-    compare(case, backend, "cuda")
+    assert_case_agrees(case, backend, "cuda")
 
 
 @pytest.mark.gpu
@@ -119,7 +119,7 @@ def test_agrees_on_gpu(backend: str, case: Case):
 @pytest.mark.parametrize("case", CASES[::4], ids=str)
 def test_flex_agrees_on_gpu(case: Case):
     torch._dynamo.reset()  # each case is another kernel to compile
-    compare(case, "flex", "cuda")
+    assert_case_agrees(case, "flex", "cuda")
 
 
 REFUSES = {

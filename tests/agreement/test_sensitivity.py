@@ -12,7 +12,7 @@ from regard.call import Call, Forward
 from regard.looking import PASSES, Pass
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
 from tests.agreement.exact import assert_near, frobenius
-from tests.agreement.test_backends import ON_CPU, compare
+from tests.agreement.test_backends import ON_CPU, assert_case_agrees
 from tests.agreement.test_looking import assert_looks_agree
 
 WRONG = 1.02
@@ -51,7 +51,7 @@ def test_a_backend_with_one_wrong_gradient_does_not_agree(
         score="additive" if wrong == "vector" else "dot",
         bias="learned tensor" if wrong == "bias" else "tensor",
     )
-    compare(case, backend, "cpu")
+    assert_case_agrees(case, backend, "cpu")
     right = BACKENDS[backend]
 
     def run(call: Call) -> Forward:
@@ -63,7 +63,7 @@ def test_a_backend_with_one_wrong_gradient_does_not_agree(
 
     monkeypatch.setitem(BACKENDS, backend, replace(right, run=run))
     with pytest.raises(AssertionError):
-        compare(case, backend, "cpu")
+        assert_case_agrees(case, backend, "cpu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,7 +7,7 @@ import pytest
 from regard.backends import small_inputs
 from regard.blocks import additive_blocks, tiling
 from tests.agreement.cases import CASES, Case
-from tests.agreement.test_backends import compare
+from tests.agreement.test_backends import assert_case_agrees
 
 
 @pytest.fixture(autouse=True)
@@ -22,4 +22,4 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
     "case", [case for case in CASES if min(case.size) > 1 and max(case.size) < 1000], ids=str
 )
 def test_small_blocks_agree_with_the_reference(case: Case):
-    compare(case, "blocked", "cpu")
+    assert_case_agrees(case, "blocked", "cpu")

@@ -16,7 +16,7 @@ import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
 from tests.agreement.cases import DTYPES, Inputs, checked
-from tests.agreement.test_backends import compare
+from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import SMALL
 
 _patched = interpreter._patch_lang_tensor
@@ -101,7 +101,7 @@ def inputs(queries: int, keys: int, width: int = 6, depth: int = 5, heads: int =
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_agrees(case):
     assert not BACKENDS["fused"].reasons(checked(Inputs(case).call(DTYPES[case.dtype])[0]))
-    compare(case, "fused", "cpu")
+    assert_case_agrees(case, "fused", "cpu")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import regard
 from regard.backends import reference
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
-from tests.agreement.test_backends import compare
+from tests.agreement.test_backends import assert_case_agrees
 
 pytestmark = pytest.mark.gpu
 
@@ -88,7 +88,7 @@ def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("width", [64, 1030])
 def test_any_width_agrees(width: int):
     case = Case("additive", "padding", "none", (63, 17), width, "wide", (4, 2), 0, 1.0, "sliced", "float32")
-    compare(case, "fused", "cuda")
+    assert_case_agrees(case, "fused", "cuda")
 
 
 @pytest.mark.parametrize("queries", [1, 5, 300])

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment goes on as if it had not been: its last weights are the same bits."""
+"""A run that is killed at any moment and resumed ends with the same weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ PARTS, KILLS = 5, 100
 """In `make test-all`: tests that run in parallel for each number of processes, and kills in each of them."""
 
 
-def killed(folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0) -> None:
-    """Kill runs so often, and see that all that were killed ended like the one that was not."""
+def assert_killed_runs_end_alike(
+    folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0
+) -> None:
+    """Kill training `kills` times; every resumed run must end with the bits of the uninterrupted one."""
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
     environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
@@ -33,16 +35,16 @@ def killed(folder: Path, kills: int, processes: int, device: str = "cpu", offset
 
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
-    killed(tmp_path, 5, processes)
+    assert_killed_runs_end_alike(tmp_path, 5, processes)
 
 
 @pytest.mark.gpu
 def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
-    killed(tmp_path, 2, 1, "cuda")
+    assert_killed_runs_end_alike(tmp_path, 2, 1, "cuda")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("processes", PROCESSES)
 def test_a_run_killed_a_thousand_times_does_too(tmp_path: Path, processes: int, part: int):
-    killed(tmp_path, KILLS, processes, offset=part)
+    assert_killed_runs_end_alike(tmp_path, KILLS, processes, offset=part)

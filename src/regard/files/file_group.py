@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from regard.errors import DataError, message, shown
-from regard.files.atomic_io import naming_file, write_all
+from regard.files.atomic_io import beside, naming_file, write_all
 
 __all__ = ["check_free", "written_together"]
 
@@ -27,7 +26,7 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
     """Open files for writing; all are renamed to their paths at the end. After an error, none has changed."""
-    parts = [path.with_name(f"{path.name}.part") for path in paths]
+    parts = [beside(path, "part") for path in paths]
     try:
         with contextlib.ExitStack() as stack:
             files: list[TextIO] = []
@@ -67,7 +66,7 @@ def _text(raw: _Part) -> io.TextIOWrapper:
 
 def _replace_all(parts: Sequence[Path], paths: Sequence[Path]) -> None:
     """Rename all temporary files; if one fails, restore the earlier files."""
-    earlier = [path.with_name(f".{secrets.token_hex(8)}.earlier") for path in paths]
+    earlier = [beside(path, "earlier") for path in paths]
     done: list[tuple[Path, Path]] = []
     try:
         for part, path, backup in zip(parts, paths, earlier, strict=True):
