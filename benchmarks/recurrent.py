@@ -52,7 +52,7 @@ BEFORE: dict[str, Any] = {
     "regard.layers.recurrent.Recurrent.read_on": packed,
     "regard.training.losses.by_kernel": lambda logits: False,
 }
-STEP_BY_STEP: dict[str, Any] = {"regard.models.bahdanau.Bahdanau._alone": lambda *_: False}
+STEP_BY_STEP: dict[str, Any] = {"regard.models.bahdanau.Bahdanau._can_fuse": lambda *_: False}
 
 
 @dataclass(frozen=True)

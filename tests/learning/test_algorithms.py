@@ -30,7 +30,7 @@ LEARNERS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "luong unfed": ("luong", {**GRU, "feeding": False}, 10, 900),
     "luong affine": ("luong", {**GRU, **PLAIN}, 10, 1200),
     "luong local-p": ("luong", {**GRU, "view": "local-p"}, 10, 900),
-    "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 600),
+    "luong local-m": ("luong", {**GRU, "view": Monotonic(reach=2)}, 10, 900),
     "luong both ways": ("luong", {**GRU, "both_ways": True}, 10, 900),
 }
 """Name: (model, options, sequence length, training steps). Sorting gets twice as many steps."""
