@@ -145,7 +145,7 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
 
 
 def _with_beams(call: Call, beams: int) -> Call:
-    """Set the number of sequences among the rows; causal masks and positions still number rows through."""
+    """Set the number of sequences that the T rows consist of; masks and positions still count all rows."""
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
         problem = f"T = {queries} is not divisible by beams = {beams}"

@@ -277,7 +277,7 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether the value of a torch keyword asks for something: not None, and not the default bool."""
+    """Whether a torch keyword is set to something other than None or its default (True or False)."""
     return value is not None and value is not (name == "average_attn_weights")
 
 

@@ -25,9 +25,9 @@ def error(found: torch.Tensor, oracle: torch.Tensor) -> float:
 
 
 def assert_looks_agree(case: Case, device: str) -> dict[str, float]:
-    """Hold the looks of the blocked pass, after every forward, against float64 on the same numbers. Gives the
-    largest factor by which each look could be wrong unnoticed.
+    """Compare the looks of the blocked pass with float64 on the same inputs, for every forward backend.
 
+    Returns the tolerance of each look relative to its largest value: the largest error that would pass.
     The pass computes in float32 at least, whatever the dtype of the call. Only rounding is allowed: of the
     scores, of the lse, and of sums over keys and rows.
     """

@@ -165,7 +165,7 @@ def test_translation_begins_with_its_prefix():
     first, blank, free = made.translate(lines, prefixes)
     assert first.text.startswith("a man") and blank.text == ""
     assert free.text == made.translate(["길을"])[0].text
-    with pytest.raises(ArgumentError, match="prefix of line 3 has 9 tokens"):
+    with pytest.raises(ArgumentError, match=r"line 3 .*9 tokens"):
         made.translate(lines, ["", "", "a a a a a a a a a"])
     with pytest.raises(ArgumentError, match="2 prefixes for 3 lines"):
         made.translate(lines, ["", ""])

@@ -1,4 +1,4 @@
-"""A run folder written before run folders had a manifest loads, scores and resumes as it did then."""
+"""A run folder of an earlier version, without a manifest, loads, scores and resumes with the same results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def old(tmp_path: Path) -> Path:
     return shutil.copytree(OLD, tmp_path / "run")
 
 
-def test_an_old_run_gives_the_same_scores(old: Path):
+def test_old_run_gives_the_same_scores(old: Path):
     scored = load_translator(old, device="cpu").score("나는 학교에 간다 .", "I go to school .")
     assert scored.token_scores == pytest.approx(SCORES, abs=1e-5)
 
 
-def test_an_old_run_is_resumed_where_it_stopped(old: Path):
+def test_old_run_resumes_at_its_last_step(old: Path):
     progress = train({"training": {"steps": 14}}, old, resume=True, change=True).progress
     records = [json.loads(line) for line in (old / "log.jsonl").read_text().splitlines()]
     assert progress.step == 14 and progress.ended and (old / "manifest.json").is_file()

@@ -126,7 +126,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flushed(status: int) -> int:
-    """Flush standard output; return the status, or 1 if it cannot be written. Python would fail at exit."""
+    """Flush standard output here, because an error at exit would be a traceback.
+
+    Returns the status, or 1 if standard output cannot be written.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

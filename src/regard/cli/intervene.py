@@ -124,7 +124,7 @@ def intervene(
     translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # as prepared for the model: links count these words
+    sentence = before.source  # after preprocessing: links count its words
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))

@@ -42,7 +42,7 @@ FOREIGN = {
     b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
     b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
-    b"PAR1": ("a Parquet file", "read it with datasets, then pairs_from_dataset"),
+    b"PAR1": ("a Parquet file", "read it with the package datasets, and call pairs_from_dataset()"),
 }
 """First bytes of file types that are not UTF-8 text, with a description and a hint."""
 

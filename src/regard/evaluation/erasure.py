@@ -197,7 +197,7 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make the table's first output in this thread, the embedded source, a leaf that requires grad.
+    """Make the embedded source, the first output of the table in this thread, a leaf that requires grad.
 
     The yielded list contains the leaf after the forward pass.
     """

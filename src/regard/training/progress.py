@@ -78,7 +78,7 @@ class Progress:
         return better
 
     def go_on(self, fresh: Progress) -> None:
-        """Continue an ended run if the settings now ask for more steps. fresh: the progress of a new run."""
+        """Continue an ended run whose settings now have more steps. fresh: the progress of a new run."""
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None

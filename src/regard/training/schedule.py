@@ -30,7 +30,7 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""By name: the factor of the highest learning rate, for a step after the warm-up."""
+"""Functions of (step, warm-up, total) that return the factor of the peak learning rate after the warm-up."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warm_up: int, total: int | None) -> float:

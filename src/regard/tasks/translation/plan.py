@@ -257,13 +257,13 @@ def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]],
 
 
 def _cost(size: tuple[int, int]) -> float:
-    """What a token costs at this size, relative to other sizes."""
+    """Return the training time per token of a model of this size, relative to other sizes."""
     width, layers = size
     return width * (1 + width / 512) * max(layers, 1)
 
 
 def _options(size: tuple[int, int]) -> Options:
-    """A size as options of build_model()."""
+    """Return a size as options of build_model()."""
     width, layers = size
     if not layers:
         return {"width": width}
@@ -271,14 +271,14 @@ def _options(size: tuple[int, int]) -> Options:
 
 
 def _width(model: Mapping[str, Any]) -> int:
-    """The width of a model with these options."""
+    """Return the width of a model with these options."""
     if model.get("width") is not None:
         return int(model["width"])
     return SIZES[model["size"]].width if model.get("size") in SIZES else 256
 
 
 def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
-    """The batch sizes to choose from; group: batches of a step."""
+    """Return the batch sizes to choose from. group: number of batches per step."""
     device = work.device if work.device in BATCHES else "cpu"
     if training.get("tokens") is not None:
         return (training["tokens"],)
@@ -286,12 +286,12 @@ def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[i
         return (USUAL_BATCH[device],)
     if any(training.get(name) is not None for name in LENGTHS):
         return BATCHES[device]
-    # Without a budget, a run takes MIN_STEPS at least, whatever the batch.
+    # Without a budget, a run has at least MIN_STEPS steps, for any batch size.
     return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """The tokens of a run whose length is given in steps or epochs, or not at all."""
+    """Return the number of tokens that a run without a budget in minutes trains on."""
     if training.get("steps") is not None:
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:
@@ -301,12 +301,12 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """The largest batch with which `total` tokens are enough steps; else the smallest."""
+    """Return the largest batch size with which `total` tokens give enough steps, or else the smallest."""
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
 def _dropout(epochs: float) -> float:
-    """0 up to about two epochs; then higher, the more often the data are repeated.
+    """Return the dropout: 0 up to about two epochs; above that, it grows with the number of epochs.
 
     >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
     [0.0, 0.05, 0.1, 0.2, 0.3]
@@ -316,7 +316,7 @@ def _dropout(epochs: float) -> float:
 
 
 def _rate(family: Family, width: int, batch: int, steps: float) -> float:
-    """The peak learning rate: lower for wider models and longer runs, higher for larger batches."""
+    """Return the peak learning rate: lower for wider models and longer runs, higher for larger batches."""
     rate = family.rate * (128 / width) ** family.power * (batch / 1024) ** 0.25
     rate *= min(1.0, 1000 / max(steps, 1.0)) ** 0.25
     return float(f"{min(rate, family.rate):.2g}")

@@ -168,7 +168,7 @@ def _averaged(folder: Path) -> str:
 
 
 def _others(folder: Path) -> list[str]:
-    """Return the files of a folder that are not those of a training killed before its first step."""
+    """Return the names of files in a folder that a run killed before its first step does not leave there."""
     ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(name for name in names if not name.startswith(".") and name not in ours)
