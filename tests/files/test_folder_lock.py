@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -99,6 +100,27 @@ def test_a_removed_lock_file_is_written_and_locked_again(tmp_path: Path):
         with locked(tmp_path), pytest.raises(DataError, match=str(os.getpid())):
             lock.check()
         lock.check()
+
+
+def test_a_disk_without_locks_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def unsupported(*_: object, **__: object) -> bool:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("regard.files.folder_lock.lock_descriptor", unsupported)
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        first.check()
+        second.check()
+    assert (tmp_path / ".lock").read_bytes() == b""
+
+
+def test_a_lock_file_that_is_replaced_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def replaced(*_: object, **__: object) -> bool:
+        (tmp_path / ".lock").unlink()
+        return True
+
+    monkeypatch.setattr("regard.files.folder_lock.lock_descriptor", replaced)
+    with pytest.raises(DataError, match=r"\.lock"), locked(tmp_path):
+        pass
 
 
 def test_a_link_as_lock_file_is_not_followed(tmp_path: Path):

@@ -156,7 +156,8 @@ def test_load_raises_for_damaged_files(tmp_path: Path):
         with pytest.raises(DataError, match=r"not of the kind regard.seen(.|\n)*Seen.save"):
             Seen.load(place)
     header["sites.0.weights"]["data_offsets"] = [0, 128]
-    header["__metadata__"]["told"] = json.dumps({"sites": [], "long": [], "surprise": 1})
+    metadata = json.loads(header["__metadata__"]["told"])
+    header["__metadata__"]["told"] = json.dumps(metadata | {"sites": [], "long": [], "surprise": 1})
     other = json.dumps(header).encode()
     place.write_bytes(len(other).to_bytes(8, "little") + other + whole[8 + length :])
     with pytest.raises(DataError, match=r"damaged: TypeError"):
