@@ -123,7 +123,7 @@ def test_size_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         load_arrays(path, KIND, "save()")
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_arrays(tmp_path / "a", KIND, {"title": "old"}, ARRAYS)
 
     def full(*_: object) -> int:
