@@ -74,7 +74,7 @@ def test_extras_exist():
     assert everything.name == "regard" and everything.extras == for_users
     base = {each.name for each in requirements()[""]}
     subjects = {"torch", "numpy", "safetensors", "sentencepiece", "sacrebleu"}
-    assert base == subjects | {"pydantic", "tomli-w", "typer", "rich"}
+    assert base == subjects | {"filelock", "pydantic", "tomli-w", "typer", "rich"}
 
 
 def test_every_version_is_pinned():

@@ -1,4 +1,4 @@
-"""Devices: the one that is asked for, if it is there."""
+"""choose_device: the requested device, or the fastest that is available."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from regard.errors import UnknownName
 from regard.runs.devices import choose_device
 
 
-def test_a_device_is_one_that_is_there():
+def test_choose_device():
     assert choose_device("cpu") == "cpu"
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    assert choose_device("auto") == next(name for name, here in there.items() if here)
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    assert choose_device("auto") == next(name for name, usable in available.items() if usable)
     with pytest.raises(UnknownName, match="did you mean 'cuda'"):
         choose_device("cdua")
