@@ -252,8 +252,8 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch, co
     (tmp_path / "file").touch()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
     options = ["--built-in", "korean", "--set", "data.pairs=100", "--steps", "1"]
-    said = command("train", *options, "--out", tmp_path / "run")
+    said = command("train", *options, "--output", tmp_path / "run")
     assert said.status == 2 and str(tmp_path / "file") in said.err and os.strerror(errno.ENOTDIR) in said.err
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    again = command("train", *options, "--set", "model.width=8", "--out", tmp_path / "run")
+    again = command("train", *options, "--set", "model.width=8", "--output", tmp_path / "run")
     assert again.status == 0, again.err

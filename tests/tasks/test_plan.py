@@ -44,7 +44,7 @@ def test_every_model_can_be_built_from_a_plan(name: str, budget: dict[str, Any],
     options = {key: value for key, value in found["model"].items() if key != "name"}
     with torch.device("meta"):
         assert build_model(name, 9, 9, **options).target_size == 9
-    assert found["training"]["rate"] > 0 and found["training"]["warm_up"] >= 1
+    assert found["training"]["learning_rate"] > 0 and found["training"]["warmup_steps"] >= 1
 
 
 def test_more_time_and_a_faster_machine_make_larger_models():
@@ -75,8 +75,8 @@ def test_few_pairs_keep_a_model_small_and_repeat_with_dropout():
 )
 def test_the_choices_are_close_to_what_was_best_by_hand(pairs: int, count: int, width: int, tokens: int):
     found = plan(minutes(count), pairs).settings
-    assert abs(found["model"]["width"] - width) <= 32 and found["training"]["tokens"] == tokens
-    assert 3e-3 <= found["training"]["rate"] <= 6e-3
+    assert abs(found["model"]["width"] - width) <= 32 and found["training"]["batch_tokens"] == tokens
+    assert 3e-3 <= found["training"]["learning_rate"] <= 6e-3
 
 
 def test_at_most_three_models_are_timed_and_none_without_minutes():
@@ -95,7 +95,7 @@ def test_at_most_three_models_are_timed_and_none_without_minutes():
 def test_what_the_user_sets_stays():
     given = {
         "model": {"name": "luong", "width": 7, "dropout": 0.4},
-        "training": {"rate": 0.5, "tokens": 333, "warm_up": 3, "minutes": 1},
+        "training": {"learning_rate": 0.5, "batch_tokens": 333, "warmup_steps": 3, "minutes": 1},
     }
     machine = Machine()
     found = make_plan(given, Workload(100, 1_200), machine).settings
@@ -105,7 +105,7 @@ def test_what_the_user_sets_stays():
 
 def test_the_learning_rate_is_low_for_weights_that_are_trained_already():
     tuned, fresh = plan({"init_from": "runs/x"}).settings, plan({}).settings
-    assert tuned["training"]["rate"] < fresh["training"]["rate"] / 5
+    assert tuned["training"]["learning_rate"] < fresh["training"]["learning_rate"] / 5
 
 
 def test_several_processes_share_a_step():
@@ -113,7 +113,7 @@ def test_several_processes_share_a_step():
         make_plan({"training": {"epochs": 10}}, Workload(50_000, 600_000, "cpu", count), Machine()).settings
         for count in (1, 4)
     )
-    assert four["training"]["tokens"] < alone["training"]["tokens"]
+    assert four["training"]["batch_tokens"] < alone["training"]["batch_tokens"]
 
 
 def test_the_data_section_is_filled_in():
@@ -128,7 +128,7 @@ def test_the_data_section_is_filled_in():
 def test_the_plan_names_its_choices():
     text = plan(minutes(5)).text
     settings = plan(minutes(5)).settings
-    for value in (settings["model"]["width"], f"{settings['training']['tokens']:,}", "5 minutes"):
+    for value in (settings["model"]["width"], f"{settings['training']['batch_tokens']:,}", "5 minutes"):
         assert str(value) in text
 
 
@@ -153,7 +153,7 @@ def test_the_text_decides_on_the_tokenizer_and_the_metric():
 def test_without_a_budget_the_plan_is_for_the_steps_that_are_taken(pairs: int):
     work = Workload(pairs, TOKENS * pairs)
     found = make_plan({}, work, Machine())
-    batch = found.settings["training"]["tokens"]
+    batch = found.settings["training"]["batch_tokens"]
     epoch = max(round(TOKENS * pairs / (batch * FILLED)), 1)
     steps = total_steps(Training(), epoch)
     assert found.tokens / (batch * FILLED) == pytest.approx(steps, rel=0.05)
@@ -161,7 +161,7 @@ def test_without_a_budget_the_plan_is_for_the_steps_that_are_taken(pairs: int):
 
 def test_the_rate_follows_the_width_of_a_named_size():
     rates = {
-        size: plan({"model": {"name": "transformer", "size": size}}).settings["training"]["rate"]
+        size: plan({"model": {"name": "transformer", "size": size}}).settings["training"]["learning_rate"]
         for size in ("tiny", "small", "base")
     }
     assert rates["tiny"] > rates["small"] > rates["base"]
@@ -177,3 +177,15 @@ def test_the_text_of_a_plan_counts_target_tokens():
     found = make_plan(minutes(5), work, lambda model, tokens: 10_000)
     assert found.tokens_per_second == 10_000 and "at 2,000 target tokens/s" in found.text
     assert f"about {found.tokens / 5:,.0f} target tokens" in found.text
+
+
+@pytest.mark.parametrize("budget", [{}, {"steps": 10}, {"epochs": 3}, {"minutes": 5}])
+def test_a_batch_size_in_sentences_is_kept_and_no_tokens_are_chosen(budget: dict[str, Any]):
+    machine = Machine()
+    work = Workload(20_000, 250_000)
+    found = make_plan({"training": {"batch_size": 64, **budget}}, work, machine)
+    training = found.settings["training"]
+    assert training["batch_size"] == 64 and "batch_tokens" not in training
+    assert "64 sentences" in found.text and all(tokens is None for _, tokens in machine.asked)
+    near = make_plan({"training": {"batch_tokens": round(64 * 12.5 / 0.9), **budget}}, work, Machine())
+    assert training["learning_rate"] == near.settings["training"]["learning_rate"]

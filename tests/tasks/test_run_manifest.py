@@ -59,7 +59,7 @@ def test_a_damaged_tokenizer_is_noticed_by_every_command(begun: Path, tmp_path: 
         "translate": [str(begun), "--text", "a"],
         "evaluate": [str(begun), *given],
         "average": [str(begun), "--last", "2", "--out", str(tmp_path / "mean")],
-        "train": ["--out", str(begun), "--resume"],
+        "train": ["--output", str(begun), "--resume"],
     }
     for command, arguments in commands.items():
         with pytest.raises(SystemExit) as caught:
@@ -87,7 +87,7 @@ def test_a_missing_tokenizer_is_named(begun: Path):
         ({"model": {"dropout": 0.5}}, r"model\.dropout: 0\.0 -> 0\.5"),
         ({"model": {"score": "dot"}}, r"model\.score: not set -> 'dot'"),
         ({"data": {"lowercase": True}}, r"data\.lowercase: False -> True"),
-        ({"training": {"guided": 0.1}}, r"training\.guided: 0\.0 -> 0\.1"),
+        ({"training": {"guided_alignment": 0.1}}, r"training\.guided_alignment: 0\.0 -> 0\.1"),
         ({"evaluation": {"tokenize": "char"}}, r"evaluation\.tokenize: '13a' -> 'char'"),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_run_leaves_what_it_was_made_with_and_a_translator(begun: Path):
     } <= {path.name for path in begun.iterdir()}
     config = config_of(begun)
     assert config["model"] == {"name": "luong", "width": 8, "feeding": False, "dropout": 0.0}
-    assert config["training"]["rate"] == 0.006
+    assert config["training"]["learning_rate"] == 0.006
     assert load_translator(begun).translate(["고양이", ""])[1].text == ""
 
 
@@ -42,7 +42,7 @@ def test_what_was_found_in_the_data_is_shown_and_kept(tmp_path: Path, capsys):
     with open(data["source"][0], "ab") as source, open(data["target"][0], "ab") as target:
         source.write("\n고양이\x00 가 잔다\n".encode())
         target.write(b"nothing\nthe cat sleeps\n")
-    train(settings(data, data={"longest": 9}), tmp_path / "run", console=Console(width=200))
+    train(settings(data, data={"max_length": 9}), tmp_path / "run", console=Console(width=200))
     said = capsys.readouterr().out
     kept = [each["text"] for each in records(tmp_path / "run", "data")]
     for text in (said, "\n".join(kept)):
@@ -80,9 +80,9 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(tmp_path: Path, data: dic
         ({"model": {"widht": 9}}, UnknownName, "did you mean 'width'"),
         ({"model": {"width": -1}}, ArgumentError, "width is -1"),
         ({"data": {"source": ["none.ko"]}}, DataError, r"none\.ko: there is no such file"),
-        ({"data": {"odd": {"invalit": "skip"}}}, UnknownName, "did you mean 'invalid'"),
+        ({"data": {"problems": {"invalit": "skip"}}}, UnknownName, "did you mean 'invalid'"),
         ({"evaluation": {"tokenize": "14a"}}, UnknownName, r"evaluation\.tokenize"),
-        ({"evaluation": {"beam": 0}}, ArgumentError, r"evaluation\.beam"),
+        ({"evaluation": {"beam_size": 0}}, ArgumentError, r"evaluation\.beam_size"),
         ({"training": {"best": "accuracy"}}, ArgumentError, r"training\.best"),
     ]
     for sections, kind, says in wrong:
@@ -102,14 +102,16 @@ def test_a_run_goes_on_without_being_told_anything_again(begun: Path, monkeypatc
 
 def test_changed_settings_are_refused_with_the_difference(begun: Path, data: dict[str, list[str]]):
     with pytest.raises(ArgumentError) as caught:
-        train(settings(data, training={"rate": 0.5, "steps": 6}), begun, resume=True)
-    assert "\n  training.steps: 4 -> 6\n  training.rate: 0.006 -> 0.5\nhint: --change" in str(caught.value)
+        train(settings(data, training={"learning_rate": 0.5, "steps": 6}), begun, resume=True)
+    assert "\n  training.steps: 4 -> 6\n  training.learning_rate: 0.006 -> 0.5\nhint: --change" in str(
+        caught.value
+    )
 
 
 def test_changed_settings_are_taken_where_asked_for(begun: Path):
-    outcome = train({"training": {"steps": 6, "rate": 0.5}}, begun, resume=True, change=True)
+    outcome = train({"training": {"steps": 6, "learning_rate": 0.5}}, begun, resume=True, change=True)
     assert outcome.progress.step == 6
-    assert config_of(begun)["training"]["rate"] == 0.5
+    assert config_of(begun)["training"]["learning_rate"] == 0.5
     with pytest.raises(ArgumentError, match=r"training\.minutes: not set -> 0\.1"):
         train({"training": {"minutes": 0.1}}, begun, resume=True)
 
@@ -172,7 +174,7 @@ def test_another_run_gives_its_weights_and_its_tokens(begun: Path, tmp_path: Pat
         assert (tmp_path / "tuned" / name).read_bytes() == (begun / name).read_bytes()
     config = config_of(tmp_path / "tuned")
     assert config["init_from"] == str(begun)
-    assert config["model"] == config_of(begun)["model"] and config["training"]["rate"] == 3e-4
+    assert config["model"] == config_of(begun)["model"] and config["training"]["learning_rate"] == 3e-4
     shutil.rmtree(begun)  # it is not needed any more
     assert train({}, tmp_path / "tuned", resume=True).progress.ended
 
@@ -229,7 +231,7 @@ def test_the_bad_step_of_a_real_run_is_replayed(
     monkeypatch.setattr(TranslationTask, "loss", spoilt)
     with pytest.raises(NonFinite, match=r"step 1: .*no checkpoint yet"):
         train(
-            settings(data, data={"alignments": [links]}, training={"guided": 0.1}),
+            settings(data, data={"alignments": [links]}, training={"guided_alignment": 0.1}),
             tmp_path / "run",
         )
     found = replay(tmp_path / "run" / "nonfinite-000001", load_task(tmp_path / "run"))
@@ -245,3 +247,32 @@ def test_a_step_that_was_captured_is_padded_again(begun: Path, tmp_path: Path):
         batch, _ = task.prepare(task.largest_batch(), "cpu")
         ready.append(batch.source.shape[1])
     assert ready[1] % 8 == 0 and ready[0] < ready[1]
+
+
+def test_a_run_with_batches_of_sentences_is_resumed_with_the_same_bits(
+    tmp_path: Path, data: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    given = settings(data, training={"steps": 20, "save_every": 1, "batch_size": 7})
+    del given["training"]["batch_tokens"]
+    train(given, tmp_path / "whole")
+    config = config_of(tmp_path / "whole")["training"]
+    assert config["batch_size"] == 7 and "batch_tokens" not in config
+    task = load_task(tmp_path / "whole")
+    assert {len(batch) for batch in task.batches(0)} == {7, len(task.corpus.train) % 7}
+    loss, losses = TranslationTask.loss, []
+
+    def killed_at_the_twelfth(self: TranslationTask, batch: Any) -> Any:
+        losses.append(batch)
+        if len(losses) == 12:
+            raise MemoryError
+        return loss(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(TranslationTask, "loss", killed_at_the_twelfth)
+        train(given, tmp_path / "killed")
+    assert last(tmp_path / "killed").step == 11
+    train({}, tmp_path / "killed", resume=True)
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    for name, change in {"batch_size": r"batch_size: 7 -> 8", "batch_tokens": "not set -> 8"}.items():
+        with pytest.raises(ArgumentError, match=change):
+            train({"training": {name: 8}}, tmp_path / "killed", resume=True)

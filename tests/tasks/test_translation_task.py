@@ -42,13 +42,21 @@ def tokens(task: TranslationTask, epoch: int, start: int = 0) -> list[list[Any]]
 
 
 def test_subwords_are_drawn_anew_each_epoch_and_the_same_again(data: dict[str, list[str]], tmp_path: Path):
-    given = settings(data, data={"tokenizer": "bpe", "sampling": 0.3, "target_size": 300, "source_size": 400})
+    given = settings(
+        data,
+        data={
+            "tokenizer": "bpe",
+            "subword_sampling": 0.3,
+            "target_vocab_size": 300,
+            "source_vocab_size": 400,
+        },
+    )
     one, other = made(given, tmp_path), made(given, tmp_path)
     whole = tokens(one, 1)
     assert len(whole) > 3
     assert tokens(other, 1, start=2) == whole[2:]  # whatever was read before
     assert tokens(one, 1) == whole != tokens(one, 2)
-    plain = made(settings(data, data={**given["data"], "sampling": 0.0}), tmp_path)
+    plain = made(settings(data, data={**given["data"], "subword_sampling": 0.0}), tmp_path)
     drawn, fixed = (sum(batch.source_lengths.sum() for batch in task.batches(1)) for task in (one, plain))
     assert drawn > fixed
 
@@ -114,7 +122,7 @@ def test_the_layer_before_the_last_is_guided_and_no_other(
     data: dict[str, list[str]], links: str, tmp_path: Path, layers: int
 ):
     model = {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": layers}
-    given = settings(data, data={"alignments": [links]}, training={"guided": 1.0})
+    given = settings(data, data={"alignments": [links]}, training={"guided_alignment": 1.0})
     task = made({**given, "model": model}, tmp_path)
     assert guided_site(task.model) == ("decoder.0.cross" if layers == 1 else "decoder.1.cross")
     ready = task.prepare(next(task.batches(0)), "cpu")
@@ -137,7 +145,9 @@ def test_alignments_of_a_guided_run_come_from_where_it_was_guided(
 ):
     model = {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 2}
     for guided in (0.0, 0.5):
-        given = settings(data, data={"alignments": [links]}, training={"guided": guided, "steps": 2})
+        given = settings(
+            data, data={"alignments": [links]}, training={"guided_alignment": guided, "steps": 2}
+        )
         train({**given, "model": model}, tmp_path / str(guided))
     free, guided_run = (load_translator(tmp_path / name) for name in ("0.0", "0.5"))
     assert (free.alignment.site, guided_run.alignment.site) == ("*cross", "decoder.0.cross")
@@ -154,16 +164,16 @@ def test_alignments_of_a_guided_run_come_from_where_it_was_guided(
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
-        ({"training": {"guided": 1.0}}, "no alignments"),
+        ({"training": {"guided_alignment": 1.0}}, "no alignments"),
         ({"model": {"name": "seq2seq"}}, "no attention to its source"),
-        ({"training": {"guided": 1.0, "compile": True}}, "compiled model"),
+        ({"training": {"guided_alignment": 1.0, "compile": True}}, "compiled model"),
     ],
 )
 def test_guidance_that_cannot_be_is_refused(
     data: dict[str, list[str]], links: str, tmp_path: Path, sections: Any, says: str
 ):
     aligned = {} if "no alignments" in says else {"alignments": [links]}
-    given = settings(data, data=aligned, training={"guided": 1.0})
+    given = settings(data, data=aligned, training={"guided_alignment": 1.0})
     model = sections.pop("model", {"name": "bahdanau", "width": 8})
     given = {**given, "model": model, "training": {**given["training"], **sections.get("training", {})}}
     with pytest.raises(ArgumentError, match=says):
@@ -213,8 +223,8 @@ def test_invalid_bytes_are_refused_with_the_setting_that_takes_them(tmp_path: Pa
     with pytest.raises(DataError) as caught:
         train(settings(data), tmp_path / "run")
     assert "a.ko, line 7: not valid UTF-8: byte " in str(caught.value)
-    assert '--set data.odd.invalid="replace" or --set data.odd.invalid="skip"' in str(caught.value)
-    outcome = train(settings(data, data={"odd": {"invalid": "replace"}}), tmp_path / "run")
+    assert '--set data.problems.invalid="replace" or --set data.problems.invalid="skip"' in str(caught.value)
+    outcome = train(settings(data, data={"problems": {"invalid": "replace"}}), tmp_path / "run")
     assert outcome.progress.ended
 
 

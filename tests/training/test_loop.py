@@ -111,7 +111,7 @@ def test_an_average_can_be_begun_and_ended_on_the_way(tmp_path: Path, before: fl
 
 
 def test_two_batches_a_step_are_one_twice_as_large(tmp_path: Path):
-    trainer(tmp_path / "two", Toy(each=4), accumulate=2).run()
+    trainer(tmp_path / "two", Toy(each=4), accumulation_steps=2).run()
     trainer(tmp_path / "one", Toy(each=8)).run()
     two, one = (last(tmp_path / name).tensors("weights") for name in ("two", "one"))
     for name in one:
@@ -141,8 +141,8 @@ def test_coarse_products_are_for_gpus_and_for_the_step_alone(tmp_path: Path):
 
 
 def test_clipping_bounds_how_far_a_step_goes(tmp_path: Path):
-    trainer(tmp_path / "free", log=True, steps=3, clip=0.0).run()
-    trainer(tmp_path / "bound", log=True, steps=3, clip=0.1).run()
+    trainer(tmp_path / "free", log=True, steps=3, max_grad_norm=0.0).run()
+    trainer(tmp_path / "bound", log=True, steps=3, max_grad_norm=0.1).run()
     free, bound = (records(tmp_path / name, "training") for name in ("free", "bound"))
     assert free[0]["norm"] == bound[0]["norm"] > 0.1  # what is told is the norm before
     assert bits(tmp_path / "free") != bits(tmp_path / "bound")

@@ -26,7 +26,7 @@ def spoilt(bad: str, dropout: float = 0.0) -> Toy:
 @pytest.mark.parametrize("bad", ["nan", "inf", "gradient"])
 def test_a_bad_step_is_not_taken_and_comes_again_in_a_replay(tmp_path: Path, bad: str, accumulate: int):
     task = spoilt(bad, dropout=0.5)
-    run = trainer(tmp_path, task, log=True, save_every=1, accumulate=accumulate)
+    run = trainer(tmp_path, task, log=True, save_every=1, accumulation_steps=accumulate)
     step = 4 // accumulate
     with pytest.raises(NonFinite, match=rf"step {step}: .*last checkpoint is step {step - 1}"):
         run.run()

@@ -13,7 +13,7 @@ from regard.training.optimizer import Average, build_optimizer, load_optimizer, 
 def made() -> tuple[nn.Module, torch.optim.AdamW]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    return model, build_optimizer(model, beta=0.98, weight_decay=0.1)
+    return model, build_optimizer(model, beta2=0.98, weight_decay=0.1)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -36,7 +36,7 @@ def test_only_matrices_decay():
 def test_what_is_frozen_is_left_alone():
     model, _ = made()
     model[0].requires_grad_(False)
-    optimizer = build_optimizer(model, beta=0.98, weight_decay=0.1)
+    optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.1)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 

@@ -16,7 +16,7 @@ from regard.training.settings import (
     override,
     read_toml,
     to_toml,
-    without_length,
+    without_alternatives,
 )
 
 DATA = {"data": {"built_in": "korean"}}
@@ -28,7 +28,7 @@ def built(**sections: object) -> TranslationSettings:
 
 def test_what_is_written_is_read_back(tmp_path: Path):
     settings = built(
-        training={"rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
+        training={"learning_rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
     )
     (tmp_path / "config.toml").write_text(to_toml(settings.model_dump()), encoding="utf-8")
     assert build(TranslationSettings, read_toml(tmp_path / "config.toml"), "there") == settings
@@ -38,10 +38,13 @@ def test_what_is_written_is_read_back(tmp_path: Path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"training": {"rat": 1.0}}, r"\[training\] in here: 'rat'; did you mean 'rate'"),
-        ({"rate": 0.1}, r"'rate'; did you mean 'training\.rate'"),
+        ({"training": {"learning_rat": 1.0}}, r"\[training\] in here: 'learning_rat'; .* 'learning_rate'"),
+        ({"weight_decay": 0.1}, r"'weight_decay'; did you mean 'training\.weight_decay'"),
+        ({"rate": 0.1}, r"'rate'; did you mean 'training\.learning_rate'"),
+        ({"weight_decy": 0.1}, r"'weight_decy'; did you mean 'training\.weight_decay'"),
+        ({"training": {"held_uot": 9}}, r"'held_uot'; did you mean 'data\.held_out'"),
         ({"trainin": {}}, r"here: 'trainin'; did you mean 'training'"),
-        ({"evaluation": {"beams": 3}}, r"\[evaluation\].*'beams'; did you mean 'beam'"),
+        ({"evaluation": {"beam_sise": 3}}, r"\[evaluation\].*'beam_sise'; did you mean 'beam_size'"),
         ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; did you mean 'source'"),
     ],
 )
@@ -53,11 +56,14 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"training": {"rate": -1.0}}, r"here: training.rate is -1.0\nexpected: greater than 0"),
-        ({"training": {"rate": float("nan")}}, "training.rate is nan"),
+        (
+            {"training": {"learning_rate": -1.0}},
+            r"here: training.learning_rate is -1.0\nexpected: greater than 0",
+        ),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate is nan"),
         ({"training": {"steps": "many"}}, r"training.steps is 'many'\nexpected: a valid integer"),
         ({"training": {"steps": True}}, "training.steps is True"),
-        ({"training": {"smoothing": 1.0}}, "less than 1"),
+        ({"training": {"label_smoothing": 1.0}}, "less than 1"),
         ({"training": {"schedule": "linear"}}, "'constant', 'cosine' or 'inverse-root'"),
         ({"training": {"keep": 1}}, "greater than or equal to 2"),
         (
@@ -73,7 +79,7 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
             r"2 formats: source and target, and tsv\nexpected: one of: source and target, tsv, jsonl",
         ),
         ({"data": {"tsv": ["c"], "valid_target": ["b"]}}, "valid_source is missing .*--valid-source"),
-        ({"data": {"longest": 9}}, r"no data are .*\nexpected: one of"),
+        ({"data": {"max_length": 9}}, r"no data are .*\nexpected: one of"),
         ({"data": {"built_in": "latin"}}, "'korean'"),
         ({"seed": -1}, "seed is -1"),
         (
@@ -90,7 +96,7 @@ def test_a_wrong_value_is_shown_with_what_was_expected(given: dict, says: str):
 
 
 def test_whole_numbers_may_stand_for_others():
-    assert built(training={"minutes": 3, "rate": 1}).training.minutes == 3.0
+    assert built(training={"minutes": 3, "learning_rate": 1}).training.minutes == 3.0
 
 
 def test_overriding_reads_toml_where_it_can():
@@ -104,11 +110,13 @@ def test_overriding_reads_toml_where_it_can():
 
 
 def test_a_later_length_goes_before_an_earlier_one():
-    recipe = {"training": {"steps": 100, "rate": 0.1}}
+    recipe = {"training": {"steps": 100, "learning_rate": 0.1}}
     said = {"training": {"minutes": 5.0, "steps": None}}
-    assert merged(without_length(recipe, said), said) == {"training": {"rate": 0.1, "minutes": 5.0}}
-    assert without_length(recipe, {"training": {"rate": 1.0, "minutes": None}}) == recipe
-    assert without_length({}, said) == {"training": {}}
+    assert merged(without_alternatives(recipe, said), said) == {
+        "training": {"learning_rate": 0.1, "minutes": 5.0}
+    }
+    assert without_alternatives(recipe, {"training": {"learning_rate": 1.0, "minutes": None}}) == recipe
+    assert without_alternatives({}, said) == {"training": {}}
 
 
 def test_differences_name_what_was_and_what_is():

@@ -108,7 +108,7 @@ class FolderLock:
         os.close(handle)
         problem = f"another training is running in this folder: {holder}"
         return DataError(
-            message(str(self.folder), problem, hint="wait until it has ended, or use another --out")
+            message(str(self.folder), problem, hint="wait until it has ended, or use another --output")
         )
 
     def _is_in_place(self, handle: int) -> bool:
@@ -126,8 +126,8 @@ class FolderLock:
     def _moved(self, how: str) -> FolderMoved:
         place = self._new_place()
         how = how if place is None else f"moved to {place}"
-        hint = "restore the folder, or use another --out"
-        hint = hint if place is None else f"regard train --out {place} --resume"
+        hint = "restore the folder, or use another --output"
+        hint = hint if place is None else f"regard train --output {place} --resume"
         problem = f"the run folder was {how} while training"
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
@@ -157,7 +157,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     ...             pass
     ...     except DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: wait until it has ended, or use another --out
+    hint: wait until it has ended, or use another --output
     """
     lock = FolderLock(folder)
     try:
