@@ -32,7 +32,7 @@ def test_every_model_has_a_recipe():
 
 def test_recipe_is_valid_and_its_model_can_be_built(recipe: Path):
     settings = build(TranslationSettings, read_toml(recipe), recipe.name)
-    sizes = settings.data.source_size, settings.data.target_size
+    sizes = settings.data.source_vocab_size, settings.data.target_vocab_size
     assert None not in sizes
     with torch.device("meta"):
         model = build_model(settings.model.name, *sizes, **settings.model.options)
@@ -42,7 +42,7 @@ def test_recipe_is_valid_and_its_model_can_be_built(recipe: Path):
 def test_recipe_has_every_setting_that_determines_its_result(recipe: Path):
     content = read_toml(recipe)
     assert isinstance(content["seed"], int)
-    assert {"steps", "tokens", "rate", "warm_up", "precision"} <= set(content["training"])
+    assert {"steps", "batch_tokens", "learning_rate", "warmup_steps", "precision"} <= set(content["training"])
     assert not {"minutes", "epochs"} & set(content["training"])
     assert {"dropout", "name"} <= set(content["model"])
 
@@ -62,7 +62,7 @@ def test_recipe_begins_with_its_result_and_commands(recipe: Path):
     head = re.match(r"(#.*\n)+", recipe.read_text())
     assert head is not None
     assert re.search(r"Test 2016: BLEU \d\d\.\d", head.group())
-    assert f"regard train --recipe recipes/{recipe.name} --out runs/" in head.group()
+    assert f"regard train --recipe recipes/{recipe.name} --output runs/" in head.group()
     assert "regard evaluate runs/" in head.group()
 
 

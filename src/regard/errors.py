@@ -153,16 +153,27 @@ class UnknownName(RegardError, KeyError):
     known: auto, blocked, ...
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str], *, guess: str = "", hint: str = ""):
+    def __init__(
+        self,
+        kind: str,
+        name: object,
+        known: Iterable[str],
+        *,
+        guess: str = "",
+        hint: str = "",
+        answer: str = "",
+    ):
         """kind: what the name stands for, such as "backend". known: the valid names.
 
-        guess: the name to suggest. Default: the most similar known name.
+        guess: the name to suggest. Default: the most similar known name. answer: a sentence that says what to
+        use; it replaces the suggestion and the list of known names.
         """
         names = sorted(known)
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
         suggestion = f"; did you mean '{close[0]}'?" if close else ""
         last_line = f"\nhint: {hint}" if hint else ""
-        self.text = f"unknown {kind} {name!r}{suggestion}\nknown: {', '.join(names)}{last_line}"
+        rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(names)}"
+        self.text = f"unknown {kind} {name!r}{rest}{last_line}"
         super().__init__(self.text)
 
     def __str__(self) -> str:

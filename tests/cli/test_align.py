@@ -24,7 +24,7 @@ def backward(tmp_path_factory):
     settings = {
         "data": {"source": [str(folder / "en")], "target": [str(folder / "ko")], "tokenizer": "word"},
         "model": {"name": "transformer", "size": "tiny"},
-        "training": {"steps": 2, "tokens": 200, "evaluate_every": 2},
+        "training": {"steps": 2, "batch_tokens": 200, "evaluate_every": 2},
         "evaluation": {"sentences": 1, "samples": 0},
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -93,14 +93,14 @@ def test_a_mean_is_not_trained_on_and_another_run_can_start_from_it(command, tra
     command("average", trained, "--steps", "30,40", "--out", mean)
     before = sorted(path.name for path in mean.iterdir())
     for way in (("--resume",), ("--resume", "--dry-run"), ("--resume", "--change", "--steps", 50), ()):
-        said = command("train", "--built-in", "korean", "--out", mean, *way)
+        said = command("train", "--built-in", "korean", "--output", mean, *way)
         assert said.status == 2 and "this run is the mean of steps 30, 40 of tiny" in said.err
-        assert f"--init-from {mean} with another --out" in " ".join(said.err.split())
+        assert f"--init-from {mean} with another --output" in " ".join(said.err.split())
     assert sorted(path.name for path in mean.iterdir()) == before
     few = "--set", "data.pairs=400", "--set", "data.held_out=20", "--set", "evaluation.sentences=2"
     said = command(
         *("train", "--built-in", "korean", *few, "--steps", 1, "--init-from", mean, "--device", "cpu"),
-        *("--out", tmp_path / "tuned"),
+        *("--output", tmp_path / "tuned"),
     )
     assert said.status == 0 and "starting from mean" in said.err
 

@@ -42,7 +42,13 @@ def dates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {
         "data": {"tsv": [str(place / "dates.tsv")], "tokenizer": "character", "held_out": 10},
         "model": {"width": 16},
-        "training": {"steps": 4, "warm_up": 1, "tokens": 600, "best": "exact", "evaluate_every": 2},
+        "training": {
+            "steps": 4,
+            "warmup_steps": 1,
+            "batch_tokens": 600,
+            "best": "exact",
+            "evaluate_every": 2,
+        },
         "evaluation": {"sentences": 4, "samples": 2},
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -39,7 +39,7 @@ def test_a_run_is_told_of(command, trained, width):
         "★",
     ):
         assert told in flat
-    assert "training.accumulate" not in flat, "what is as usual is not told"
+    assert "training.accumulation_steps" not in flat, "what is as usual is not told"
     assert (
         f"next: regard evaluate {trained} --split test"[:40] in said.out.replace("\n", "")[-400:]
         or width < 100

@@ -26,7 +26,7 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = {
         "data": {"built_in": "korean", "pairs": 300, "held_out": 20},
         "model": {"name": "transformer", "size": "tiny", "width": 16, "heads": 2, "layers": 2},
-        "training": {"steps": 4, "tokens": 300, "evaluate_every": 4, "save_every": 4},
+        "training": {"steps": 4, "batch_tokens": 300, "evaluate_every": 4, "save_every": 4},
         "evaluation": {"sentences": 2, "samples": 0},
     }
     with pytest.MonkeyPatch.context() as patch:

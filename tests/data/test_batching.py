@@ -226,3 +226,32 @@ def test_planning_a_million_samples_takes_little_memory():
     assert held < 24 * count and peak < 48 * count
     assert len(plan.order) == count and (plan.ends > plan.begins).all()
     assert int((plan.ends - plan.begins).sum()) == count
+
+
+@given(lengths=LENGTHS, sentences=st.integers(1, 9), world=st.integers(1, 3), shuffle=st.booleans())
+def test_batches_of_a_number_of_sentences_have_that_number(
+    lengths: list[tuple[int, int]], sentences: int, world: int, shuffle: bool
+):
+    if len(lengths) < world:
+        return
+    data = data_of(lengths)
+    parts = [
+        list(Batches(data, None, sentences=sentences, shuffle=shuffle, rank=rank, world=world).epoch(2))
+        for rank in range(world)
+    ]
+    assert sorted(number for part in parts for number in samples(part)) == list(range(len(data)))
+    rows = [sum(map(len, together)) for together in zip(*parts, strict=True)]
+    others = [count for count in rows if count != sentences * world]
+    assert len(others) <= 1 and all(count < (sentences + 1) * world for count in others)
+
+
+def test_batches_of_a_number_of_sentences_are_of_similar_lengths_and_repeatable():
+    data = many(3000)
+    made = list(Batches(data, None, sentences=16, seed=3).epoch(1))
+    real = sum(int(torch.maximum(batch.source_lengths, batch.target_lengths).sum()) for batch in made)
+    padded = sum(len(batch) * max(batch.source.shape[1], batch.labels.shape[1]) for batch in made)
+    assert real > 0.95 * padded and {len(batch) for batch in made} == {16, 3000 % 16}
+    assert all_same(list(Batches(data, None, sentences=16, seed=3).epoch(1, start=40)), made[40:])
+    assert samples(made) != samples(list(Batches(data, None, sentences=16, seed=3).epoch(2)))
+    with pytest.raises(ArgumentError, match="tokens or sentences"):
+        Batches(data, None)

@@ -42,15 +42,15 @@ UNLIMITED = {
     "training.steps": "a run may be as long as its user wants",
     "training.epochs": "likewise",
     "training.minutes": "likewise",
-    "training.rate": "a diverging run is detected when it diverges",
-    "training.warm_up": "compared with the step",
-    "training.clip": "compared with the norm of the gradient; inf is no clipping",
+    "training.learning_rate": "a diverging run is detected when it diverges",
+    "training.warmup_steps": "compared with the step",
+    "training.max_grad_norm": "compared with the norm of the gradient; inf is no clipping",
     "training.evaluate_every": "compared with the step",
     "training.save_every": "compared with the step",
     "training.log_every": "compared with the step",
     "training.patience": "compared with a number of evaluations",
     "data.held_out": "compared with the number of pairs",
-    "data.longest": "compared with the lengths of pairs",
+    "data.max_length": "compared with the lengths of pairs",
     "evaluation.sentences": "compared with the number of pairs",
     "seed": "any seed is as good as another",
 }
@@ -110,7 +110,9 @@ def test_every_numeric_option_and_setting_is_found():
         "--top-p",
     }
     assert len(OPTIONS) >= 50 and {path[0] for path, *_ in OPTIONS} >= {"align", "data", "train", "view"}
-    assert {"training.rate", "data.pairs", "evaluation.beam", "seed"} <= {*SETTINGS} and len(SETTINGS) >= 28
+    assert {"training.learning_rate", "data.pairs", "evaluation.beam_size", "seed"} <= {*SETTINGS} and len(
+        SETTINGS
+    ) >= 28
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def _needed(path: tuple[str, ...]) -> list[str]:
         "evaluate": ["absent", "--source", "a", "--target", "b"],
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],
-        "train": ["--source", "a", "--target", "b", "--out", "new"],
+        "train": ["--source", "a", "--target", "b", "--output", "new"],
         "translate": ["absent", "--sample"],
         "view": ["absent", "a sentence"],
         "data": ["--source", "a", "--target", "b", "--out", "new"] if path[-1] == "split" else [],
@@ -158,7 +160,7 @@ def test_settings_reject_extreme_numbers(name: str):
         (content.setdefault(section[0], {}) if section else content)[key] = value
         if value == 10**9 and name in UNLIMITED:
             build(TranslationSettings, content, "the settings")
-        elif name == "training.clip" and value in (1e300, math.inf, 10**30):
+        elif name == "training.max_grad_norm" and value in (1e300, math.inf, 10**30):
             continue
         else:
             with pytest.raises(regard.ArgumentError) as error:
@@ -178,7 +180,7 @@ def test_model_options_reject_extreme_numbers(option: str, value: float):
 
 
 def test_model_larger_than_memory_raises_before_data_are_read(tmp_path: Path, capsys):
-    options = ["--built-in", "korean", "--set", "model.width=1000000", "--out", str(tmp_path / "run")]
+    options = ["--built-in", "korean", "--set", "model.width=1000000", "--output", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as ended:
         main(["train", *options])
     assert ended.value.code == 2 and "GB" in capsys.readouterr().err and not (tmp_path / "run").exists()
@@ -186,8 +188,8 @@ def test_model_larger_than_memory_raises_before_data_are_read(tmp_path: Path, ca
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000, "1e999", "{" * 900])
 def test_any_text_as_a_setting_raises_an_error_that_names_it(text: str):
-    content = {"data": {"built_in": "korean"}, **override([f"training.tokens={text}"])}
-    with pytest.raises(regard.ArgumentError, match=r"training\.tokens"):
+    content = {"data": {"built_in": "korean"}, **override([f"training.batch_tokens={text}"])}
+    with pytest.raises(regard.ArgumentError, match=r"training\.batch_tokens"):
         build(TranslationSettings, content, "the settings")
 
 

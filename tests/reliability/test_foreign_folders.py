@@ -167,7 +167,7 @@ def test_model_that_does_not_match_its_weights_raises_before_it_is_built(run: Pa
 def test_show_prints_no_control_characters(run: Path):
     config = tomllib.loads((run / "config.toml").read_text())
     config["model"] |= {"score": "\x1b[31m[bold]"}
-    config["data"]["odd"] = {"\x1b]0;title\x07": "\x9b2J"}
+    config["data"]["problems"] = {"\x1b]0;title\x07": "\x9b2J"}
     (run / "config.toml").write_text(tomli_w.dumps(config))
     (run / "data.json").write_text(json.dumps({"\x1b[2J": "\x1b[31m"}))
     with (run / "log.jsonl").open("a") as log:
@@ -217,7 +217,7 @@ def test_optimizer_tensors_with_wrong_shapes_raise(original: Original):
         {k: v for k, v in tensors.items() if k != name},
     ):
         with pytest.raises(DataError, match=name.removesuffix("/exp_avg")):
-            optimizer = build_optimizer(run.model, beta=0.9, weight_decay=0.0)
+            optimizer = build_optimizer(run.model, beta2=0.9, weight_decay=0.0)
             load_optimizer(run.model, optimizer, wrong, "place")
 
 

@@ -25,7 +25,7 @@ MOMENTS = 60
 COMMANDS = {
     "version": ["--version"],
     "tour": ["tour"],
-    "train": ["train", "--built-in", "korean", "--out", "run", "--minutes", "1", "--threads", "1"],
+    "train": ["train", "--built-in", "korean", "--output", "run", "--minutes", "1", "--threads", "1"],
 }
 
 
@@ -126,7 +126,7 @@ def test_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, mon
     monkeypatch.setattr(train_run, "plan_run", strike)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "run"
-    options = ["--built-in", "korean", "--set", "data.pairs=200", "--out", str(out), "--steps", "2"]
+    options = ["--built-in", "korean", "--set", "data.pairs=200", "--output", str(out), "--steps", "2"]
     with pytest.raises(SystemExit) as ended:
         main(["train", *options])
     assert ended.value.code == 130

@@ -47,7 +47,7 @@ def test_files_with_unusual_names_are_read_and_written(folder: Path, command, tr
 
 def test_training_on_files_with_unusual_names_works_or_names_them(folder: Path, command):  # noqa: F811
     sides = ("--source", folder / "a.ko", "--target", folder / "a.en", "--set", "model.width=8")
-    result = command("train", *sides, "--steps", 1, "--out", folder / "run")
+    result = command("train", *sides, "--steps", 1, "--output", folder / "run")
     if str(folder).isascii():
         assert result.status == 0, result.err
         assert command("show", folder / "run").status == 0
@@ -63,8 +63,8 @@ def test_errors_have_names_that_are_too_long(name: str, tmp_path: Path, monkeypa
     for arguments in (
         ("data", "check", "--source", long, "--target", long),
         ("data", "korean", "--pairs", 3, "--out", long),
-        ("train", "--built-in", "korean", "--out", long),
-        ("train", "--recipe", long, "--out", "new"),
+        ("train", "--built-in", "korean", "--output", long),
+        ("train", "--recipe", long, "--output", "new"),
         ("translate", long, "--text", "a"),
         ("translate", trained, long),
         ("translate", trained, "--text", "a", "--out", long),

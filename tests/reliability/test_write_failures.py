@@ -252,12 +252,12 @@ def test_error_names_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch,
     (tmp_path / "file").touch()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
     options = ["--built-in", "korean", "--set", "data.pairs=100", "--steps", "1"]
-    result = command("train", *options, "--out", tmp_path / "run")
+    result = command("train", *options, "--output", tmp_path / "run")
     assert (
         result.status == 2
         and str(tmp_path / "file") in result.err
         and os.strerror(errno.ENOTDIR) in result.err
     )
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    again = command("train", *options, "--set", "model.width=8", "--out", tmp_path / "run")
+    again = command("train", *options, "--set", "model.width=8", "--output", tmp_path / "run")
     assert again.status == 0, again.err

@@ -36,7 +36,7 @@ def settings(data: dict[str, Any], /, **sections: dict[str, Any]) -> dict[str, A
     usual = {
         "data": {"tokenizer": "word", "held_out": 5, **data},
         "model": {"name": "luong", "width": 8, "feeding": False},
-        "training": {"steps": 4, "tokens": 300, "evaluate_every": 2, "log_every": 1, "warm_up": 1},
+        "training": {"steps": 4, "batch_tokens": 300, "evaluate_every": 2, "log_every": 1, "warmup_steps": 1},
         "evaluation": {"sentences": 2, "samples": 0},
     }
     if {"minutes", "epochs"} & set(sections.get("training", {})):

@@ -28,7 +28,7 @@ with open(folder / "a.ko", "w") as source, open(folder / "a.en", "w") as target:
 settings = {
     "data": {"source": str(folder / "a.ko"), "target": str(folder / "a.en"), "tokenizer": "word"},
     "model": {"name": "luong", "width": 16, "feeding": False},
-    "training": {"steps": 20, "tokens": 1000, "evaluate_every": 20},
+    "training": {"steps": 20, "batch_tokens": 1000, "evaluate_every": 20},
     "evaluation": {"sentences": 2, "samples": 0},
 }
 train_translation(settings, folder / "run", machine=Machine("cpu", 1), console=Console(quiet=True))

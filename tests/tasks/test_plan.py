@@ -44,7 +44,7 @@ def test_every_model_can_be_built_from_a_plan(name: str, budget: dict[str, Any],
     options = {key: value for key, value in chosen["model"].items() if key != "name"}
     with torch.device("meta"):
         assert build_model(name, 9, 9, **options).target_size == 9
-    assert chosen["training"]["rate"] > 0 and chosen["training"]["warm_up"] >= 1
+    assert chosen["training"]["learning_rate"] > 0 and chosen["training"]["warmup_steps"] >= 1
 
 
 def test_more_time_and_a_faster_machine_give_larger_models():
@@ -75,8 +75,8 @@ def test_few_pairs_give_a_smaller_model_with_dropout():
 )
 def test_plan_is_close_to_settings_tuned_by_hand(pairs: int, count: int, width: int, tokens: int):
     chosen = plan(minutes(count), pairs).settings
-    assert abs(chosen["model"]["width"] - width) <= 32 and chosen["training"]["tokens"] == tokens
-    assert 3e-3 <= chosen["training"]["rate"] <= 6e-3
+    assert abs(chosen["model"]["width"] - width) <= 32 and chosen["training"]["batch_tokens"] == tokens
+    assert 3e-3 <= chosen["training"]["learning_rate"] <= 6e-3
 
 
 def test_at_most_three_models_are_timed_and_none_without_minutes():
@@ -95,7 +95,7 @@ def test_at_most_three_models_are_timed_and_none_without_minutes():
 def test_settings_of_the_user_are_kept():
     settings = {
         "model": {"name": "luong", "width": 7, "dropout": 0.4},
-        "training": {"rate": 0.5, "tokens": 333, "warm_up": 3, "minutes": 1},
+        "training": {"learning_rate": 0.5, "batch_tokens": 333, "warmup_steps": 3, "minutes": 1},
     }
     machine = Machine()
     assert make_plan(settings, Workload(100, 1_200), machine).settings == settings
@@ -104,7 +104,7 @@ def test_settings_of_the_user_are_kept():
 
 def test_learning_rate_is_lower_with_init_from():
     tuned, fresh = plan({"init_from": "runs/x"}).settings, plan({}).settings
-    assert tuned["training"]["rate"] < fresh["training"]["rate"] / 5
+    assert tuned["training"]["learning_rate"] < fresh["training"]["learning_rate"] / 5
 
 
 def test_more_processes_give_smaller_batches_per_process():
@@ -112,7 +112,7 @@ def test_more_processes_give_smaller_batches_per_process():
         make_plan({"training": {"epochs": 10}}, Workload(50_000, 600_000, "cpu", count), Machine()).settings
         for count in (1, 4)
     )
-    assert four["training"]["tokens"] < alone["training"]["tokens"]
+    assert four["training"]["batch_tokens"] < alone["training"]["batch_tokens"]
 
 
 def test_fill_data_adds_missing_settings():
@@ -127,7 +127,7 @@ def test_fill_data_adds_missing_settings():
 def test_text_of_a_plan_has_its_choices():
     text = plan(minutes(5)).text
     settings = plan(minutes(5)).settings
-    for value in (settings["model"]["width"], f"{settings['training']['tokens']:,}", "5 minutes"):
+    for value in (settings["model"]["width"], f"{settings['training']['batch_tokens']:,}", "5 minutes"):
         assert str(value) in text
 
 
@@ -152,7 +152,7 @@ def test_tokenizer_and_metric_are_chosen_from_the_text():
 def test_plan_without_a_budget_counts_the_default_steps(pairs: int):
     work = Workload(pairs, TOKENS * pairs)
     planned = make_plan({}, work, Machine())
-    batch = planned.settings["training"]["tokens"]
+    batch = planned.settings["training"]["batch_tokens"]
     epoch = max(round(TOKENS * pairs / (batch * FILLED)), 1)
     steps = total_steps(Training(), epoch)
     assert planned.tokens / (batch * FILLED) == pytest.approx(steps, rel=0.05)
@@ -160,7 +160,7 @@ def test_plan_without_a_budget_counts_the_default_steps(pairs: int):
 
 def test_learning_rate_falls_with_the_size_of_the_model():
     rates = {
-        size: plan({"model": {"name": "transformer", "size": size}}).settings["training"]["rate"]
+        size: plan({"model": {"name": "transformer", "size": size}}).settings["training"]["learning_rate"]
         for size in ("tiny", "small", "base")
     }
     assert rates["tiny"] > rates["small"] > rates["base"]
@@ -176,3 +176,15 @@ def test_text_of_a_plan_counts_target_tokens():
     planned = make_plan(minutes(5), work, lambda model, tokens: 10_000)
     assert planned.tokens_per_second == 10_000 and "2,000 target tokens/s" in planned.text
     assert f"{planned.tokens / 5:,.0f} target tokens" in planned.text
+
+
+@pytest.mark.parametrize("budget", [{}, {"steps": 10}, {"epochs": 3}, {"minutes": 5}])
+def test_a_batch_size_in_sentences_is_kept_and_no_tokens_are_chosen(budget: dict[str, Any]):
+    machine = Machine()
+    work = Workload(20_000, 250_000)
+    found = make_plan({"training": {"batch_size": 64, **budget}}, work, machine)
+    training = found.settings["training"]
+    assert training["batch_size"] == 64 and "batch_tokens" not in training
+    assert "64 sentences" in found.text and all(tokens is None for _, tokens in machine.timed)
+    near = make_plan({"training": {"batch_tokens": round(64 * 12.5 / 0.9), **budget}}, work, Machine())
+    assert training["learning_rate"] == near.settings["training"]["learning_rate"]

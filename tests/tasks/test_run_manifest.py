@@ -58,8 +58,8 @@ def test_damaged_tokenizer_is_detected_by_every_command(run_copy: Path, tmp_path
     commands = {
         "translate": [str(run_copy), "--text", "a"],
         "evaluate": [str(run_copy), *pairs],
-        "average": [str(run_copy), "--last", "2", "--out", str(tmp_path / "mean")],
-        "train": ["--out", str(run_copy), "--resume"],
+        "average": [str(run_copy), "--last", "2", "--output", str(tmp_path / "mean")],
+        "train": ["--output", str(run_copy), "--resume"],
     }
     for command, arguments in commands.items():
         with pytest.raises(SystemExit) as caught:
@@ -87,7 +87,7 @@ def test_missing_tokenizer_raises(run_copy: Path):
         ({"model": {"dropout": 0.5}}, r"model\.dropout: 0\.0 -> 0\.5"),
         ({"model": {"score": "dot"}}, r"model\.score: not set -> 'dot'"),
         ({"data": {"lowercase": True}}, r"data\.lowercase: False -> True"),
-        ({"training": {"guided": 0.1}}, r"training\.guided: 0\.0 -> 0\.1"),
+        ({"training": {"guided_alignment": 0.1}}, r"training\.guided_alignment: 0\.0 -> 0\.1"),
         ({"evaluation": {"tokenize": "char"}}, r"evaluation\.tokenize: '13a' -> 'char'"),
     ],
 )

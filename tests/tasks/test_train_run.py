@@ -33,7 +33,7 @@ def test_run_folder_has_its_files_and_translates(run_copy: Path):
     } <= {path.name for path in run_copy.iterdir()}
     config = config_of(run_copy)
     assert config["model"] == {"name": "luong", "width": 8, "feeding": False, "dropout": 0.0}
-    assert config["training"]["rate"] == 0.006
+    assert config["training"]["learning_rate"] == 0.006
     assert load_translator(run_copy).translate(["고양이", ""])[1].text == ""
 
 
@@ -42,7 +42,7 @@ def test_data_report_is_printed_and_logged(tmp_path: Path, capsys):
     with open(data["source"][0], "ab") as source, open(data["target"][0], "ab") as target:
         source.write("\n고양이\x00 가 잔다\n".encode())
         target.write(b"nothing\nthe cat sleeps\n")
-    train(settings(data, data={"longest": 9}), tmp_path / "run", console=Console(width=200))
+    train(settings(data, data={"max_length": 9}), tmp_path / "run", console=Console(width=200))
     printed = capsys.readouterr().out
     logged = [each["text"] for each in records(tmp_path / "run", "data")]
     for text in (printed, "\n".join(logged)):
@@ -80,9 +80,9 @@ def test_invalid_settings_raise_and_create_no_folder(tmp_path: Path, data: dict[
         ({"model": {"widht": 9}}, UnknownName, "'width'"),
         ({"model": {"width": -1}}, ArgumentError, "width is -1"),
         ({"data": {"source": ["none.ko"]}}, DataError, r"none\.ko: "),
-        ({"data": {"odd": {"invalit": "skip"}}}, UnknownName, "'invalid'"),
+        ({"data": {"problems": {"invalit": "skip"}}}, UnknownName, "'invalid'"),
         ({"evaluation": {"tokenize": "14a"}}, UnknownName, r"evaluation\.tokenize"),
-        ({"evaluation": {"beam": 0}}, ArgumentError, r"evaluation\.beam"),
+        ({"evaluation": {"beam_size": 0}}, ArgumentError, r"evaluation\.beam_size"),
         ({"training": {"best": "accuracy"}}, ArgumentError, r"training\.best"),
     ]
     for sections, kind, message in wrong:
@@ -102,15 +102,15 @@ def test_resume_needs_no_settings(run_copy: Path, monkeypatch, tmp_path: Path):
 
 def test_error_of_changed_settings_lists_the_differences(run_copy: Path, data: dict[str, list[str]]):
     with pytest.raises(ArgumentError) as caught:
-        train(settings(data, training={"rate": 0.5, "steps": 6}), run_copy, resume=True)
-    for fact in ("training.steps: 4 -> 6\n", "training.rate: 0.006 -> 0.5\n", "--change"):
+        train(settings(data, training={"learning_rate": 0.5, "steps": 6}), run_copy, resume=True)
+    for fact in ("training.steps: 4 -> 6\n", "training.learning_rate: 0.006 -> 0.5\n", "--change"):
         assert fact in str(caught.value)
 
 
 def test_changed_settings_are_used_with_change(run_copy: Path):
-    outcome = train({"training": {"steps": 6, "rate": 0.5}}, run_copy, resume=True, change=True)
+    outcome = train({"training": {"steps": 6, "learning_rate": 0.5}}, run_copy, resume=True, change=True)
     assert outcome.progress.step == 6
-    assert config_of(run_copy)["training"]["rate"] == 0.5
+    assert config_of(run_copy)["training"]["learning_rate"] == 0.5
     with pytest.raises(ArgumentError, match=r"training\.minutes: .* -> 0\.1"):
         train({"training": {"minutes": 0.1}}, run_copy, resume=True)
 
@@ -175,7 +175,7 @@ def test_init_from_starts_with_weights_and_tokenizers_of_another_run(
         assert (tmp_path / "tuned" / name).read_bytes() == (run_copy / name).read_bytes()
     config = config_of(tmp_path / "tuned")
     assert config["init_from"] == str(run_copy)
-    assert config["model"] == config_of(run_copy)["model"] and config["training"]["rate"] == 3e-4
+    assert config["model"] == config_of(run_copy)["model"] and config["training"]["learning_rate"] == 3e-4
     shutil.rmtree(run_copy)  # not needed to resume
     assert train({}, tmp_path / "tuned", resume=True).progress.ended
 
@@ -234,7 +234,7 @@ def test_nonfinite_step_of_a_translation_run_is_replayed(
     monkeypatch.setattr(TranslationTask, "loss", infinite_loss)
     with pytest.raises(NonFinite, match=r"step 1: .*no checkpoint"):
         train(
-            settings(data, data={"alignments": [links]}, training={"guided": 0.1}),
+            settings(data, data={"alignments": [links]}, training={"guided_alignment": 0.1}),
             tmp_path / "run",
         )
     replayed = replay(tmp_path / "run" / "nonfinite-000001", load_task(tmp_path / "run"))
@@ -250,3 +250,32 @@ def test_replay_on_cuda_pads_to_the_shapes_of_cuda_graphs(run_copy: Path, tmp_pa
         batch, _ = task.prepare(task.largest_batch(), "cpu")
         lengths.append(batch.source.shape[1])
     assert lengths[1] % 8 == 0 and lengths[0] < lengths[1]
+
+
+def test_a_run_with_batches_of_sentences_is_resumed_with_the_same_bits(
+    tmp_path: Path, data: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    given = settings(data, training={"steps": 20, "save_every": 1, "batch_size": 7})
+    del given["training"]["batch_tokens"]
+    train(given, tmp_path / "whole")
+    config = config_of(tmp_path / "whole")["training"]
+    assert config["batch_size"] == 7 and "batch_tokens" not in config
+    task = load_task(tmp_path / "whole")
+    assert {len(batch) for batch in task.batches(0)} == {7, len(task.corpus.train) % 7}
+    loss, losses = TranslationTask.loss, []
+
+    def killed_at_the_twelfth(self: TranslationTask, batch: Any) -> Any:
+        losses.append(batch)
+        if len(losses) == 12:
+            raise MemoryError
+        return loss(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(TranslationTask, "loss", killed_at_the_twelfth)
+        train(given, tmp_path / "killed")
+    assert last(tmp_path / "killed").step == 11
+    train({}, tmp_path / "killed", resume=True)
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    for name, change in {"batch_size": r"batch_size: 7 -> 8", "batch_tokens": "not set -> 8"}.items():
+        with pytest.raises(ArgumentError, match=change):
+            train({"training": {name: 8}}, tmp_path / "killed", resume=True)

@@ -43,14 +43,20 @@ def tokens(task: TranslationTask, epoch: int, start: int = 0) -> list[list[Any]]
 
 def test_subword_sampling_depends_only_on_the_epoch(data: dict[str, list[str]], tmp_path: Path):
     task_settings = settings(
-        data, data={"tokenizer": "bpe", "sampling": 0.3, "target_size": 300, "source_size": 400}
+        data,
+        data={
+            "tokenizer": "bpe",
+            "subword_sampling": 0.3,
+            "target_vocab_size": 300,
+            "source_vocab_size": 400,
+        },
     )
     one, other = make_task(task_settings, tmp_path), make_task(task_settings, tmp_path)
     whole = tokens(one, 1)
     assert len(whole) > 3
     assert tokens(other, 1, start=2) == whole[2:]  # also if earlier batches are skipped
     assert tokens(one, 1) == whole != tokens(one, 2)
-    plain = make_task(settings(data, data={**task_settings["data"], "sampling": 0.0}), tmp_path)
+    plain = make_task(settings(data, data={**task_settings["data"], "subword_sampling": 0.0}), tmp_path)
     drawn, fixed = (sum(batch.source_lengths.sum() for batch in task.batches(1)) for task in (one, plain))
     assert drawn > fixed
 
@@ -116,7 +122,7 @@ def test_only_the_layer_before_the_last_is_guided(
     data: dict[str, list[str]], links: str, tmp_path: Path, layers: int
 ):
     model = {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": layers}
-    task_settings = settings(data, data={"alignments": [links]}, training={"guided": 1.0})
+    task_settings = settings(data, data={"alignments": [links]}, training={"guided_alignment": 1.0})
     task = make_task({**task_settings, "model": model}, tmp_path)
     assert guided_site(task.model) == ("decoder.0.cross" if layers == 1 else "decoder.1.cross")
     ready = task.prepare(next(task.batches(0)), "cpu")
@@ -139,7 +145,9 @@ def test_alignments_of_a_guided_run_come_from_the_guided_layer(
 ):
     model = {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 2}
     for guided in (0.0, 0.5):
-        task_settings = settings(data, data={"alignments": [links]}, training={"guided": guided, "steps": 2})
+        task_settings = settings(
+            data, data={"alignments": [links]}, training={"guided_alignment": guided, "steps": 2}
+        )
         train({**task_settings, "model": model}, tmp_path / str(guided))
     free, guided_run = (load_translator(tmp_path / name) for name in ("0.0", "0.5"))
     assert (free.alignment.site, guided_run.alignment.site) == ("*cross", "decoder.0.cross")
@@ -156,16 +164,16 @@ def test_alignments_of_a_guided_run_come_from_the_guided_layer(
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"training": {"guided": 1.0}}, "no alignments"),
+        ({"training": {"guided_alignment": 1.0}}, "no alignments"),
         ({"model": {"name": "seq2seq"}}, "seq2seq"),
-        ({"training": {"guided": 1.0, "compile": True}}, "compiled model"),
+        ({"training": {"guided_alignment": 1.0, "compile": True}}, "compiled model"),
     ],
 )
 def test_unsupported_guided_alignment_raises(
     data: dict[str, list[str]], links: str, tmp_path: Path, sections: Any, message: str
 ):
     aligned = {} if "no alignments" in message else {"alignments": [links]}
-    task_settings = settings(data, data=aligned, training={"guided": 1.0})
+    task_settings = settings(data, data=aligned, training={"guided_alignment": 1.0})
     model = sections.pop("model", {"name": "bahdanau", "width": 8})
     task_settings = {
         **task_settings,
@@ -220,8 +228,8 @@ def test_error_of_invalid_bytes_names_the_setting_that_accepts_them(tmp_path: Pa
         train(settings(data), tmp_path / "run")
     assert "a.ko, line 7: " in str(caught.value) and "UTF-8" in str(caught.value)
     for value in ("replace", "skip"):
-        assert f'--set data.odd.invalid="{value}"' in str(caught.value)
-    outcome = train(settings(data, data={"odd": {"invalid": "replace"}}), tmp_path / "run")
+        assert f'--set data.problems.invalid="{value}"' in str(caught.value)
+    outcome = train(settings(data, data={"problems": {"invalid": "replace"}}), tmp_path / "run")
     assert outcome.progress.ended
 
 

@@ -28,15 +28,15 @@ from regard.tasks.translation import Machine, train_translation
 
 SETTINGS: dict[str, Any] = {
     "seed": 3,
-    "data": {"built_in": "korean", "pairs": 200, "held_out": 8, "tokenizer": "bpe", "sampling": 0.1},
+    "data": {"built_in": "korean", "pairs": 200, "held_out": 8, "tokenizer": "bpe", "subword_sampling": 0.1},
     "model": {"name": "luong", "width": 12, "dropout": 0.2, "feeding": False},
     "training": {
         "steps": 30,
-        "tokens": 200,
-        "accumulate": 2,
+        "batch_tokens": 200,
+        "accumulation_steps": 2,
         "ema": 0.9,
         "word_dropout": 0.1,
-        "guided": 0.1,
+        "guided_alignment": 0.1,
         "evaluate_every": 7,
         "save_every": 2,
         "log_every": 5,
@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
 CAPTURED: dict[str, Any] = {
     **SETTINGS,
     "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
-    "training": {**SETTINGS["training"], "guided": 0.0, "capture": True, "steps": 12},
+    "training": {**SETTINGS["training"], "guided_alignment": 0.0, "capture": True, "steps": 12},
 }
 """Settings on a GPU: a model whose steps are captured as CUDA graphs, including the additive kernels."""
 

@@ -40,7 +40,7 @@ def timed(folder: Path, clock: Clock, step: float, evaluation: float, **settings
 
 def test_minutes_are_converted_to_steps_that_fit(tmp_path: Path):
     clock = Clock()
-    run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warm_up=50)
+    run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warmup_steps=50)
     at = run.run()
     assert at.ended == f"stopped after 2 minutes at step {at.step}" and at.step == at.total
     assert 108 <= clock.now - 1000 <= 120
@@ -51,7 +51,7 @@ def test_last_step_is_logged_before_the_run_returns(tmp_path: Path):
     page, clock = io.StringIO(), Clock()
     task = Toy()
     task.on_loss = lambda count: clock.passes(0.01)
-    settings = Training(minutes=1 / 60, rate=0.05, best="loss")
+    settings = Training(minutes=1 / 60, learning_rate=0.05, best="loss")
     with Log(None, console=Console(file=page, width=200)) as log:
         at = Trainer(task, settings, tmp_path, log=log, clock=clock).run()
         lines = page.getvalue().splitlines()
@@ -141,7 +141,7 @@ def test_evaluations_take_at_most_a_tenth_of_the_time():
 
 
 def test_total_steps_from_epochs_and_by_default():
-    assert total_steps(Training(epochs=1.5, accumulate=2), epoch=100) == 75
+    assert total_steps(Training(epochs=1.5, accumulation_steps=2), epoch=100) == 75
     assert [total_steps(Training(), epoch) for epoch in (1, 100, 10**6)] == [2000, 3000, 100_000]
     assert evaluation_interval(Training(), None) is None
     assert evaluation_interval(Training(), 15) == 2

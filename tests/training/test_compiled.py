@@ -16,9 +16,9 @@ from regard.tasks.translation import Machine, train_translation
 from tests.training.toys import Toy, last, records, trainer
 
 TINY: dict[str, Any] = {
-    "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "longest": 15},
+    "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "max_length": 15},
     "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.0},
-    "training": {"steps": 5, "tokens": 128, "log_every": 1, "compile": True},
+    "training": {"steps": 5, "batch_tokens": 128, "log_every": 1, "compile": True},
     "evaluation": {"sentences": 1, "samples": 0},
 }
 

@@ -82,10 +82,10 @@ def test_reading_a_value_raises_on_the_meta_device():
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_captured_run_has_the_same_bits(tmp_path: Path, device: Device, accumulate: int, monkeypatch):
-    trainer(tmp_path / "captured", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+    trainer(tmp_path / "captured", Uneven(4, shapes=4), steps=8, accumulation_steps=accumulate).run()
     assert device.captured == 4 and device.replayed == 8 * accumulate
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
-    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulation_steps=accumulate).run()
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
 
 
@@ -126,10 +126,10 @@ def test_failed_capture_keeps_the_gradients_accumulated_so_far(
             raise RuntimeError("no memory is left")
 
     task.on_loss = fail
-    trainer(tmp_path / "captured", task, steps=4, accumulate=3).run()
+    trainer(tmp_path / "captured", task, steps=4, accumulation_steps=3).run()
     assert device.replayed == 2
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
-    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=4, accumulate=3).run()
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=4, accumulation_steps=3).run()
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
 
 

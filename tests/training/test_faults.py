@@ -38,7 +38,9 @@ def test_nonfinite_weights_are_never_saved(tmp_path: Path, value: float, ema: fl
     with pytest.raises(NonFinite) as caught:
         run.run()
     assert str(caught.value).startswith("step 6: 3.weight ") and "step 4" in str(caught.value)
-    assert "training.rate is 0.05" in str(caught.value) and "training.clip is 1" in str(caught.value)
+    assert "training.learning_rate is 0.05" in str(caught.value) and "training.max_grad_norm is 1" in str(
+        caught.value
+    )
     assert [each.step for each in Checkpoints(tmp_path).all()] == [2, 4]
     assert last(tmp_path).step == 4
     assert [each["step"] for each in records(tmp_path, "nonfinite")] == [6]
@@ -49,7 +51,7 @@ def test_nonfinite_weights_are_never_saved(tmp_path: Path, value: float, ema: fl
 
 def test_diverging_run_saves_only_finite_weights(tmp_path: Path):
     with pytest.raises(NonFinite):
-        trainer(tmp_path, rate=1e12, warm_up=0, clip=0.0, weight_decay=0.1).run()
+        trainer(tmp_path, learning_rate=1e12, warmup_steps=0, max_grad_norm=0.0, weight_decay=0.1).run()
     assert all(not first_nonfinite(each.tensors("weights")) for each in Checkpoints(tmp_path).all())
 
 

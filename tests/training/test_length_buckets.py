@@ -71,3 +71,12 @@ def test_padding_changes_neither_loss_nor_gradients():
     torch.testing.assert_close(losses[0], losses[1])
     gradients = [torch.autograd.grad(loss, model.target.weight)[0] for loss, _ in losses]
     torch.testing.assert_close(*gradients)
+
+
+def test_batches_of_a_number_of_sentences_have_one_shape_for_each_length():
+    shapes = Shapes(None, longest=61, sentences=32)
+    batches = Batches(pairs(1000, 60), None, sentences=32, rounded=shapes.lengths)
+    filled = [shapes.filled(batch) for batch in batches.epoch(0)]
+    assert {len(batch) for batch in filled} == {32}
+    assert {batch.source.shape[1] for batch in filled} <= set(shapes.lengths)
+    assert sum(int((batch.target_lengths > 0).sum()) for batch in filled) == 1000

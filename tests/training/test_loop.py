@@ -111,7 +111,7 @@ def test_averaging_can_be_switched_on_or_off_when_resuming(tmp_path: Path, befor
 
 
 def test_two_accumulated_batches_equal_one_batch_of_twice_the_size(tmp_path: Path):
-    trainer(tmp_path / "two", Toy(each=4), accumulate=2).run()
+    trainer(tmp_path / "two", Toy(each=4), accumulation_steps=2).run()
     trainer(tmp_path / "one", Toy(each=8)).run()
     two, one = (last(tmp_path / name).tensors("weights") for name in ("two", "one"))
     for name in one:
@@ -141,8 +141,8 @@ def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Pa
 
 
 def test_logged_gradient_norm_is_that_before_clipping(tmp_path: Path):
-    trainer(tmp_path / "free", log=True, steps=3, clip=0.0).run()
-    trainer(tmp_path / "bound", log=True, steps=3, clip=0.1).run()
+    trainer(tmp_path / "free", log=True, steps=3, max_grad_norm=0.0).run()
+    trainer(tmp_path / "bound", log=True, steps=3, max_grad_norm=0.1).run()
     free, bound = (records(tmp_path / name, "training") for name in ("free", "bound"))
     assert free[0]["norm"] == bound[0]["norm"] > 0.1  # the norm before clipping
     assert bits(tmp_path / "free") != bits(tmp_path / "bound")

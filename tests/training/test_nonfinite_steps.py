@@ -26,7 +26,7 @@ def task_with_bad_point(bad: str, dropout: float = 0.0) -> Toy:
 @pytest.mark.parametrize("bad", ["nan", "inf", "gradient"])
 def test_nonfinite_step_is_not_applied_and_can_be_replayed(tmp_path: Path, bad: str, accumulate: int):
     task = task_with_bad_point(bad, dropout=0.5)
-    run = trainer(tmp_path, task, log=True, save_every=1, accumulate=accumulate)
+    run = trainer(tmp_path, task, log=True, save_every=1, accumulation_steps=accumulate)
     step = 4 // accumulate
     with pytest.raises(NonFinite, match=rf"step {step}: .*step {step - 1}"):
         run.run()

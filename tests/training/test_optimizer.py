@@ -13,7 +13,7 @@ from regard.training.optimizer import Average, build_optimizer, load_optimizer, 
 def build() -> tuple[nn.Module, torch.optim.AdamW]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    return model, build_optimizer(model, beta=0.98, weight_decay=0.1)
+    return model, build_optimizer(model, beta2=0.98, weight_decay=0.1)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -36,7 +36,7 @@ def test_weight_decay_applies_to_matrices_only():
 def test_frozen_parameters_are_not_optimized():
     model, _ = build()
     model[0].requires_grad_(False)
-    optimizer = build_optimizer(model, beta=0.98, weight_decay=0.1)
+    optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.1)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 

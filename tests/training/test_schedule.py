@@ -10,8 +10,10 @@ from regard.errors import UnknownName
 from regard.training.schedule import SCHEDULES, learning_rate
 
 
-def rates(schedule: str, steps: range, warm_up: int, total: int | None) -> list[float]:
-    return [learning_rate(s, rate=2.0, schedule=schedule, warm_up=warm_up, total=total) for s in steps]
+def rates(schedule: str, steps: range, warmup_steps: int, total: int | None) -> list[float]:
+    return [
+        learning_rate(s, rate=2.0, schedule=schedule, warmup_steps=warmup_steps, total=total) for s in steps
+    ]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -49,4 +51,4 @@ def test_learning_rate_is_constant_while_the_total_is_unknown():
 
 def test_unknown_schedule_raises_and_suggests_the_nearest():
     with pytest.raises(UnknownName, match="'cosine'"):
-        learning_rate(1, rate=1.0, schedule="cosin", warm_up=1, total=2)
+        learning_rate(1, rate=1.0, schedule="cosin", warmup_steps=1, total=2)

@@ -16,7 +16,7 @@ from regard.training.settings import (
     override,
     read_toml,
     to_toml,
-    without_length,
+    without_alternatives,
 )
 
 DATA = {"data": {"built_in": "korean"}}
@@ -28,7 +28,7 @@ def built(**sections: object) -> TranslationSettings:
 
 def test_settings_read_equal_settings_written(tmp_path: Path):
     settings = built(
-        training={"rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
+        training={"learning_rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
     )
     (tmp_path / "config.toml").write_text(to_toml(settings.model_dump()), encoding="utf-8")
     assert build(TranslationSettings, read_toml(tmp_path / "config.toml"), "there") == settings
@@ -38,10 +38,13 @@ def test_settings_read_equal_settings_written(tmp_path: Path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"training": {"rat": 1.0}}, r"\[training\] in here: 'rat'; .*'rate'"),
-        ({"rate": 0.1}, r"'rate'; .*'training\.rate'"),
+        ({"training": {"learning_rat": 1.0}}, r"\[training\] in here: 'learning_rat'; .* 'learning_rate'"),
+        ({"weight_decay": 0.1}, r"'weight_decay'; .*'training\.weight_decay'"),
+        ({"rate": 0.1}, r"'rate'; .*'training\.learning_rate'"),
+        ({"weight_decy": 0.1}, r"'weight_decy'; .*'training\.weight_decay'"),
+        ({"training": {"held_uot": 9}}, r"'held_uot'; .*'data\.held_out'"),
         ({"trainin": {}}, r"here: 'trainin'; .*'training'"),
-        ({"evaluation": {"beams": 3}}, r"\[evaluation\].*'beams'; .*'beam'"),
+        ({"evaluation": {"beam_sise": 3}}, r"\[evaluation\].*'beam_sise'; .*'beam_size'"),
         ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; .*'source'"),
     ],
 )
@@ -53,11 +56,11 @@ def test_unknown_setting_raises_and_suggests_the_nearest(sections: dict, message
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"training": {"rate": -1.0}}, r"here: training.rate is -1.0\nexpected: .*0"),
-        ({"training": {"rate": float("nan")}}, "training.rate is nan"),
+        ({"training": {"learning_rate": -1.0}}, r"here: training.learning_rate is -1.0\nexpected: .*0"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate is nan"),
         ({"training": {"steps": "many"}}, r"training.steps is 'many'\nexpected: .*integer"),
         ({"training": {"steps": True}}, "training.steps is True"),
-        ({"training": {"smoothing": 1.0}}, "training.smoothing is 1.0"),
+        ({"training": {"label_smoothing": 1.0}}, "training.label_smoothing is 1.0"),
         ({"training": {"schedule": "linear"}}, "'constant', 'cosine' or 'inverse-root'"),
         ({"training": {"keep": 1}}, "training.keep is 1\nexpected: .*2"),
         (
@@ -73,7 +76,7 @@ def test_unknown_setting_raises_and_suggests_the_nearest(sections: dict, message
             r"2 formats.*\nexpected: .*source and target, tsv, jsonl",
         ),
         ({"data": {"tsv": ["c"], "valid_target": ["b"]}}, "valid_source .*--valid-source"),
-        ({"data": {"longest": 9}}, r"no data .*\nexpected: .*source and target"),
+        ({"data": {"max_length": 9}}, r"no data .*\nexpected: .*source and target"),
         ({"data": {"built_in": "latin"}}, "'korean'"),
         ({"seed": -1}, "seed is -1"),
         (
@@ -90,7 +93,7 @@ def test_invalid_value_raises_with_its_name_and_what_was_expected(sections: dict
 
 
 def test_integers_are_accepted_as_floats():
-    assert built(training={"minutes": 3, "rate": 1}).training.minutes == 3.0
+    assert built(training={"minutes": 3, "learning_rate": 1}).training.minutes == 3.0
 
 
 def test_override_parses_values_as_toml_or_text():
@@ -104,11 +107,13 @@ def test_override_parses_values_as_toml_or_text():
 
 
 def test_length_on_the_command_line_replaces_that_of_the_recipe():
-    recipe = {"training": {"steps": 100, "rate": 0.1}}
+    recipe = {"training": {"steps": 100, "learning_rate": 0.1}}
     overrides = {"training": {"minutes": 5.0, "steps": None}}
-    assert merged(without_length(recipe, overrides), overrides) == {"training": {"rate": 0.1, "minutes": 5.0}}
-    assert without_length(recipe, {"training": {"rate": 1.0, "minutes": None}}) == recipe
-    assert without_length({}, overrides) == {"training": {}}
+    assert merged(without_alternatives(recipe, overrides), overrides) == {
+        "training": {"learning_rate": 0.1, "minutes": 5.0}
+    }
+    assert without_alternatives(recipe, {"training": {"learning_rate": 1.0, "minutes": None}}) == recipe
+    assert without_alternatives({}, overrides) == {"training": {}}
 
 
 def test_differences_have_both_values():

@@ -90,7 +90,9 @@ def trainer(folder: Path, task: Task | None = None, log: bool = False, **setting
     """Return a trainer of 12 steps, changed by `settings`."""
     lengths = {"steps", "epochs", "minutes"} & set(settings)
     usual = {} if lengths else {"steps": 12}
-    chosen = Training(**{**usual, "rate": 0.05, "warm_up": 2, "log_every": 1, "best": "loss", **settings})
+    chosen = Training(
+        **{**usual, "learning_rate": 0.05, "warmup_steps": 2, "log_every": 1, "best": "loss", **settings}
+    )
     written = Log(folder / "log.jsonl", console=Console(quiet=True), record=1) if log else None
     return Trainer(task or Toy(), chosen, folder, seed=5, log=written)
 

@@ -16,7 +16,7 @@ from regard.training.settings import merged
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 300, "held_out": 8, "grammar": 1},
     "model": {"name": "luong", "width": 16, "dropout": 0.0},
-    "training": {"steps": 12, "accumulate": 2, "warm_up": 4, "log_every": 1},
+    "training": {"steps": 12, "accumulation_steps": 2, "warmup_steps": 4, "log_every": 1},
     "evaluation": {"sentences": 2, "samples": 0},
 }
 
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
 def main(folder: Path, tokens: int) -> None:
     """Train with batches of this many tokens per process."""
     torch.set_num_threads(1)
-    settings = merged(SETTINGS, {"training": {"tokens": tokens}})
+    settings = merged(SETTINGS, {"training": {"batch_tokens": tokens}})
     train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
 
 

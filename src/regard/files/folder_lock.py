@@ -91,7 +91,7 @@ class FolderLock:
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
                 os.close(handle)
                 problem = f"another training is running in this folder: {holder}"
-                hint = "wait until it has ended, or use another --out"
+                hint = "wait until it has ended, or use another --output"
                 raise DataError(message(str(self.folder), problem, hint=hint))
             if self._is_in_place(handle):
                 with contextlib.suppress(OSError):  # the content is only informative
@@ -111,9 +111,9 @@ class FolderLock:
             return True
 
     def _moved(self, how: str) -> FolderMoved:
-        hint, place = "restore the folder, or use another --out", self._new_place()
+        hint, place = "restore the folder, or use another --output", self._new_place()
         if place is not None:
-            how, hint = f"moved to {place}", f"regard train --out {place} --resume"
+            how, hint = f"moved to {place}", f"regard train --output {place} --resume"
         problem = f"the run folder was {how} while training"
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
@@ -143,7 +143,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     ...             pass
     ...     except DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: wait until it has ended, or use another --out
+    hint: wait until it has ended, or use another --output
     """
     lock = FolderLock(folder)
     try:

@@ -101,7 +101,7 @@ def facts_of(folder: Path) -> RunFacts:
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        {key: value for key, value in _changed(settings.data).items() if key != "longest"},
+        {key: value for key, value in _changed(settings.data).items() if key != "max_length"},
         _changed(settings, skipped=("data", "model")),
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,

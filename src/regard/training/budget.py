@@ -95,7 +95,7 @@ def total_steps(settings: Training, epoch: int) -> int | None:
         return settings.steps
     if settings.minutes is not None:
         return None
-    each = epoch / settings.accumulate
+    each = epoch / settings.accumulation_steps
     if settings.epochs is not None:
         return max(round(settings.epochs * each), 1)
     return min(max(round(EPOCHS * each), MIN_STEPS), MAX_STEPS)

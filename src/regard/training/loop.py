@@ -77,7 +77,7 @@ class Trainer:
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by = settings.best
         self.model = task.model.to(self.device)
-        self.optimizer = build_optimizer(self.model, beta=settings.beta, weight_decay=settings.weight_decay)
+        self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
@@ -223,7 +223,7 @@ class Trainer:
     def _announce(self, text: str, plan: tuple[int, int]) -> None:
         """Log the number of steps of a wall-clock budget, and save it in a checkpoint."""
         self.progress.total, self.progress.every = plan
-        self.log.total, epoch = plan[0], self.task.len_epoch(0) / self.settings.accumulate
+        self.log.total, epoch = plan[0], self.task.len_epoch(0) / self.settings.accumulation_steps
         few = budget_warning(plan[0], epoch)
         self._event("budget", f"{text}; {few}: the model will learn little" if few else text, total=plan[0])
         self.save()
@@ -251,7 +251,7 @@ class Trainer:
     def _step(self, requested: Interruption) -> None:
         """Take one step: add the gradients of its batches in all processes, then update the weights."""
         at, settings, began = self.progress, self.settings, self.clock()
-        batches = [next(self._stream) for _ in range(settings.accumulate)]
+        batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
         # The clock of the first process decides; any process may request a stop. One all-reduce carries both.
@@ -262,12 +262,13 @@ class Trainer:
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
+        peak, warmup = settings.learning_rate, settings.warmup_steps
         rate = learning_rate(
-            at.step, rate=settings.rate, schedule=settings.schedule, warm_up=settings.warm_up, total=at.total
+            at.step, rate=peak, schedule=settings.schedule, warmup_steps=warmup, total=at.total
         )
         self.model.train()
         parts = self._gradients.add(at.step, batches, tokens)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):
             self._refuse(batches, tokens, size if math.isfinite(total) else total)
@@ -381,10 +382,10 @@ class Trainer:
         name = self._nonfinite()
         if not int(self.processes.sum(torch.tensor([int(bool(name))]))):
             return
-        step, rate = self.progress.step, self.settings.rate
+        step, rate, norm = self.progress.step, self.settings.learning_rate, self.settings.max_grad_norm
         problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved"
-        hint = f"resume with a lower learning rate (training.rate is {rate:g}), a longer warm-up "
-        hint += f"(training.warm_up) or gradient clipping (training.clip is {self.settings.clip:g})"
+        hint = f"resume with a lower learning rate (training.learning_rate is {rate:g}), a longer warm-up "
+        hint += f"(training.warmup_steps) or gradient clipping (training.max_grad_norm is {norm:g})"
         text = message(f"step {step}", f"{problem}; {self._last()}", expected="finite weights", hint=hint)
         self._event("nonfinite", text.splitlines()[0], step=step)
         raise NonFinite(text)

@@ -103,7 +103,10 @@ def _forecast(task: TranslationTask, plan: Plan | None) -> int | None:
     if plan is None:
         return None
     return round(
-        plan.tokens / epoch_tokens(task.corpus) * task.len_epoch(0) / task.settings.training.accumulate
+        plan.tokens
+        / epoch_tokens(task.corpus)
+        * task.len_epoch(0)
+        / task.settings.training.accumulation_steps
     )
 
 

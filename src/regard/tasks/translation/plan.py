@@ -26,8 +26,10 @@ DEFAULT_PAIRS = 20_000
 """The number of training pairs taken from the built-in corpus."""
 
 Options = dict[str, Any]
-Speed = Callable[[Options, int], float]
-"""speed(model options, batch size in tokens with padding) -> tokens per second."""
+Speed = Callable[[Options, int | None], float]
+"""speed(model options, batch size in tokens with padding) -> tokens per second.
+
+The batch size is None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
 """The fraction of a batch that is tokens of the longer side; the rest is padding."""
@@ -185,13 +187,13 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     """
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
-    group = work.processes * training.get("accumulate", 1)  # batches of a step
-    batches = _batches(training, work, group)
+    group = work.processes * training.get("accumulation_steps", 1)  # batches of a step
+    batches, counted = _batches(training, work, group), training.get("batch_size") is not None
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     measured: float | None = None
     if training.get("minutes") is not None:
         seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
-        timing = _Timing(speed, batches[min(1, len(batches) - 1)])
+        timing = _Timing(speed, None if counted else batches[min(1, len(batches) - 1)])
         size = {} if fixed else _timed_size(family, work, seconds * work.processes, timing)
         measured = timing(size or dict(model)) * work.processes
         total = seconds * measured
@@ -204,8 +206,15 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     rate = TUNING_RATE
     if given.get("init_from") is None:
         rate = _rate(family, _width({**size, **model}), batch * group, steps)
-    warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
-    filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
+    warmup_steps = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
+    filled = {
+        "model": chosen,
+        "training": {
+            "batch_tokens": None if counted else batch,
+            "learning_rate": rate,
+            "warmup_steps": warmup_steps,
+        },
+    }
     settings = merged(given, filled, given)
     share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
     text = _sentence(settings, share * total, epochs, None if measured is None else share * measured)
@@ -215,7 +224,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 class _Timing:
     """Speeds of models at one batch size, each measured once."""
 
-    def __init__(self, speed: Speed, tokens: int):
+    def __init__(self, speed: Speed, tokens: int | None):
         self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
 
     def __call__(self, options: Options) -> float:
@@ -280,8 +289,10 @@ def _width(model: Mapping[str, Any]) -> int:
 def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
     """Return the batch sizes to choose from. group: number of batches per step."""
     device = work.device if work.device in BATCHES else "cpu"
-    if training.get("tokens") is not None:
-        return (training["tokens"],)
+    if training.get("batch_tokens") is not None:
+        return (training["batch_tokens"],)
+    if training.get("batch_size") is not None:  # the tokens of so many sentences, with padding
+        return (round(training["batch_size"] * work.tokens / max(work.pairs, 1) / FILLED) or 1,)
     if training.get("steps") is not None:
         return (USUAL_BATCH[device],)
     if any(training.get(name) is not None for name in LENGTHS):
@@ -326,11 +337,14 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
     """The plan as a sentence; total and speed count target tokens, as the log of the run does."""
     model, training = settings["model"], settings["training"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
+    batch = f"{training.get('batch_tokens') or 0:,} tokens"
+    if training.get("batch_size") is not None:
+        batch = f"{training['batch_size']:,} sentences"
     parts = [
         f"{model.get('name', 'bahdanau')} with {size}" if size else model.get("name", "bahdanau"),
         f"dropout {model['dropout']:g}",
-        f"batches of {training['tokens']:,} tokens",
-        f"learning rate {training['rate']:g}",
+        f"batches of {batch}",
+        f"learning rate {training['learning_rate']:g}",
     ]
     amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
     if speed is not None:

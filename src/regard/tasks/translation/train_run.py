@@ -140,20 +140,20 @@ def check_folder(folder: Path, resume: bool, given: Mapping[str, Any]) -> bool:
     exists = is_run(folder)
     if exists and (mean := _averaged(folder)):
         problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
-        hint = f"start a new run from its weights: --init-from {folder} with another --out"
+        hint = f"start a new run from its weights: --init-from {folder} with another --output"
         raise ArgumentError(message(str(folder), problem, hint=hint))
     if exists and not resume:
-        hint = "--resume continues it; another --out starts a new run"
+        hint = "--resume continues it; another --output starts a new run"
         raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
     if not exists and Checkpoints(folder).all():
         problem = "the folder has checkpoints, but no config.toml"
-        raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --out"))
+        raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --output"))
     if not exists and resume and not given.get("data"):
         hint = "give a run folder, or name the data to start a run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
     if not exists and (others := _others(folder)):
         problem = f"the folder is not a run folder, and has other files: {others[0]}"
-        raise ArgumentError(message(str(folder), problem, hint="choose another --out"))
+        raise ArgumentError(message(str(folder), problem, hint="choose another --output"))
     return exists
 
 
@@ -275,7 +275,7 @@ def _trained(
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:
-        warning = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulate)
+        warning = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulation_steps)
     return Outcome(folder, progress, "" if progress.ended else interrupt.cause, warning)
 
 

@@ -100,15 +100,15 @@ class Corpus:
                     _Lowered(split.train) if data.lowercase else split.train,
                     data.tokenizer or "unigram",
                     joint=data.joint,
-                    sizes=(data.source_size, data.target_size),
+                    sizes=(data.source_vocab_size, data.target_vocab_size),
                     lines=lines,
                 )
             for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 tokenizer.save(folder / name)
         source, target = load_tokenizers(folder, data)
         place = cache or cache_folder()
-        train = encode_pairs(split.train, source, target, place, longest=data.longest)
-        valid = encode_pairs(split.valid, source, target, place, longest=data.longest, over="truncate")
+        train = encode_pairs(split.train, source, target, place, longest=data.max_length)
+        valid = encode_pairs(split.valid, source, target, place, longest=data.max_length, over="truncate")
         return cls(split, source, target, train, valid)
 
 
@@ -174,7 +174,7 @@ def _accepted(pairs: Pairs) -> Report:
         report = pairs.inspect()
         report.check()
     except DataError as error:
-        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
+        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.problems.\1", str(error))
         raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
     if report.kept == 0:
         problem = f"all {report.read:,} pairs were dropped" if report.read else "the file has no pairs"
@@ -184,10 +184,10 @@ def _accepted(pairs: Pairs) -> Report:
 
 def _choices(data: Data) -> Choices:
     known = Choices.__dataclass_fields__
-    for name in data.odd:
+    for name in data.problems:
         if name not in known:
-            raise UnknownName("setting in [data.odd]", name, known)
-    return Choices(**data.odd)
+            raise UnknownName("setting in [data.problems]", name, known)
+    return Choices(**data.problems)
 
 
 def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
