@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,8 @@ import typer
 
 from regard.cli.column_options import two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.data.fetch import ANY_EDITION
+from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
 
 __all__ = ["as_options", "given_pairs", "read_choices"]
 
@@ -49,15 +49,6 @@ Chosen = Annotated[
     ),
 ]
 
-OPTIONS = {
-    r'choose Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'fetch\(".*?", \.\.\., edition="any"\)': "--any-edition",
-    r"hold_out\(\) of ": "",
-    r"check columns=": "check --columns",
-}
-"""Patterns of Python code in errors, and the corresponding command-line options."""
-
 
 def given_pairs(
     command: str,
@@ -87,15 +78,21 @@ def given_pairs(
 
 
 def as_options(error: DataError) -> DataError:
-    """Return the error with command-line options instead of Python code.
+    """Return the error with command-line options in its hint instead of Python code.
 
-    >>> print(as_options(DataError('mend the data, or choose Choices(invalid="replace")')))
-    mend the data, or --choose invalid=replace
+    >>> hint = ("fix the data, or use ", Setting("Choices", "invalid", "replace"))
+    >>> print(as_options(DataError(message("a.ko, line 3", "not valid UTF-8", hint=hint))))
+    a.ko, line 3: not valid UTF-8
+    hint: fix the data, or use --choose invalid=replace
     """
-    text = str(error)
-    for pattern, option in OPTIONS.items():
-        text = re.sub(pattern, option, text)
-    return DataError(text)
+    return DataError(error.message.spelled(_option))
+
+
+def _option(setting: Setting) -> str:
+    """Return a setting of the data in the form of an option of regard data."""
+    if setting.owner == "Choices":
+        return f"--choose {setting.name}={setting.value}"
+    return "--any-edition" if setting == ANY_EDITION else f"--{setting.name}"
 
 
 def read_choices(assignments: list[str]) -> Choices:
