@@ -137,32 +137,32 @@ def test_fetch_takes_a_set_from_a_folder_and_says_how_to_read_it(run, monkeypatc
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "all.tsv.gz").write_bytes(gzip.compress(text.encode()))
     monkeypatch.setitem(SETS, "tiny", known(text, editions=False))
-    status, shown, said = run("fetch", "tiny", "--from", tmp_path / "here", "--out", tmp_path / "there")
+    status, shown, said = run("fetch", "tiny", "--from", tmp_path / "here", "--output", tmp_path / "there")
     assert status == 0 and "licence: anyone's" in said
     option, path = shown.removeprefix("all: ").split()
     assert option == "--tsv" and len(read_pairs(tsv=path)) == 1
     assert run("check", option, path)[0] == 0
     (tmp_path / "here" / "all.tsv.gz").write_bytes(b"Ho.\t...\n")
-    status, _, said = run("fetch", "tiny", "--from", tmp_path / "here", "--out", tmp_path / "else")
+    status, _, said = run("fetch", "tiny", "--from", tmp_path / "here", "--output", tmp_path / "else")
     assert status == 2 and "SHA-256" in said
 
 
 def test_fetch_takes_another_edition_where_told(run, monkeypatch, tmp_path):
     monkeypatch.setitem(SETS, "tiny", known("Hi.\t안녕.\n", editions=True))
     (tmp_path / "all.tsv").write_text("Ho.\t호.\n", encoding="utf-8")
-    status, _, said = run("fetch", "tiny", "--from", tmp_path, "--out", tmp_path / "there")
+    status, _, said = run("fetch", "tiny", "--from", tmp_path, "--output", tmp_path / "there")
     assert status == 2 and "--any-edition" in said
-    assert run("fetch", "tiny", "--from", tmp_path, "--out", tmp_path / "there", "--any-edition")[0] == 0
+    assert run("fetch", "tiny", "--from", tmp_path, "--output", tmp_path / "there", "--any-edition")[0] == 0
 
 
 def test_fetch_knows_no_other_sets(run, tmp_path):
-    status, shown, complaints = run("fetch", "multi40k-en-de", "--out", tmp_path)
+    status, shown, complaints = run("fetch", "multi40k-en-de", "--output", tmp_path)
     assert (status, shown) == (2, "") and "did you mean 'multi30k-en-de'?" in complaints
 
 
 def test_korean_writes_both_sides_and_their_links(run, tmp_path):
     folder = tmp_path / "a" / "b"
-    status, shown, complaints = run("korean", "--pairs", 50, "--split", "test", "--out", folder)
+    status, shown, complaints = run("korean", "--pairs", 50, "--split", "test", "--output", folder)
     assert (status, complaints) == (0, "") and "50 pairs: " in shown
     assert sorted(path.name for path in folder.iterdir()) == ["test.en", "test.ko", "test.links"]
     written = [(pair.source, pair.target) for pair in read_pairs(folder / "test.ko", folder / "test.en")]
@@ -175,22 +175,22 @@ def test_korean_writes_both_sides_and_their_links(run, tmp_path):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_korean_and_sample_take_a_version_of_the_grammar(run, version):
-    status, shown, _ = run("korean", "--pairs", 20, "--grammar", version, "--out", "-")
+    status, shown, _ = run("korean", "--pairs", 20, "--grammar", version, "--output", "-")
     examples = list(korean_english("train", 20, version=version))
     assert status == 0
     assert [line.split("\t")[0] for line in shown.splitlines()] == [example.source for example in examples]
     status, shown, _ = run("sample", "-n", 1, "--grammar", version, width=200)
     assert status == 0 and examples[0].source in shown
-    assert run("korean", "--grammar", 3, "--out", "-")[0] == 2
+    assert run("korean", "--grammar", 3, "--output", "-")[0] == 2
 
 
 def test_korean_replaces_nothing_unless_told(run, tmp_path):
     (tmp_path / "train.en").write_text("mine\n")
-    status, _, complaints = run("korean", "--pairs", 2, "--out", tmp_path)
+    status, _, complaints = run("korean", "--pairs", 2, "--output", tmp_path)
     assert status == 2 and "train.en: already exists" in complaints
     assert [path.name for path in tmp_path.iterdir()] == ["train.en"]
     assert (tmp_path / "train.en").read_text() == "mine\n"
-    assert run("korean", "--pairs", 2, "--out", tmp_path, "--overwrite")[0] == 0
+    assert run("korean", "--pairs", 2, "--output", tmp_path, "--overwrite")[0] == 0
     assert len((tmp_path / "train.en").read_text().splitlines()) == 2
 
 
@@ -202,18 +202,18 @@ def test_what_is_broken_off_leaves_nothing_behind(run, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "regard.cli.data.korean_english", lambda *_: type("Broken", (), {"__iter__": broken})()
     )
-    status, _, _ = run("korean", "--pairs", 2, "--out", tmp_path / "new")
+    status, _, _ = run("korean", "--pairs", 2, "--output", tmp_path / "new")
     assert status == 130 and list((tmp_path / "new").iterdir()) == []
 
 
 def test_korean_needs_a_folder_it_can_write_to(run, tmp_path):
     (tmp_path / "file").write_text("")
-    status, _, complaints = run("korean", "--pairs", 2, "--out", tmp_path / "file" / "folder")
+    status, _, complaints = run("korean", "--pairs", 2, "--output", tmp_path / "file" / "folder")
     assert status == 2 and "cannot be written" in complaints
 
 
 def test_korean_prints_pairs_that_can_be_read_again(run, files):
-    status, shown, _ = run("korean", "--pairs", 3, "--seed", 7, "--out", "-")
+    status, shown, _ = run("korean", "--pairs", 3, "--seed", 7, "--output", "-")
     assert status == 0
     (tsv,) = files(tsv=shown)
     pairs = [(pair.source, pair.target) for pair in read_pairs(tsv=tsv)]

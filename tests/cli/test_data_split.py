@@ -37,7 +37,7 @@ def repeated(tmp_path: Path) -> Path:
 
 
 def test_no_sentence_is_on_both_sides_and_none_is_lost(command, repeated, tmp_path):
-    said = command("data", "split", "--tsv", repeated, "--held-out", 12, "--out", tmp_path / "new")
+    said = command("data", "split", "--tsv", repeated, "--held-out", 12, "--output", tmp_path / "new")
     assert (said.status, said.err) == (0, "")
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
     assert 0 < len(test) <= 12
@@ -49,7 +49,7 @@ def test_no_sentence_is_on_both_sides_and_none_is_lost(command, repeated, tmp_pa
 
 
 def test_it_is_the_split_that_python_makes(command, repeated, tmp_path):
-    command("data", "split", "--tsv", repeated, "--held-out", 5, "--seed", 3, "--out", tmp_path / "new")
+    command("data", "split", "--tsv", repeated, "--held-out", 5, "--seed", 3, "--output", tmp_path / "new")
     made = hold_out(read_pairs(tsv=repeated), count=5, seed=3)
     for part, pairs in zip(("train", "test"), made, strict=True):
         assert pairs_in(tmp_path / "new", part) == [(pair.source, pair.target) for pair in pairs]
@@ -58,7 +58,7 @@ def test_it_is_the_split_that_python_makes(command, repeated, tmp_path):
 def test_files_are_named_as_wanted_and_told_as_options(command, repeated, tmp_path):
     out = tmp_path / "new"
     said = command(
-        *("data", "split", "--tsv", repeated, "--columns", "2,1", "--names", "de,en", "--out", out),
+        *("data", "split", "--tsv", repeated, "--columns", "2,1", "--names", "de,en", "--output", out),
         *("--held-out", 5),
     )
     assert sorted(path.name for path in out.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
@@ -69,7 +69,7 @@ def test_files_are_named_as_wanted_and_told_as_options(command, repeated, tmp_pa
 
 def test_what_is_wrong_is_told_as_an_option(command, tmp_path):
     (tmp_path / "one.tsv").write_text("ein Satz\tone\nohne\n", encoding="utf-8")
-    said = command("data", "split", "--tsv", tmp_path / "one.tsv", "--out", tmp_path / "new")
+    said = command("data", "split", "--tsv", tmp_path / "one.tsv", "--output", tmp_path / "new")
     assert said.status == 2 and "--columns" in said.err and "--choose malformed=skip" in said.err
     assert not (tmp_path / "new").exists()
 
@@ -89,7 +89,7 @@ def test_every_form_gives_the_same_files_and_gzip_gives_plain_text(command, repe
         ("--tsv", repeated),
     )
     for number, way in enumerate(ways):
-        assert command("data", "split", *way, "--held-out", 9, "--out", tmp_path / str(number)).status == 0
+        assert command("data", "split", *way, "--held-out", 9, "--output", tmp_path / str(number)).status == 0
     for name in ("train.source", "train.target", "test.source", "test.target"):
         assert len({(tmp_path / str(number) / name).read_bytes() for number in range(len(ways))}) == 1
 
@@ -108,7 +108,7 @@ def test_hostile_sentences_stay_one_line_each(command, tmp_path):
     rows += [(text, f"only here {number}") for number, text in enumerate(odd)]
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in rows))
-    said = command("data", "split", "--jsonl", path, "--held-out", 6, "--out", tmp_path / "new")
+    said = command("data", "split", "--jsonl", path, "--held-out", 6, "--output", tmp_path / "new")
     assert said.status == 0
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))
     assert len(train) + len(test) + sum(left_out(said.out)) == len(rows)
@@ -121,14 +121,14 @@ def test_nothing_is_replaced_unless_told_and_never_what_is_read(command, repeate
     out = tmp_path / "new"
     out.mkdir()
     (out / "test.target").write_text("mine\n")
-    way = "data", "split", "--tsv", repeated, "--held-out", 5, "--out", out
+    way = "data", "split", "--tsv", repeated, "--held-out", 5, "--output", out
     said = command(*way)
     assert said.status == 2 and "test.target: already exists" in said.err and "--overwrite" in said.err
     assert [path.name for path in out.iterdir()] == ["test.target"]
     assert command(*way, "--overwrite").status == 0 and (out / "test.target").read_text() != "mine\n"
     before = (out / "train.source").read_bytes()
     again = "--source", out / "train.source", "--target", out / "train.target", "--held-out", 2
-    said = command("data", "split", *again, "--out", out, "--overwrite")
+    said = command("data", "split", *again, "--output", out, "--overwrite")
     assert said.status == 2 and "overwrite an input file" in said.err
     assert (out / "train.source").read_bytes() == before
 
@@ -147,7 +147,7 @@ def test_nothing_is_replaced_unless_told_and_never_what_is_read(command, repeate
 )
 def test_what_cannot_be_split_is_said(command, repeated, monkeypatch, tmp_path, arguments, told):
     monkeypatch.chdir(tmp_path)
-    said = command("data", "split", *arguments, "--out", "new")
+    said = command("data", "split", *arguments, "--output", "new")
     assert (said.status, said.out) == (2, "") and told in said.err and "hold_out()" not in said.err
     assert not (tmp_path / "new").exists()
 
@@ -156,7 +156,7 @@ def test_labels_are_split_by_source_and_the_report_says_so(command, tmp_path):
     rows = "".join(f"sentence {number}\t{('good', 'bad')[number % 2]}\n" for number in range(300))
     (tmp_path / "labels.tsv").write_text(rows, encoding="utf-8")
     said = command(
-        "data", "split", "--tsv", tmp_path / "labels.tsv", "--held-out", 30, "--out", tmp_path / "new"
+        "data", "split", "--tsv", tmp_path / "labels.tsv", "--held-out", 30, "--output", tmp_path / "new"
     )
     assert (said.status, said.err) == (0, "") and "2 distinct targets" in said.out
     train, test = (pairs_in(tmp_path / "new", part) for part in ("train", "test"))

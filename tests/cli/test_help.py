@@ -14,7 +14,7 @@ import typer
 from rich.cells import cell_len
 
 from regard import cli
-from regard.cli import TODAY, app
+from regard.cli import OLD_NAMES, app
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
@@ -39,10 +39,10 @@ def declared() -> dict[str, set[str]]:
 def test_one_thing_has_one_name_in_every_command():
     assert {"split", "train", "view"} <= set(declared())
     for name, options in declared().items():
-        assert not {f"--{old}" for old in TODAY} & options, name
+        assert not {f"--{old}" for old in OLD_NAMES} & options, name
 
 
-@pytest.mark.parametrize(("old", "new"), TODAY.items())
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
 def test_what_was_called_otherwise_before_is_still_taken(command, old, new):
     takers = [name for name, options in declared().items() if f"--{new}" in options]
     assert takers

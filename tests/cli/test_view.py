@@ -57,7 +57,7 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
         return
     assert (said.status, said.err) == (0, "") and said.out.strip()
     path = tmp_path / "x.svg"
-    saved = command("view", layered, SENTENCE, *target, "--out", path)
+    saved = command("view", layered, SENTENCE, *target, "--output", path)
     assert saved.status == 0 and "Wrote" in saved.err and not saved.out
     for file in tmp_path.iterdir():
         ElementTree.fromstring(file.read_bytes())
@@ -66,23 +66,23 @@ def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, 
 def test_files_are_of_the_kind_that_their_name_says(command, trained, tmp_path):
     begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
     for suffix, begin in begins.items():
-        said = command("view", trained, SENTENCE, "--out", tmp_path / f"x{suffix}")
+        said = command("view", trained, SENTENCE, "--output", tmp_path / f"x{suffix}")
         assert said.status == 0 and (tmp_path / f"x{suffix}").read_bytes().startswith(begin)
     said = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "x.gif"
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--output", tmp_path / "x.gif"
     )
     assert said.status == 0
     with Image.open(io.BytesIO((tmp_path / "x.gif").read_bytes())) as opened:
         assert opened.n_frames == 5 + 4 + 1  # four words and the end are read; I, go, the stop and the end
     frames = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "f.svg"
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--output", tmp_path / "f.svg"
     )
     assert "10 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 10
 
 
 def test_what_was_seen_is_kept_and_viewed_without_the_model(command, trained, tmp_path):
     kept = tmp_path / "look.seen"
-    said = command("view", trained, SENTENCE, "--out", kept)
+    said = command("view", trained, SENTENCE, "--output", kept)
     assert said.status == 0 and "regard view" in said.err and Seen.load(kept).sites
     for view in ("matrix", "lines"):
         asked = ("--view", view, "--subwords")
@@ -138,7 +138,7 @@ def test_the_search_is_chosen_as_for_a_translation(command, trained):
     found = load_translator(trained, device="cpu", search=Greedy(Rules(maximum=6))).translate(SENTENCE)
     assert drawn.status == 0 and drawn.lines[0] == found.text
     assert command("view", trained, SENTENCE, "--length-penalty", "average:1", "--max-length", 6).status == 0
-    for given in (("--greedy", "--beam", 3), ("--length-penalty", "long")):
+    for given in (("--greedy", "--beam-size", 3), ("--length-penalty", "long")):
         refused = command("view", trained, SENTENCE, *given)
         assert refused.status == 2 and given[-2 if given[0] != "--greedy" else 1] in refused.err
 
@@ -200,8 +200,8 @@ def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
         (("--view", "matrx"), "did you mean 'matrix'"),
         (("--view", "nothing"), "known: heads, lines, long"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
-        (("--out", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
-        (("--out", "no/such/x.png"), "no/such/x.png: "),
+        (("--output", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
+        (("--output", "no/such/x.png"), "no/such/x.png: "),
         (("--site", "encoder.*"), "known: decoder.cross"),
         (("--head", "3"), "--head 3: decoder.cross has 1 head"),
         (("--view", "word", "--word", "개"), "unknown source word"),
@@ -235,7 +235,7 @@ def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
 def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, tmp_path, line):
     said = command("view", trained, line, "--max-length", 12)
     assert said.status == 0 and "\x1b" not in said.out and "\u202e" not in said.out
-    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--out", tmp_path / "x.svg")
+    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--output", tmp_path / "x.svg")
     assert saved.status == 0
     tags = {each.tag.rpartition("}")[2] for each in ElementTree.parse(tmp_path / "x.svg").iter()}
     assert "script" not in tags

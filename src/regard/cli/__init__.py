@@ -20,8 +20,18 @@ from regard.errors import RegardError, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
-TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
-"""Old option names, which are still accepted, and their current names."""
+OLD_NAMES = {
+    "at": "site",
+    "batch": "batch-tokens",
+    "beam": "beam-size",
+    "best": "n-best",
+    "gold": "alignment",
+    "into": "output",
+    "longest": "max-source-length",
+    "out": "output",
+    "save": "output",
+}
+"""Option names of earlier versions, which are still accepted but not shown, and their current names."""
 
 COMMANDS = (
     "demo",
@@ -73,7 +83,7 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: TODAY.get(name, name),
+        "token_normalize_func": lambda name: OLD_NAMES.get(name, name),
     },
 )
 

@@ -10,18 +10,20 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
+    CheckpointName,
     Device,
-    Longest,
-    OutFile,
+    MaxSourceLength,
+    OutputFile,
     PageFile,
     RunFolder,
     SourceFile,
     TargetFile,
     Threads,
     Unit,
-    Which,
-    opened,
+    open_run,
 )
 from regard.data.line_io import Lines, Notes, given_sides, read_pairs, say, tell, writing
 from regard.decoding import Scored, Translator
@@ -125,7 +127,7 @@ def align(
     run: RunFolder,
     source: SourceFile,
     target: TargetFile,
-    out: OutFile = None,
+    output: OutputFile = None,
     alignment: Gold = None,
     base: Base = 0,
     site: Site = None,
@@ -138,9 +140,9 @@ def align(
     threshold: Threshold = None,
     unit: Unit = "auto",
     page: PageFile = None,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -174,9 +176,9 @@ def align(
 
     def load(folder: Path) -> Any:
         by_words = unit == "auto" and (alignment is not None or choose not in (None, AGREEMENT))
-        settings = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
+        settings = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": "*cross"}
         settings["unit"] = "word" if by_words else unit
-        return opened(folder, checkpoint, device, threads, **settings)
+        return open_run(folder, checkpoint, device, threads, **settings)
 
     translator, other = load(run), None if backward is None else load(backward)
     if choose is not None:
@@ -184,7 +186,7 @@ def align(
         for line in search_alignments(translator, other, links, choose, *sides):
             typer.echo(line)
         return
-    alignments = write_links(translator, other, options, sides, out, html)
+    alignments = write_links(translator, other, options, sides, output, html)
     html.save(f"Alignments by {run.name or run}")
     if gold is not None:
         say(str(judged(alignments.links, gold, alignments.words, str(alignment))))

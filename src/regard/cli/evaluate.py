@@ -11,16 +11,20 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
-    Longest,
-    Penalty,
-    Size,
+    GreedySearch,
+    LengthPenalty,
+    MaxSourceLength,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    open_run,
 )
 from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
@@ -129,12 +133,12 @@ def evaluate(
     faithfulness: Faithful = False,
     other: Other = None,
     as_json: AsJSON = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -155,7 +159,11 @@ def evaluate(
     if other is not None and not faithfulness:
         raise ArgumentError(message("--other", "it is an option of --faithfulness"))
     references = _references(source, target, split, sentences, alignment, base, translations, _grammar(run))
-    search, html, faithful = chosen_search(beam, length_penalty, greedy=greedy), TranslationPage(page), None
+    search, html, faithful = (
+        build_search(beam_size, length_penalty, greedy=greedy),
+        TranslationPage(page),
+        None,
+    )
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -168,10 +176,16 @@ def evaluate(
     else:
         if translations is not None:
             raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
-        translator = opened(
-            run, checkpoint, device, threads, search=search, tokens_per_batch=batch, longest=longest
+        translator = open_run(
+            run,
+            checkpoint,
+            device,
+            threads,
+            search=search,
+            tokens_per_batch=batch_tokens,
+            longest=max_source_length,
         )
-        partner = None if other is None else opened(other, "best", device, None)
+        partner = None if other is None else open_run(other, "best", device, None)
         settings = translator.settings.evaluation
         if split is not None and translator.settings.data.built_in is None:
             hint = "regard data korean --split test writes these sentences to files"

@@ -18,16 +18,18 @@ from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
+    GreedySearch,
+    LengthPenalty,
     MaxLength,
-    Penalty,
     RunFolder,
-    Size,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    open_run,
 )
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError, message, printable, shown
@@ -99,11 +101,11 @@ def intervene(
     head: Head = None,
     data: Data = None,
     as_json: AsJSON = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
     max_length: MaxLength = None,
-    checkpoint: Which = "best",
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -120,8 +122,8 @@ def intervene(
 
     * `regard intervene runs/x "나는 고양이로소이다" --uniform "decoder.1.cross:0" --drop "decoder.0.cross"`
     """
-    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
-    translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
+    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
+    translator = open_run(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
     sentence = before.source  # as prepared for the model: links count these words

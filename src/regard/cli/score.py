@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
+    CheckpointName,
     Device,
-    Longest,
-    OutFile,
+    MaxSourceLength,
+    OutputFile,
     RunFolder,
     SourceFile,
     TargetFile,
     Threads,
-    Which,
-    opened,
+    open_run,
 )
 from regard.data.line_io import Notes, given_sides, read_pairs, say, tell, writing
 from regard.decoding import Scored
@@ -38,11 +40,11 @@ def score(
     run: RunFolder,
     source: SourceFile,
     target: TargetFile,
-    out: OutFile = None,
+    output: OutputFile = None,
     tokens: Tokens = False,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -59,9 +61,11 @@ def score(
     * `cut -f2 pairs.tsv | regard score runs/x --source pairs.ko --target -`
     """
     sources, targets = given_sides(source, target)
-    translator = opened(run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look=None)
+    translator = open_run(
+        run, checkpoint, device, threads, tokens_per_batch=batch_tokens, longest=max_source_length, look=None
+    )
     notes, unknown, total, count = Notes(), UnknownWords(), 0.0, 0
-    with writing(out) as write:
+    with writing(output) as write:
         number = 0
         for pairs in read_pairs(sources, targets, AT_ONCE):
             for pair in translator.score(*map(list, zip(*pairs, strict=True))):

@@ -13,15 +13,17 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
+    GreedySearch,
+    LengthPenalty,
     MaxLength,
-    Penalty,
-    Size,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    open_run,
 )
 from regard.data.line_io import say
 from regard.decoding import Scored
@@ -105,11 +107,11 @@ def view(
     subwords: Subwords = None,
     specials: Specials = "show",
     by_values: ByValues = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
     max_length: MaxLength = None,
-    checkpoint: Which = "best",
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -139,7 +141,7 @@ def view(
     * `regard view runs/x "나는 고양이로소이다" --out look.seen`, then `regard view look.seen --view shaded`
     """
     _check(view, specials, out)
-    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
+    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
     translation: Any = None
     if run.is_file():
@@ -150,7 +152,7 @@ def view(
                 message("regard view", "the sentence is missing", hint='regard view RUN "..."')
             )
         unit = "word" if subwords is False else "auto"
-        translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
+        translator = open_run(run, checkpoint, device, threads, search=search, look="*", unit=unit)
         sentence = translator.prepare(sentence or "")
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, translation, view, site, head)
