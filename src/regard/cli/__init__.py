@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from regard.cli.lazy_commands import MARKUP, LazyCommand
+from regard.cli.setting_options import setting_option
 from regard.errors import RegardError, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -160,7 +161,7 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
         return _print_error("interrupted", 130)
     except RegardError as error:
-        return _print_error(str(error), 2)
+        return _print_error(error.message.spelled(setting_option), 2)
     except BrokenPipeError:  # the reader has exited, as head does
         _drop_output()
         return 1

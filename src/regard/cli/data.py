@@ -17,12 +17,11 @@ from regard.cli.pair_options import (
     Chosen,
     Columns,
     Fields,
-    JsonFiles,
+    JsonlFiles,
+    PairFiles,
     SourceFiles,
-    TabbedFiles,
     TargetFiles,
-    as_options,
-    given_pairs,
+    TsvFiles,
 )
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
@@ -72,8 +71,8 @@ def about() -> None:
 def check(
     source: SourceFiles = None,
     target: TargetFiles = None,
-    tsv: TabbedFiles = None,
-    jsonl: JsonFiles = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
     choose: Chosen = None,
@@ -92,11 +91,13 @@ def check(
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    pairs = given_pairs("regard data check", source, target, tsv, jsonl, columns, fields, choose)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard data check")
+    pairs = files.pairs(choose)
     report = pairs.inspect()
     Console(highlight=False).print(report)
     if report.refused is not None:
-        raise as_options(report.refused)
+        raise report.refused
     if report.kept == 0:
         raise DataError(message(pairs.name, "no pairs are left after filtering"))
 
@@ -133,10 +134,7 @@ def fetch(
             console.print(_summary(each), "")
         console.print(Text("To download one: regard data fetch NAME --out FOLDER"))
         return
-    try:
-        fetched = fetch_set(name, out, source=source, edition="any" if any_edition else "known")
-    except DataError as error:
-        raise as_options(error) from None
+    fetched = fetch_set(name, out, source=source, edition="any" if any_edition else "known")
     for part, how in fetched.about.parts.items():
         options = [
             f"--{side} {shown(fetched.folder / how[side])}"

@@ -17,17 +17,16 @@ from regard.cli.pair_options import (
     Chosen,
     Columns,
     Fields,
-    JsonFiles,
+    JsonlFiles,
+    PairFiles,
     SourceFiles,
-    TabbedFiles,
     TargetFiles,
-    as_options,
-    given_pairs,
+    TsvFiles,
 )
 from regard.data import hold_out
 from regard.data.hold_out import HeldOut
 from regard.data.progress_bar import advancing
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.files.file_group import check_free, written_together
 
 __all__ = ["split"]
@@ -53,8 +52,8 @@ def split(
     out: Folder,
     source: SourceFiles = None,
     target: TargetFiles = None,
-    tsv: TabbedFiles = None,
-    jsonl: JsonFiles = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
     held_out: HeldOutPairs = 1000,
@@ -79,15 +78,14 @@ def split(
 
     * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --out data/split`
     """
-    pairs = given_pairs("regard data split", source, target, tsv, jsonl, columns, fields, choose)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard data split")
+    pairs = files.pairs(choose)
     paths = _paths(out, names)
     check_free(paths, overwrite)
-    _check_apart(paths, [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())])
-    try:
-        parts = hold_out(pairs, count=held_out, seed=seed)
-        _write(parts, paths)
-    except DataError as error:
-        raise as_options(error) from None
+    _check_apart(paths, map(Path, files.all))
+    parts = hold_out(pairs, count=held_out, seed=seed)
+    _write(parts, paths)
     console = Console(highlight=False, soft_wrap=True)
     report = pairs.inspect()
     if report.kept < report.read:

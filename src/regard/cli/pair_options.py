@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli.column_options import two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
-from regard.data.fetch import ANY_EDITION
-from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
+from regard.data.line_io import STANDARD
+from regard.data.pair_stream import LinePairs, PairStream, RowPairs
+from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["as_options", "given_pairs", "read_choices"]
+__all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
 SourceFiles = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--source", metavar="FILE", help="File of source sentences; may be repeated."),
 ]
 TargetFiles = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--target", metavar="FILE", help="File of target sentences, parallel to --source."),
 ]
-TabbedFiles = Annotated[
-    list[Path] | None,
+SourceLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="FILE",
+        help="Source sentences, one per line; - is standard input. May be repeated.",
+    ),
+]
+TargetLines = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="FILE", help="Target sentences, one per line, parallel to --source."),
+]
+TsvFiles = Annotated[
+    list[str] | None,
     typer.Option("--tsv", metavar="FILE", help="TSV file of pairs, instead of --source and --target."),
 ]
-JsonFiles = Annotated[
-    list[Path] | None,
-    typer.Option("--jsonl", metavar="FILE", help="JSON lines file of pairs."),
+JsonlFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jsonl", metavar="FILE", help="JSON lines file of pairs, instead of --source and --target."
+    ),
 ]
 Columns = Annotated[
-    str, typer.Option(metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header.")
+    str,
+    typer.Option(
+        "--columns", metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header."
+    ),
 ]
 Fields = Annotated[
     str,
@@ -50,49 +67,59 @@ Chosen = Annotated[
 ]
 
 
-def given_pairs(
-    command: str,
-    source: list[Path] | None,
-    target: list[Path] | None,
-    tsv: list[Path] | None,
-    jsonl: list[Path] | None,
-    columns: str,
-    names: str,
-    choose: list[str] | None,
-) -> Pairs:
-    """Return the pairs that the options name; raise ArgumentError unless they name one data source."""
-    formats = (source or target, tsv, jsonl)
-    if sum(map(bool, formats)) != 1 or bool(source) != bool(target):
-        problem = "name the data in exactly one way"
-        expected = "--source and --target, or --tsv, or --jsonl"
-        raise ArgumentError(message(command, problem, expected=expected))
-    return read_pairs(
-        source or None,
-        target or None,
-        tsv=tsv or None,
-        jsonl=jsonl or None,
-        columns=two_columns(columns),
-        fields=two_names("--fields", names),
-        choices=read_choices(choose or []),
-    )
+@dataclass(frozen=True)
+class PairFiles:
+    """The files of pairs that the options of a command name."""
+
+    source: list[str] | None
+    target: list[str] | None
+    tsv: list[str] | None
+    jsonl: list[str] | None
+    columns: str
+    fields: str
+
+    @property
+    def all(self) -> list[str]:
+        """All files."""
+        return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
+
+    def check(self, command: str) -> None:
+        """Raise ArgumentError unless the options name both sides in exactly one way."""
+        ways = (self.source or self.target, self.tsv, self.jsonl)
+        if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
+            problem = "name the data in exactly one way"
+            expected = "--source and --target, or --tsv, or --jsonl"
+            raise ArgumentError(message(command, problem, expected=expected))
+
+    def pairs(self, choose: list[str] | None) -> Pairs:
+        """Return the pairs to check; choose: the values of --choose."""
+        return read_pairs(
+            self.source or None,
+            self.target or None,
+            tsv=self.tsv or None,
+            jsonl=self.jsonl or None,
+            columns=two_columns(self.columns),
+            fields=two_names("--fields", self.fields),
+            choices=read_choices(choose or []),
+        )
+
+    def stream(self) -> PairStream:
+        """Return the pairs to score, to be read once; one file of --source and --target may be "-"."""
+        if self.source and self.target:
+            check_standard_input(*self.source, *self.target)
+            if len(self.source) != len(self.target):
+                problem = f"{len(self.source)} source files and {len(self.target)} target files"
+                expected = "one target file for each source file, in the same order"
+                raise ArgumentError(message("--source and --target", problem, expected=expected))
+            return LinePairs(self.source, self.target)
+        columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+        return RowPairs.read(self.tsv, self.jsonl, columns, names)
 
 
-def as_options(error: DataError) -> DataError:
-    """Return the error with command-line options in its hint instead of Python code.
-
-    >>> hint = ("fix the data, or use ", Setting("Choices", "invalid", "replace"))
-    >>> print(as_options(DataError(message("a.ko, line 3", "not valid UTF-8", hint=hint))))
-    a.ko, line 3: not valid UTF-8
-    hint: fix the data, or use --choose invalid=replace
-    """
-    return DataError(error.message.spelled(_option))
-
-
-def _option(setting: Setting) -> str:
-    """Return a setting of the data in the form of an option of regard data."""
-    if setting.owner == "Choices":
-        return f"--choose {setting.name}={setting.value}"
-    return "--any-edition" if setting == ANY_EDITION else f"--{setting.name}"
+def check_standard_input(*files: str | None) -> None:
+    """Raise ArgumentError if more than one of the files is "-", standard input."""
+    if files.count(STANDARD) > 1:
+        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
 
 
 def read_choices(assignments: list[str]) -> Choices:

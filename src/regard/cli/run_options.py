@@ -29,12 +29,6 @@ def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: 
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-SourceFile = Annotated[
-    str, typer.Option("--source", metavar="FILE", help="Source sentences, one per line; - is standard input.")
-]
-TargetFile = Annotated[
-    str, typer.Option("--target", metavar="FILE", help="Target sentences, parallel to the source.")
-]
 OutputFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output."),
