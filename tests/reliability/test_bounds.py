@@ -101,8 +101,8 @@ SETTINGS = sorted({*numeric_settings(TranslationSettings)} - {"data.columns"})
 
 def test_every_numeric_option_and_setting_is_found():
     assert {option for path, option, _ in OPTIONS if path == ("translate",)} >= {
-        "--batch",
-        "--best",
+        "--batch-tokens",
+        "--n-best",
         "--max-length",
         "--temperature",
         "--threads",
@@ -133,14 +133,14 @@ def _needed(path: tuple[str, ...]) -> list[str]:
     """Arguments without which a command refuses at once: files that are not there."""
     needed = {
         "align": ["absent", "--source", "a", "--target", "b"],
-        "average": ["absent", "--out", "new"],
+        "average": ["absent", "--output", "new"],
         "evaluate": ["absent", "--source", "a", "--target", "b"],
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],
         "train": ["--source", "a", "--target", "b", "--out", "new"],
         "translate": ["absent", "--sample"],
         "view": ["absent", "a sentence"],
-        "data": ["--source", "a", "--target", "b", "--out", "new"] if path[-1] == "split" else [],
+        "data": ["--source", "a", "--target", "b", "--output", "new"] if path[-1] == "split" else [],
     }
     return needed.get(path[0], [])
 

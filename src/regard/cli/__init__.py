@@ -13,26 +13,13 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from regard.cli.lazy_commands import MARKUP, LazyCommand
+from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
+from regard.cli.option_names import OLD_NAMES, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.errors import RegardError, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
-
-OLD_NAMES = {
-    "at": "site",
-    "batch": "batch-tokens",
-    "beam": "beam-size",
-    "best": "n-best",
-    "gold": "alignment",
-    "into": "output",
-    "longest": "max-source-length",
-    "out": "output",
-    "save": "output",
-}
-"""Option names of earlier versions, which are still accepted but not shown, and their current names."""
 
 COMMANDS = (
     "demo",
@@ -57,7 +44,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of writing to a full or broken disk."""
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
     """The group of all commands, imported on use."""
 
     def __init__(self, **options: Any):
@@ -112,11 +99,11 @@ def regard(
 
     * `regard demo` trains a translator in two minutes and draws its attention
 
-    * `regard train --source a.ko --target a.en --minutes 5 --out runs/x` trains your own
+    * `regard train --source a.ko --target a.en --minutes 5 --output runs/x` trains your own
 
     * `regard translate runs/x --text "나는 고양이로소이다" --draw` translates and draws the attention
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.html` writes a page with every view
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
     * `regard tour` draws every attention mechanism in the terminal
 
@@ -167,7 +154,7 @@ def _status(arguments: list[str] | None) -> int:
         return 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own
-            if text := _invalid_value(error):
+            if text := _invalid_value(error) or no_such_option(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)
@@ -209,6 +196,6 @@ def _invalid_value(error: Any) -> str:
 
 
 def _print_error(text: str, status: int) -> int:
-    prefix = "" if text.startswith("regard ") else "regard: "
+    prefix = "" if text.startswith(("regard ", "regard:")) else "regard: "
     print(f"{prefix}{printable(text, kept=chr(10))}", file=sys.stderr)
     return status

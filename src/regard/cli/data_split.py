@@ -41,7 +41,7 @@ HeldOutPairs = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
-Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
+Folder = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Output folder.")]
 Names = Annotated[
     str, typer.Option(metavar="A,B", help="Suffixes of the file names: en,de writes train.en and train.de.")
 ]
@@ -49,7 +49,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing
 
 
 def split(
-    out: Folder,
+    output: Folder,
     source: SourceFiles = None,
     target: TargetFiles = None,
     tsv: TsvFiles = None,
@@ -72,16 +72,16 @@ def split(
 
     Examples:
 
-    * `regard data split --source all.de --target all.en --held-out 1000 --out data/split`
+    * `regard data split --source all.de --target all.en --held-out 1000 --output data/split`
 
-    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --out data/split`
+    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --output data/split`
 
-    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --out data/split`
+    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --output data/split`
     """
     files = PairFiles(source, target, tsv, jsonl, columns, fields)
     files.check("regard data split")
     pairs = files.pairs(choose)
-    paths = _paths(out, names)
+    paths = _paths(output, names)
     check_free(paths, overwrite)
     _check_apart(paths, map(Path, files.all))
     parts = hold_out(pairs, count=held_out, seed=seed)
@@ -110,7 +110,7 @@ def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
     inputs = {path.resolve() for path in read}
     for path in paths:
         if path.resolve() in inputs:
-            hint = "choose another --out folder or other --names"
+            hint = "choose another --output folder or other --names"
             raise ArgumentError(message(shown(path), "the output would overwrite an input file", hint=hint))
 
 

@@ -27,8 +27,11 @@ from regard.cli.run_options import (
     LengthPenalty,
     MaxLength,
     RunFolder,
+    SentenceArgument,
+    SentenceOption,
     Threads,
     build_search,
+    one_sentence,
     open_run,
 )
 from regard.decoding import Scored, Translation
@@ -48,7 +51,6 @@ NARROW = 36
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
-Sentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Source sentence.")]
 Cuts = Annotated[
     list[str] | None, typer.Option("--cut", metavar="S-T", help="Mask source word S for target word T.")
 ]
@@ -75,7 +77,7 @@ Drops = Annotated[
     typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
 ]
 Place = Annotated[
-    str, typer.Option(metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
+    str, typer.Option("--site", metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
 ]
 Head = Annotated[
     int | None,
@@ -91,7 +93,8 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a dr
 
 def intervene(
     run: RunFolder,
-    sentence: Sentence,
+    sentence: SentenceArgument = None,
+    text: SentenceOption = None,
     cut: Cuts = None,
     force: Forces = None,
     erase: Erased = None,
@@ -116,13 +119,16 @@ def intervene(
 
     Examples:
 
-    * `regard intervene runs/x "나는 고양이로소이다" --cut 1-2`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --cut 1-2`
 
-    * `regard intervene runs/x "나는 고양이로소이다" --force 0-3 --erase 1`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --force 0-3 --erase 1`
 
-    * `regard intervene runs/x "나는 고양이로소이다" --uniform "decoder.1.cross:0" --drop "decoder.0.cross"`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --uniform "decoder.1.cross:0"`
+
+    * `regard intervene runs/x --text "나는 고양이로소이다" --drop "decoder.0.cross"`
     """
     search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
+    sentence = one_sentence("regard intervene", sentence, text)
     translator = open_run(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)

@@ -16,7 +16,7 @@ from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["build_search", "open_run"]
+__all__ = ["build_search", "one_sentence", "open_run"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -44,6 +44,10 @@ Unit = Annotated[
         help="Unit to align: word, character or auto (characters if the run has a character tokenizer).",
     ),
 ]
+SentenceArgument = Annotated[
+    str | None, typer.Argument(metavar="SENTENCE", help="Source sentence, instead of --text.")
+]
+SentenceOption = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Source sentence.")]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
 ]
@@ -141,7 +145,8 @@ CheckpointName = Annotated[
     str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of a step.", MACHINE)
 ]
 Device = Annotated[
-    str, _option("--device", "NAME", "Device: cpu, cuda, mps, or auto (the fastest available).", MACHINE)
+    str,
+    _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).", MACHINE),
 ]
 Threads = Annotated[
     int | None,
@@ -169,6 +174,22 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
     for note in loaded.notes:
         say(note)
     return loaded
+
+
+def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
+    """Return the sentence, which is an argument or the value of --text; raise unless there is one.
+
+    >>> one_sentence("regard view", None, "나는 고양이로소이다")
+    '나는 고양이로소이다'
+    """
+    if sentence is not None and text is not None:
+        problem = "the sentence is an argument too"
+        raise ArgumentError(message("--text", problem, expected="the sentence once"))
+    sentence = text if sentence is None else sentence
+    if not (sentence or "").strip():
+        problem = "the sentence is missing" if sentence is None else "the sentence is empty"
+        raise ArgumentError(message(command, problem, hint=f'{command} RUN --text "..."'))
+    return str(sentence)
 
 
 def build_search(

@@ -32,7 +32,7 @@ WIDEST = 24
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --out.")
+    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --output.")
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -78,7 +78,9 @@ def _readable_runs(runs: Sequence[Path]) -> Iterator[RunFacts]:
     if not count:
         raise DataError(
             message(
-                "regard show", "none of these is a run folder", hint="regard train --out FOLDER creates one"
+                "regard show",
+                "none of these is a run folder",
+                hint="regard train --output FOLDER creates one",
             )
         )
 
@@ -146,7 +148,7 @@ def _next(facts: RunFacts) -> str:
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
-        return f"regard train --out {folder} --resume"
+        return f"regard train --output {folder} --resume"
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
     return f'regard translate {folder} --text "..." --draw'

@@ -21,8 +21,11 @@ from regard.cli.run_options import (
     GreedySearch,
     LengthPenalty,
     MaxLength,
+    SentenceArgument,
+    SentenceOption,
     Threads,
     build_search,
+    one_sentence,
     open_run,
 )
 from regard.data.line_io import say
@@ -51,15 +54,20 @@ def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> 
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=SEEING, **more)
 
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --out x.seen.")]
-Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Source sentence.")]
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --output x.seen.")
+]
 Target = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Show the attention for this translation instead of the model's own."),
+    typer.Option(
+        "--target", metavar="TEXT", help="Show the attention for this translation instead of the model's own."
+    ),
 ]
-Out = Annotated[
+OutputFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."),
+    typer.Option(
+        "--output", metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."
+    ),
 ]
 LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
 View = Annotated[
@@ -87,7 +95,7 @@ Word = Annotated[
 Subwords = Annotated[
     bool | None,
     _option(
-        "Show tokens or words. Default: words; characters for a run with a character tokenizer.",
+        "Show tokens or words; by default words, or characters for a run with a character tokenizer.",
         "--subwords/--words",
     ),
 ]
@@ -97,9 +105,10 @@ ByValues = Annotated[bool, _option("Multiply weights by the norms of the values.
 
 def view(
     run: Run,
-    sentence: Sentence = None,
+    sentence: SentenceArgument = None,
+    text: SentenceOption = None,
     target: Target = None,
-    out: Out = None,
+    output: OutputFile = None,
     view: View = "matrix",
     site: Place = None,
     head: Head = None,
@@ -126,34 +135,33 @@ def view(
 
     Examples:
 
-    * `regard view runs/x "나는 고양이로소이다"`
+    * `regard view runs/x --text "나는 고양이로소이다"`
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.png`
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.png`
 
-    * `regard view runs/x "나는 고양이로소이다" --target "I am a cat" --view lines --out look.svg`
+    * `regard view runs/x --text "나는 고양이로소이다" --target "I am a cat" --view lines --output look.svg`
 
-    * `regard view runs/x "나는 고양이로소이다" --view player --out look.gif`
+    * `regard view runs/x --text "나는 고양이로소이다" --view player --output look.gif`
 
-    * `regard view runs/x "나는 고양이로소이다" --view heads --site "*" --out heads.pdf`
+    * `regard view runs/x --text "나는 고양이로소이다" --view heads --site "*" --output heads.pdf`
 
-    * `regard view runs/x "나는 고양이로소이다" --view steps --word cat`
+    * `regard view runs/x --text "나는 고양이로소이다" --view steps --word cat`
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.seen`, then `regard view look.seen --view shaded`
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.seen`
+
+    * `regard view look.seen --view shaded`
     """
-    _check(view, specials, out)
+    _check(view, specials, output)
     search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
     translation: Any = None
     if run.is_file():
-        seen = _load_seen(run, sentence, target, view)
+        seen = _load_seen(run, sentence or text, target, view)
     else:
-        if not (sentence or "").strip():
-            raise ArgumentError(
-                message("regard view", "the sentence is missing", hint='regard view RUN "..."')
-            )
+        sentence = one_sentence("regard view", sentence, text)
         unit = "word" if subwords is False else "auto"
         translator = open_run(run, checkpoint, device, threads, search=search, look="*", unit=unit)
-        sentence = translator.prepare(sentence or "")
+        sentence = translator.prepare(sentence)
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, translation, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
@@ -161,8 +169,8 @@ def view(
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
     _check_head(seen, site, head)
-    if out is not None and out.suffix.lower() in (KEPT, PAGE):
-        _write(seen, out)
+    if output is not None and output.suffix.lower() in (KEPT, PAGE):
+        _write(seen, output)
         return
     if view == STEPS:
         from regard.decoding.attention_inputs import drawn_steps
@@ -174,7 +182,7 @@ def view(
         if not subwords and translation is not None:
             prepared = _with_unknown_words(prepared, translation)
         drawn = picture(prepared, view, site=site, head=head, word=word)
-    _show(drawn, out)
+    _show(drawn, output)
 
 
 def _measured(translator: Any, translation: Any, view: str, site: str | None, head: int | None) -> Seen:
@@ -221,7 +229,7 @@ def _check(view: str, specials: str, out: Path | None) -> None:
     known = (*PICTURES, PAGE, KEPT)
     if out.suffix.lower() not in known:
         problem = f"{shown(out.name)} has an unknown file type"
-        raise ArgumentError(message("--out", problem, expected=f"a name ending in {', '.join(known)}"))
+        raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
     if not out.resolve().parent.is_dir():
         raise DataError(message(shown(out), "its folder does not exist", hint="create the folder first"))
 
