@@ -120,8 +120,6 @@ def test_an_epoch_can_start_at_any_batch(start: int, seed: int, world: int):
     start = min(start, batches.len_epoch(1))
     assert batches.len_epoch(1) == len(whole)
     assert all_same(list(batches.epoch(1, start)), whole[start:])
-    if world == 1:
-        assert batches.samples_before(1, start) == len(samples(whole[:start]))
 
 
 def test_batches_before_the_start_are_not_built(monkeypatch: pytest.MonkeyPatch):
