@@ -159,11 +159,8 @@ def evaluate(
     if other is not None and not faithfulness:
         raise ArgumentError(message("--other", "it is an option of --faithfulness"))
     references = _references(source, target, split, sentences, alignment, base, translations, _grammar(run))
-    search, html, faithful = (
-        build_search(beam_size, length_penalty, greedy=greedy),
-        TranslationPage(page),
-        None,
-    )
+    search, html = build_search(beam_size, length_penalty, greedy=greedy), TranslationPage(page)
+    faithful = None
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -176,15 +173,8 @@ def evaluate(
     else:
         if translations is not None:
             raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
-        translator = open_run(
-            run,
-            checkpoint,
-            device,
-            threads,
-            search=search,
-            tokens_per_batch=batch_tokens,
-            longest=max_source_length,
-        )
+        limits = {"tokens_per_batch": batch_tokens, "longest": max_source_length}
+        translator = open_run(run, checkpoint, device, threads, search=search, **limits)
         partner = None if other is None else open_run(other, "best", device, None)
         settings = translator.settings.evaluation
         if split is not None and translator.settings.data.built_in is None:
