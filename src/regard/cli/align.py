@@ -78,7 +78,8 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="NAME",
-        help="Attention sites, * as wildcard. Default: chosen by --choose, or guided in training, or all.",
+        help="Attention sites, * as wildcard.",
+        show_default="chosen by --choose, or guided in training, or all",
         rich_help_panel=WHERE,
     ),
 ]
@@ -87,7 +88,8 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="INT",
-        help="Number of a head, from 0. Default: the mean of all heads.",
+        help="Number of a head, from 0.",
+        show_default="the mean of all heads",
         min=0,
         max=bounds.HEADS,
         rich_help_panel=WHERE,
@@ -134,7 +136,8 @@ Threshold = Annotated[
     typer.Option(
         "--threshold",
         metavar="FLOAT",
-        help="Write every link of at least this weight. Default: the largest of each target word.",
+        help="Write every link of at least this weight.",
+        show_default="the largest of each target word",
         min=0,
         max=1,
         callback=bounds.finite,

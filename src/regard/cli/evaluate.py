@@ -113,15 +113,18 @@ Lowercase = Annotated[
     bool | None,
     typer.Option(
         "--lowercase/--cased",
-        help="Compute scores on lowercased or on cased text. Default: as in the settings of the run.",
+        help="Compute scores on lowercased or on cased text.",
+        show_default="as in the settings of the run, or cased",
         rich_help_panel=COUNTED,
     ),
 ]
 Tokenize = Annotated[
     str | None,
     typer.Option(
+        "--tokenize",
         metavar="NAME",
-        help="Tokenizer of sacreBLEU. Default: as in the settings of the run, or 13a.",
+        help="Tokenizer of sacreBLEU.",
+        show_default="as in the settings of the run, or 13a",
         rich_help_panel=COUNTED,
     ),
 ]

@@ -65,7 +65,11 @@ Forces = Annotated[
 Erased = Annotated[
     list[int] | None,
     typer.Option(
-        "--erase", metavar="S", help="Mask source word S for all target words.", min=0, max=bounds.LINES
+        "--erase",
+        metavar="INT",
+        help="Mask the source word of this number for all target words.",
+        min=0,
+        max=bounds.LINES,
     ),
 ]
 Evens = Annotated[
@@ -82,7 +86,12 @@ Place = Annotated[
 Head = Annotated[
     int | None,
     typer.Option(
-        metavar="INT", help="Number of a head, from 0. Default: all heads.", min=0, max=bounds.HEADS
+        "--head",
+        metavar="INT",
+        help="Number of a head, from 0.",
+        show_default="all heads",
+        min=0,
+        max=bounds.HEADS,
     ),
 ]
 Data = Annotated[

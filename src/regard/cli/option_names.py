@@ -63,8 +63,11 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--set model.width=INT",
     ),
     ("--vocab-size", "--src-vocab-size", "--tgt-vocab-size", "--nwordssrc", "--bpe-size"): (
+        "--vocab-size",
         "--set data.source_vocab_size=INT and --set data.target_vocab_size=INT",
     ),
+    ("--layers", "--num-layers", "--encoder-layers", "--decoder-layers"): ("--set model.layers=INT",),
+    ("--heads", "--num-heads", "--attention-heads"): ("--set model.heads=INT",),
     # training
     ("--lr", "--rate"): ("--learning-rate", "--set training.learning_rate=FLOAT"),
     ("--bs", "--bsz", "--batch-size", "--max-sentences", "--train-batch-size"): (
@@ -83,6 +86,11 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--warmup", "--warmup-steps", "--warmup-updates", "--num-warmup-steps"): (
         "--warmup-steps",
         "--set training.warmup_steps=INT",
+    ),
+    ("--weight-decay", "--wd"): ("--set training.weight_decay=FLOAT",),
+    ("--clip-norm", "--max-grad-norm", "--grad-clip"): ("--set training.max_grad_norm=FLOAT",),
+    ("--update-freq", "--accum-count", "--gradient-accumulation-steps"): (
+        "--set training.accumulation_steps=INT",
     ),
     ("--early-stopping", "--early-stopping-patience"): ("--patience", "--set training.patience=INT"),
     ("--fp16", "--bf16", "--amp", "--half", "--mixed-precision"): ("--precision bfloat16",),

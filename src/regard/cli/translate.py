@@ -72,7 +72,12 @@ Weighted = Annotated[
 AtOnce = Annotated[
     int | None,
     typer.Option(
-        metavar="INT", help="Number of lines to read before they are translated.", min=1, max=bounds.LINES
+        "--at-once",
+        metavar="INT",
+        help="Number of lines to read before they are translated.",
+        show_default=f"{AT_ONCE}, or 1 for a terminal",
+        min=1,
+        max=bounds.LINES,
     ),
 ]
 

@@ -76,12 +76,22 @@ View = Annotated[
 ]
 Place = Annotated[
     str | None,
-    _option("Attention sites, * as wildcard. Default: those that attend to the source.", metavar="SITE"),
+    _option(
+        "Attention sites, * as wildcard.",
+        "--site",
+        metavar="SITE",
+        show_default="those that attend to the source",
+    ),
 ]
 Head = Annotated[
     int | None,
     _option(
-        "Number of a head, from 0. Default: the mean of all heads.", metavar="INT", min=0, max=bounds.HEADS
+        "Number of a head, from 0.",
+        "--head",
+        metavar="INT",
+        show_default="the mean of all heads",
+        min=0,
+        max=bounds.HEADS,
     ),
 ]
 Word = Annotated[
@@ -95,8 +105,9 @@ Word = Annotated[
 Subwords = Annotated[
     bool | None,
     _option(
-        "Show tokens or words; by default words, or characters for a run with a character tokenizer.",
+        "Show tokens or words.",
         "--subwords/--words",
+        show_default="words; characters for a run with a character tokenizer",
     ),
 ]
 Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.", metavar="NAME")]
