@@ -156,7 +156,7 @@ def split(tsv: Path, folder: Path) -> None:
     """Write train.en, train.de, test.en and test.de, and smaller training sets for the cells."""
     options = ["--tsv", str(tsv), "--names", "en,de", "--held-out", str(TEST), "--seed", "1"]
     subprocess.run(
-        [sys.executable, "-m", "regard", "data", "split", *options, "--out", str(folder)], check=True
+        [sys.executable, "-m", "regard", "data", "split", *options, "--output", str(folder)], check=True
     )
     for name, pairs in {cell.pairs: cell.pairs for cell in CELLS.values() if cell.pairs}.items():
         for side in ("en", "de"):

@@ -19,7 +19,7 @@ def copied(trained, tmp_path):
 
 
 def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
-    said = command("average", trained, "--last", 3, "--out", tmp_path / "new" / "mean")
+    said = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
     assert said.status == 0 and "3 checkpoints (steps 20, 30, 40)" in said.out
     mean = load_translator(tmp_path / "new" / "mean", device="cpu")
     each = [load_translator(trained, checkpoint=step, device="cpu").model for step in ("20", "30", "40")]
@@ -41,12 +41,12 @@ def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
 
 
 def test_steps_are_named(command, trained, tmp_path):
-    said = command("average", trained, "--steps", "40, 10,40", "--out", tmp_path / "mean")
+    said = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
     assert said.status == 0 and "2 checkpoints (steps 10, 40)" in said.out
     assert command("evaluate", tmp_path / "mean", "--split", "test", "--sentences", 3).status == 0
     shown = command("show", tmp_path / "mean")
     assert shown.status == 0 and "the mean of steps 10, 40 of tiny" in shown.out
-    said = command("average", trained, "--steps", "40", "--out", tmp_path / "one")
+    said = command("average", trained, "--steps", "40", "--output", tmp_path / "one")
     one, other = (load_translator(run, device="cpu", checkpoint="40") for run in (tmp_path / "one", trained))
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -54,12 +54,12 @@ def test_steps_are_named(command, trained, tmp_path):
 
 def test_damaged_checkpoints_are_passed_over_or_refused(command, copied, tmp_path):
     (copied / "step-000030" / "weights.safetensors").write_bytes(b"broken")
-    said = command("average", copied, "--last", 3, "--out", tmp_path / "mean")
+    said = command("average", copied, "--last", 3, "--output", tmp_path / "mean")
     assert said.status == 0 and "steps 10, 20, 40" in said.out
     assert "damaged checkpoint" in said.err
-    said = command("average", copied, "--steps", "30,40", "--out", tmp_path / "other")
+    said = command("average", copied, "--steps", "30,40", "--output", tmp_path / "other")
     assert said.status == 2 and "weights.safetensors" in said.err and not (tmp_path / "other").exists()
-    said = command("average", copied, "--last", 4, "--out", tmp_path / "other")
+    said = command("average", copied, "--last", 4, "--output", tmp_path / "other")
     assert said.status == 2 and "3 intact checkpoints" in said.err and "training.keep" in said.err
 
 
@@ -74,23 +74,23 @@ def test_damaged_checkpoints_are_passed_over_or_refused(command, copied, tmp_pat
     ],
 )
 def test_what_cannot_be_averaged_is_refused(command, trained, tmp_path, arguments, told):
-    said = command("average", trained, *arguments, "--out", tmp_path / "mean")
+    said = command("average", trained, *arguments, "--output", tmp_path / "mean")
     assert (said.status, said.out) == (2, "") and told in said.err and not (tmp_path / "mean").exists()
 
 
 def test_nothing_is_overwritten(command, trained, tmp_path):
     for there in (trained, tmp_path):
         (tmp_path / "mine").write_text("mine")
-        said = command("average", trained, "--last", 2, "--out", there)
+        said = command("average", trained, "--last", 2, "--output", there)
         assert said.status == 2 and "not empty" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    said = command("average", tmp_path, "--last", 2, "--out", tmp_path / "mean")
+    said = command("average", tmp_path, "--last", 2, "--output", tmp_path / "mean")
     assert said.status == 2 and "config.toml" in said.err
 
 
 def test_a_mean_is_not_trained_on_and_another_run_can_start_from_it(command, trained, tmp_path):
     mean = tmp_path / "mean"
-    command("average", trained, "--steps", "30,40", "--out", mean)
+    command("average", trained, "--steps", "30,40", "--output", mean)
     before = sorted(path.name for path in mean.iterdir())
     for way in (("--resume",), ("--resume", "--dry-run"), ("--resume", "--change", "--steps", 50), ()):
         said = command("train", "--built-in", "korean", "--output", mean, *way)
@@ -107,13 +107,13 @@ def test_a_mean_is_not_trained_on_and_another_run_can_start_from_it(command, tra
 
 def test_what_a_killed_save_left_is_not_copied(command, copied, tmp_path):
     (copied / ".latest.0123abcd.part").write_text("step")
-    assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / ".latest.0123abcd.part").exists()
     assert [each.step for each in Checkpoints(tmp_path / "mean").all()] == [40]
 
 
 def test_an_average_that_was_broken_off_does_not_stand_in_the_way(command, trained, tmp_path, monkeypatch):
-    given = ("average", trained, "--last", 2, "--out", tmp_path / "mean")
+    given = ("average", trained, "--last", 2, "--output", tmp_path / "mean")
     for error, status in ((KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 2)):
 
         def broken_off(source: object, target: object, error: BaseException = error) -> None:
@@ -137,7 +137,7 @@ def test_what_a_killed_average_left_is_removed_unless_another_is_at_work(command
         (folder / "config.toml").write_text("half")
     (tmp_path / "mean").mkdir()
     with locked(working):
-        assert command("average", trained, "--last", 2, "--out", tmp_path / "mean").status == 0
+        assert command("average", trained, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [working.name, others.name, "mean"]
     assert not (tmp_path / "mean" / ".lock").exists()
     load_translator(tmp_path / "mean", device="cpu")
@@ -146,5 +146,5 @@ def test_what_a_killed_average_left_is_removed_unless_another_is_at_work(command
 def test_links_in_a_run_folder_are_not_followed(command, copied, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (copied / "notes.txt").symlink_to(tmp_path / "secret")
-    assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / "notes.txt").exists()

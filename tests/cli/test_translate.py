@@ -27,16 +27,16 @@ def test_translations_are_those_of_the_library(command, trained, korean):
     assert scored.lines == [f"{each.score:.4f}\t{each.text}" for each in found]
 
 
-@pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--best", "3")])
+@pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--n-best", "3")])
 def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path, options):
     links, page, out = tmp_path / "links", tmp_path / "page.html", tmp_path / "out"
-    beside = "--alignments", links, "--page", page, "--out", out
-    quick = "--longest", 60, "--max-length", 12, *options
+    beside = "--alignments", links, "--page", page, "--output", out
+    quick = "--max-source-length", 60, "--max-length", 12, *options
     said = command("translate", trained, hostile, *beside, *quick)
     count = len(hostile.read_bytes().split(b"\n"))
     assert (said.status, said.out) == (0, "")
     written = out.read_bytes().decode().split("\n")[:-1]
-    if "--best" in options:
+    if "--n-best" in options:
         written = [line for line in written if line.split("\t")[1] == "1"]
         assert [line.split("\t")[0] for line in written] == [str(number + 1) for number in range(count)]
     assert len(written) == count == len(links.read_text().split("\n")) - 1
@@ -62,7 +62,7 @@ def test_lines_come_from_standard_input_from_files_or_from_the_command_line(comm
 
 
 def test_n_best_are_numbered_and_ranked(command, trained, korean):
-    said = command("translate", trained, korean / "test.ko", "--best", 3)
+    said = command("translate", trained, korean / "test.ko", "--n-best", 3)
     rows = [line.split("\t") for line in said.lines]
     assert {row[0] for row in rows} == {str(number) for number in range(1, 13)}
     assert [row[1] for row in rows if row[0] == "4"] == ["1", "2", "3"]
@@ -72,7 +72,7 @@ def test_n_best_are_numbered_and_ranked(command, trained, korean):
     assert ranked == sorted(ranked, reverse=True) and any(row[2] != row[3] for row in rows)
     scored = command("translate", trained, korean / "test.ko", "--scores").lines
     assert [row[3] for row in rows if row[1] == "1"] == [line.split("\t")[0] for line in scored]
-    drawn = command("translate", trained, korean / "test.ko", "--sample", "--best", 2, "--seed", 3)
+    drawn = command("translate", trained, korean / "test.ko", "--sample", "--n-best", 2, "--seed", 3)
     assert len(drawn.lines) == 24
 
 
@@ -82,15 +82,15 @@ def test_ways_of_searching(command, trained, korean):
         assert said.status == 0
         return said.out
 
-    assert found("--greedy") == found("--beam", 1)
+    assert found("--greedy") == found("--beam-size", 1)
     drawn = [found("--sample", "--seed", seed, "--temperature", 2, "--top-k", 50) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert found("--sample", "--top-p", 0.01) == found("--greedy")
-    lengths = [len(found("--beam", 4, "--length-penalty", alpha)) for alpha in ("0", "average:9")]
+    lengths = [len(found("--beam-size", 4, "--length-penalty", alpha)) for alpha in ("0", "average:9")]
     assert lengths[0] < lengths[1]
     assert all(len(line.split()) <= 2 for line in found("--max-length", 2).split("\n"))
     assert found("--checkpoint", "latest") == found("--checkpoint", 40) != found("--checkpoint", 10)
-    assert found("--batch", 30, "--threads", 1) == found()
+    assert found("--batch-tokens", 30, "--threads", 1) == found()
 
 
 def test_alignments_are_those_of_the_translations(command, trained, korean, tmp_path):
@@ -104,7 +104,7 @@ def test_alignments_are_those_of_the_translations(command, trained, korean, tmp_
 def test_drawings_show_where_it_looked(command, trained, tmp_path):
     said = command("translate", trained, "--text", "나는 학교에 간다 .", "--draw")
     assert said.status == 0 and "source     나는 학교에 간다 ." in said.out and "█" in said.out
-    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--out", tmp_path / "drawn")
+    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--output", tmp_path / "drawn")
     drawn = [line.rstrip() for line in said.out.rstrip().split("\n")]
     assert (tmp_path / "drawn").read_text(encoding="utf-8").rstrip().split("\n") == drawn
 
@@ -130,12 +130,12 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
     output = korean / "out"
     output.write_text("what was there before")
     monkeypatch.setattr(Translator, "stream", broken)
-    said = command("translate", trained, korean / "test.ko", "--out", output)
+    said = command("translate", trained, korean / "test.ko", "--output", output)
     assert said.status == 130 and "out.part" in said.err
     assert output.read_text() == "what was there before"
     assert len((korean / "out.part").read_text().split("\n")) == 4
     monkeypatch.undo()
-    assert command("translate", trained, korean / "test.ko", "--out", output).status == 0
+    assert command("translate", trained, korean / "test.ko", "--output", output).status == 0
     assert len(output.read_text().split("\n")) == 13 and not (korean / "out.part").exists()
 
 
@@ -147,10 +147,10 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("nowhere.ko",), "there is no such file"),
         (("나는 고양이로소이다",), '--text "나는 고양이로소이다"'),
         (("고양이 " * 200,), "--text"),
-        (("--text", "a", "--greedy", "--beam", "3"), "--beam: .*--greedy"),
-        (("--text", "a", "--greedy", "--best", "2"), "--best: .*--greedy"),
+        (("--text", "a", "--greedy", "--beam-size", "3"), "--beam-size: .*--greedy"),
+        (("--text", "a", "--greedy", "--n-best", "2"), "--n-best: .*--greedy"),
         (("--text", "a", "--greedy", "--sample"), "--sample: .*--greedy"),
-        (("--text", "a", "--sample", "--beam", "3"), "--beam: .*--sample"),
+        (("--text", "a", "--sample", "--beam-size", "3"), "--beam-size: .*--sample"),
         (("--text", "a", "--seed", "3"), "--seed: .*beam search"),
         (("--text", "a", "--sample", "--temperature", "0"), "expected: a number above 0"),
         (("--text", "a", "--length-penalty", "long"), "--length-penalty"),
@@ -161,7 +161,7 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
-        (("--text", "a", "--out", "nowhere/x"), "the folder first"),
+        (("--text", "a", "--output", "nowhere/x"), "the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: "),
     ],
 )

@@ -101,8 +101,8 @@ SETTINGS = sorted({*numeric_settings(TranslationSettings)} - {"data.columns"})
 
 def test_every_numeric_option_and_setting_is_found():
     assert {option for path, option, _ in OPTIONS if path == ("translate",)} >= {
-        "--batch",
-        "--best",
+        "--batch-tokens",
+        "--n-best",
         "--max-length",
         "--temperature",
         "--threads",
@@ -135,14 +135,14 @@ def _needed(path: tuple[str, ...]) -> list[str]:
     """Return the required arguments of a command, with files that do not exist."""
     needed = {
         "align": ["absent", "--source", "a", "--target", "b"],
-        "average": ["absent", "--out", "new"],
+        "average": ["absent", "--output", "new"],
         "evaluate": ["absent", "--source", "a", "--target", "b"],
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],
         "train": ["--source", "a", "--target", "b", "--output", "new"],
         "translate": ["absent", "--sample"],
         "view": ["absent", "a sentence"],
-        "data": ["--source", "a", "--target", "b", "--out", "new"] if path[-1] == "split" else [],
+        "data": ["--source", "a", "--target", "b", "--output", "new"] if path[-1] == "split" else [],
     }
     return needed.get(path[0], [])
 

@@ -32,12 +32,12 @@ def test_files_with_unusual_names_are_read_and_written(folder: Path, command, tr
     sides = ("--source", folder / "a.ko", "--target", folder / "a.en")
     assert command("data", "check", *sides).status == 0
     for arguments in (
-        ("data", "split", *sides, "--held-out", 5, "--out", folder / "split"),
-        ("data", "korean", "--pairs", 3, "--out", folder / "korean"),
-        ("translate", trained, folder / "a.ko", "--greedy", "--max-length", 3, "--out", folder / "out"),
-        ("view", trained, "나는", "--greedy", "--out", folder / "x.seen"),
-        ("view", folder / "x.seen", "--out", folder / "x.html"),
-        ("average", trained, "--last", 1, "--out", folder / "mean"),
+        ("data", "split", *sides, "--held-out", 5, "--output", folder / "split"),
+        ("data", "korean", "--pairs", 3, "--output", folder / "korean"),
+        ("translate", trained, folder / "a.ko", "--greedy", "--max-length", 3, "--output", folder / "out"),
+        ("view", trained, "나는", "--greedy", "--output", folder / "x.seen"),
+        ("view", folder / "x.seen", "--output", folder / "x.html"),
+        ("average", trained, "--last", 1, "--output", folder / "mean"),
     ):
         result = command(*arguments)
         assert result.status == 0, result.err
@@ -62,17 +62,17 @@ def test_errors_have_names_that_are_too_long(name: str, tmp_path: Path, monkeypa
     long = TOO_LONG[name]
     for arguments in (
         ("data", "check", "--source", long, "--target", long),
-        ("data", "korean", "--pairs", 3, "--out", long),
+        ("data", "korean", "--pairs", 3, "--output", long),
         ("train", "--built-in", "korean", "--output", long),
         ("train", "--recipe", long, "--output", "new"),
         ("translate", long, "--text", "a"),
         ("translate", trained, long),
-        ("translate", trained, "--text", "a", "--out", long),
+        ("translate", trained, "--text", "a", "--output", long),
         ("translate", trained, "--text", "a", "--page", f"{long}.html"),
-        ("view", trained, "a", "--out", f"{long}.svg"),
+        ("view", trained, "a", "--output", f"{long}.svg"),
         ("view", long),
         ("show", long),
-        ("average", trained, "--last", 1, "--out", long),
+        ("average", trained, "--last", 1, "--output", long),
         ("evaluate", trained, "--source", long, "--target", long),
     ):
         result = command(*arguments)

@@ -28,16 +28,16 @@ CODES = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
 LINES = "나는 학교에 간다 .\n그 개가 잔다 .\n"
 
 COMMANDS: dict[str, list[str]] = {
-    "translate": ["translate", "RUN", "a.ko", "--greedy", "--out", "new.en", "--alignments", "new.links"],
-    "translate page": ["translate", "RUN", "a.ko", "--greedy", "--out", "-", "--page", "new.html"],
-    "score": ["score", "RUN", "--source", "a.ko", "--target", "a.en", "--out", "new.txt"],
-    "align": ["align", "RUN", "--source", "a.ko", "--target", "a.en", "--out", "new.links"],
-    "view page": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.html"],
-    "view seen": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.seen"],
-    "view svg": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.svg"],
-    "korean": ["data", "korean", "--pairs", "50", "--out", "new", "--overwrite"],
-    "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--out", "new", "--overwrite"],
-    "average": ["average", "RUN", "--last", "2", "--out", "new"],
+    "translate": ["translate", "RUN", "a.ko", "--greedy", "--output", "new.en", "--alignments", "new.links"],
+    "translate page": ["translate", "RUN", "a.ko", "--greedy", "--output", "-", "--page", "new.html"],
+    "score": ["score", "RUN", "--source", "a.ko", "--target", "a.en", "--output", "new.txt"],
+    "align": ["align", "RUN", "--source", "a.ko", "--target", "a.en", "--output", "new.links"],
+    "view page": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.html"],
+    "view seen": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.seen"],
+    "view svg": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.svg"],
+    "korean": ["data", "korean", "--pairs", "50", "--output", "new", "--overwrite"],
+    "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--output", "new", "--overwrite"],
+    "average": ["average", "RUN", "--last", "2", "--output", "new"],
 }
 """Every command that writes files, except training. RUN is a trained run; output names begin with "new"."""
 
@@ -237,7 +237,7 @@ def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) ->
 
 
 def test_file_size_limit_is_reported_with_the_file(tmp_path: Path):
-    status, errors = limited(tmp_path, 4096, "data", "korean", "--pairs", "500", "--out", "new")
+    status, errors = limited(tmp_path, 4096, "data", "korean", "--pairs", "500", "--output", "new")
     assert status == 2 and "new/train." in errors and os.strerror(errno.EFBIG) in errors
     assert content(tmp_path) == {}
 

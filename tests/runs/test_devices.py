@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
 
 
@@ -15,3 +15,14 @@ def test_choose_device():
     assert choose_device("auto") == next(name for name, usable in available.items() if usable)
     with pytest.raises(UnknownName, match="did you mean 'cuda'"):
         choose_device("cdua")
+
+
+def test_gpu_means_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("gpu") == "cuda" and choose_device("gpu:1") == "cuda:1"
+    with pytest.raises(ArgumentError, match="cuda:2"):
+        choose_device("gpu:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ArgumentError, match="cuda"):
+        choose_device("gpu")

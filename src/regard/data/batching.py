@@ -117,11 +117,6 @@ class Batches:
         ]
         return sizes.index(max(sizes))
 
-    def samples_before(self, epoch: int, batch: int) -> int:
-        """Return the number of samples before a batch in an epoch, of all processes together."""
-        plan = self.plan(epoch)
-        return int((plan.ends[:batch] - plan.begins[:batch]).sum())
-
     def plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch; the last one is cached."""
         if epoch < 0:

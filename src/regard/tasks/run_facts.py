@@ -244,7 +244,7 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
     try:
         checkpoint.verify(tensors)
     except DataError as error:
-        return str(error).removeprefix(f"{checkpoint.path}: ")
+        return error.message.problem
     return ""
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.data.line_io import Lines, Notes, read_pairs, say, tell
+from regard.data.line_io import Notes, say, tell
+from regard.data.pair_stream import PairStream
 from regard.decoding import Choice
 from regard.decoding.alignment_units import text_units
 from regard.errors import DataError, message, shown
@@ -19,11 +20,9 @@ __all__ = ["search_alignments"]
 PRINTED = 8
 """Number of choices that are reported, best first."""
 
-AT_ONCE = 4096
-
 
 def search_alignments(
-    translator: Any, other: Any, gold: list[Links] | None, path: str, sources: Lines, targets: Lines
+    translator: Any, other: Any, gold: list[Links] | None, path: str, pairs: PairStream
 ) -> Iterator[str]:
     """Yield the best choices of site, head and step as lines of text, then save the best in the run.
 
@@ -31,11 +30,11 @@ def search_alignments(
     directions with the highest agreement are best, and both runs are changed. other: the run of the opposite
     direction.
     """
-    pairs = [pair for some in read_pairs(sources, targets, AT_ONCE) for pair in some]
-    tell(Notes(), sources, targets)
-    if not pairs:
-        raise DataError(message("--choose", "the files have no pairs"))
-    before, after = map(list, zip(*pairs, strict=True))
+    both = list(pairs)
+    tell(Notes(), pairs)
+    if not both:
+        raise DataError(message(pairs.name, "the file has no pairs"))
+    before, after = [source for source, _ in both], [target for _, target in both]
     if gold is None:
         yield from _by_agreement(translator, other, before, after)
     else:

@@ -6,7 +6,7 @@ import copy
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from rich.text import Text
 
 from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
-from regard.data.line_io import Lines, Notes, read_pairs, say, tell, writing
+from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
+from regard.data.pair_stream import PairStream, in_batches
 from regard.decoding import Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
@@ -37,6 +38,7 @@ __all__ = [
     "built_in_references",
     "evaluate_file",
     "evaluate_run",
+    "paired_references",
     "read_references",
 ]
 
@@ -163,12 +165,31 @@ def read_references(source: str | None, target: list[str], alignment: Path | Non
     references = [_read_lines(each) for each in target]
     sources = None if source is None else _read_lines(source)
     links = None if alignment is None else read_links(alignment, base)
-    contents = {"--source": sources, **dict(zip(target, references, strict=True)), "--alignment": links}
-    counts = {shown(name): len(lines) for name, lines in contents.items() if lines is not None}
+    files = ((source, sources), *zip(target, references, strict=True), (alignment, links))
+    _check_counts({place_name(str(path)): len(lines) for path, lines in files if lines is not None})
+    name = ", ".join(map(place_name, target))
+    return References(sources or [], references, name, links, shown(alignment or ""))
+
+
+def paired_references(pairs: PairStream, alignment: Path | None, base: int) -> References:
+    """Return source sentences with one reference each, and the gold alignments in a file.
+
+    base: number of the first word in the alignment file, 0 or 1.
+    """
+    both = list(pairs)
+    tell(Notes(), pairs)
+    links = None if alignment is None else read_links(alignment, base)
+    if links is not None:
+        _check_counts({pairs.name: len(both), shown(alignment or ""): len(links)})
+    sources, references = [source for source, _ in both], [target for _, target in both]
+    return References(sources, [references], pairs.name, links, shown(alignment or ""))
+
+
+def _check_counts(counts: Mapping[str, int]) -> None:
+    """Raise DataError unless all files have the same number of lines."""
     if len(set(counts.values())) > 1:
         problem = ", ".join(f"{name} has {count:,} lines" for name, count in counts.items())
         raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
-    return References(sources or [], references, ", ".join(map(shown, target)), links, shown(alignment or ""))
 
 
 def _read_lines(path: str) -> list[str]:
@@ -234,8 +255,9 @@ def _score_references(translator: Any, references: References) -> tuple[float, A
     scoring.unit = "word"  # gold alignments link words
     links: list[tuple[tuple[int, int], ...]] = []
     words: list[tuple[int, int]] = []
-    for pairs in read_pairs(references.sources, references.references[0], AT_ONCE):
-        for each in scoring.score(*map(list, zip(*pairs, strict=True))):
+    pairs = zip(references.sources, references.references[0], strict=True)
+    for batch in in_batches(pairs, AT_ONCE):
+        for each in scoring.score(*batch):
             total, count = total + each.score, count + len(each.token_scores)
             if each.passages[0].attention:
                 links.append(aligned_at(each).align().links)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from regard.data import (
 )
 from regard.data.data_report import Report
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import DataError, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message
 from regard.evaluation import Links, read_links
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
@@ -174,12 +173,18 @@ def _accepted(pairs: Pairs) -> Report:
         report = pairs.inspect()
         report.check()
     except DataError as error:
-        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.problems.\1", str(error))
-        raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
+        raise DataError(error.message.spelled(_option)) from None
     if report.kept == 0:
         problem = f"all {report.read:,} pairs were dropped" if report.read else "the file has no pairs"
         raise DataError(message(pairs.name, problem))
     return report
+
+
+def _option(setting: Setting) -> str:
+    """Return a setting of the data in the form of an option of regard train."""
+    if setting.owner == "Choices":
+        return f'--set data.problems.{setting.name}="{setting.value}"'
+    return f"--{setting.name}"
 
 
 def _choices(data: Data) -> Choices:
