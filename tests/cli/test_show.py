@@ -26,7 +26,7 @@ def test_show_one_run(command, trained, width):
     model = load_translator(trained, device="cpu").model
     parameters = f"{sum(each.numel() for each in model.parameters()):,}"
     flat = " ".join(said.out.split())
-    for fact in (
+    for told in (
         "bahdanau (width 16, dropout 0.1)",
         parameters,
         "built_in korean",
@@ -38,7 +38,7 @@ def test_show_one_run(command, trained, width):
         "latest",
         "★",
     ):
-        assert fact in flat
+        assert told in flat
     assert "training.accumulate" not in flat, "what is as usual is not told"
     assert (
         f"next: regard evaluate {trained} --split test"[:40] in said.out.replace("\n", "")[-400:]

@@ -32,12 +32,12 @@ def test_files_with_odd_names_are_read_and_written(folder: Path, command, traine
     sides = ("--source", folder / "a.ko", "--target", folder / "a.en")
     assert command("data", "check", *sides).status == 0
     for arguments in (
-        ("data", "split", *sides, "--held-out", 5, "--output", folder / "split"),
-        ("data", "korean", "--pairs", 3, "--output", folder / "korean"),
-        ("translate", trained, folder / "a.ko", "--greedy", "--max-length", 3, "--output", folder / "out"),
-        ("view", trained, "나는", "--greedy", "--output", folder / "x.seen"),
-        ("view", folder / "x.seen", "--output", folder / "x.html"),
-        ("average", trained, "--last", 1, "--output", folder / "mean"),
+        ("data", "split", *sides, "--held-out", 5, "--out", folder / "split"),
+        ("data", "korean", "--pairs", 3, "--out", folder / "korean"),
+        ("translate", trained, folder / "a.ko", "--greedy", "--max-length", 3, "--out", folder / "out"),
+        ("view", trained, "나는", "--greedy", "--out", folder / "x.seen"),
+        ("view", folder / "x.seen", "--out", folder / "x.html"),
+        ("average", trained, "--last", 1, "--out", folder / "mean"),
     ):
         said = command(*arguments)
         assert said.status == 0, said.err
@@ -62,17 +62,17 @@ def test_names_that_are_too_long_are_named(name: str, tmp_path: Path, monkeypatc
     long = TOO_LONG[name]
     for arguments in (
         ("data", "check", "--source", long, "--target", long),
-        ("data", "korean", "--pairs", 3, "--output", long),
+        ("data", "korean", "--pairs", 3, "--out", long),
         ("train", "--built-in", "korean", "--out", long),
         ("train", "--recipe", long, "--out", "new"),
         ("translate", long, "--text", "a"),
         ("translate", trained, long),
-        ("translate", trained, "--text", "a", "--output", long),
+        ("translate", trained, "--text", "a", "--out", long),
         ("translate", trained, "--text", "a", "--page", f"{long}.html"),
-        ("view", trained, "a", "--output", f"{long}.svg"),
+        ("view", trained, "a", "--out", f"{long}.svg"),
         ("view", long),
         ("show", long),
-        ("average", trained, "--last", 1, "--output", long),
+        ("average", trained, "--last", 1, "--out", long),
         ("evaluate", trained, "--source", long, "--target", long),
     ):
         said = command(*arguments)

@@ -1,4 +1,4 @@
-"""Devices: names, availability, and "gpu" for cuda."""
+"""choose_device: the requested device, or the fastest that is available."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
 
 
-def test_devices_that_are_available():
+def test_choose_device():
     assert choose_device("cpu") == "cpu"
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     assert choose_device("auto") == next(name for name, usable in available.items() if usable)

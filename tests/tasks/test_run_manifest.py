@@ -58,7 +58,7 @@ def test_a_damaged_tokenizer_is_noticed_by_every_command(begun: Path, tmp_path: 
     commands = {
         "translate": [str(begun), "--text", "a"],
         "evaluate": [str(begun), *given],
-        "average": [str(begun), "--last", "2", "--output", str(tmp_path / "mean")],
+        "average": [str(begun), "--last", "2", "--out", str(tmp_path / "mean")],
         "train": ["--out", str(begun), "--resume"],
     }
     for command, arguments in commands.items():
