@@ -38,7 +38,7 @@ OPTIONS = {name: options(command) for name, command in COMMANDS.items()}
 ARGUMENTS = {
     name: {each.metavar for each in parameters(command, "argument")} for name, command in COMMANDS.items()
 }
-CHECKED = sorted(set(COMMANDS) - {"align", "demo", "evaluate", "train"})
+CHECKED = sorted(COMMANDS)
 PEERS = [peer for peers in PEER_OPTIONS for peer in peers]
 
 

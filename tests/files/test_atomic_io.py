@@ -21,7 +21,7 @@ import torch
 from regard.errors import DataError
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.reading import PACKAGE, ROOT
-from tests.training.test_checkpoints import content, kept, names
+from tests.training.test_checkpoints import content, identify, names
 
 CALLS = ("mkdir", "open", "write", "fsync", "close", "rename", "replace", "unlink", "rmdir")
 """The functions of os with which save() and mark_best() write."""
@@ -117,17 +117,17 @@ def assert_usable(run: Path, action: str) -> None:
     """Assert that the latest checkpoint is complete, that none was skipped, and that another can be saved."""
     checkpoints = Checkpoints(run)
     latest = checkpoints.latest()
-    assert (None if latest is None else kept(latest)) in LATEST[action]
+    assert (None if latest is None else identify(latest)) in LATEST[action]
     best = checkpoints.best()
     if action == "first save":
         assert best is None
         # Killed between the rename of the first checkpoint and the pointer: the checkpoint is found.
         assert [note for note in checkpoints.notes if "latest is missing" not in note] == []
     else:
-        assert kept(best) == (100, 0) or (action, kept(best)) == ("mark best", (200, 0))
+        assert identify(best) == (100, 0) or (action, identify(best)) == ("mark best", (200, 0))
         assert checkpoints.notes == []
     checkpoints.save(400, *content(400))
-    assert kept(Checkpoints(run).latest()) == (400, 0)
+    assert identify(Checkpoints(run).latest()) == (400, 0)
     known = {"best", "latest", *(f"step-{step:06d}" for step in (100, 150, 200, 300, 400))}
     assert set(names(run)) <= known
 
@@ -240,7 +240,7 @@ def test_reading_a_run_folder_writes_nothing(tmp_path: Path):
     before = names(run)
     with FailingCalls() as calls:
         checkpoints = Checkpoints(run)
-        assert kept(checkpoints.latest()) == (200, 0) and kept(checkpoints.best()) == (200, 0)
+        assert identify(checkpoints.latest()) == (200, 0) and identify(checkpoints.best()) == (200, 0)
         assert [each.step for each in checkpoints.all()] == [100, 150, 200]
     assert calls.names == [] and names(run) == before
 
@@ -277,7 +277,7 @@ def test_partial_writes_are_continued(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "write", lambda handle, block: REAL["write"](handle, block[:7]))
     checkpoint = Checkpoints(tmp_path).save(100, *content(100))
     checkpoint.verify()
-    assert kept(checkpoint) == (100, 0)
+    assert identify(checkpoint) == (100, 0)
 
 
 def test_write_error_of_the_operating_system(tmp_path: Path):

@@ -74,11 +74,11 @@ def test_old_and_new_names_of_settings_resume_with_the_same_bits(old: Path, tmp_
     assert not keys & {before.split(".")[1] for before in OLD_NAMES}
 
 
-def test_a_manifest_with_old_names_is_no_difference(begun: Path):
-    before = bits(begun)
-    written_as_before(begun)
-    assert "\nrate = " in (begun / "config.toml").read_text()
-    assert load_translator(begun, device="cpu").settings.training.learning_rate == 0.006
-    train({}, begun, resume=True)
-    train({"training": {"rate": 0.006}}, begun, resume=True)
-    assert bits(begun) == before and "\nrate = " not in (begun / "config.toml").read_text()
+def test_a_manifest_with_old_names_is_no_difference(run_copy: Path):
+    before = bits(run_copy)
+    written_as_before(run_copy)
+    assert "\nrate = " in (run_copy / "config.toml").read_text()
+    assert load_translator(run_copy, device="cpu").settings.training.learning_rate == 0.006
+    train({}, run_copy, resume=True)
+    train({"training": {"rate": 0.006}}, run_copy, resume=True)
+    assert bits(run_copy) == before and "\nrate = " not in (run_copy / "config.toml").read_text()

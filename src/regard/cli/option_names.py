@@ -161,19 +161,19 @@ def peer_answer(name: str, known: Collection[str]) -> str:
 
 
 def similar_options(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options that begin with the name, or that differ from it by a few letters.
+    """Return the options that begin with the name, or it with them, or that differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']
     >>> similar_options("--beem", ["--beam-size", "--n-best"])  # --beam is the name of an earlier version
-    ['--beam-size', '--n-best']
+    ['--beam-size']
     """
-    name, options = name.replace("_", "-"), list(options)
-    names = {option: option for option in options}
-    names |= {f"--{old}": f"--{new}" for old, new in OLD_NAMES.items() if f"--{new}" in options}
-    longer = [option for option in options if len(name) > len("--x") and option.startswith(name)]
-    similar = difflib.get_close_matches(name, names, n=SIMILAR)
-    return list(dict.fromkeys((*longer, *(names[each] for each in similar))))[:SIMILAR]
+    options, word = list(options), name.lstrip("-").replace("_", "-")
+    names = {option.lstrip("-"): option for option in options}
+    names |= {old: f"--{new}" for old, new in OLD_NAMES.items() if f"--{new}" in options}
+    related = [each for each in names if word.startswith(f"{each}-") or (word[1:] and each.startswith(word))]
+    similar = difflib.get_close_matches(word, names, n=SIMILAR)  # without --, which all have in common
+    return list(dict.fromkeys(names[each] for each in (*related, *similar)))[:SIMILAR]
 
 
 def no_such_option(error: Any) -> str:

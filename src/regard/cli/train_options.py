@@ -231,7 +231,7 @@ Assignments = Annotated[
         RUN,
     ),
 ]
-Device = Annotated[str, _option("--device", "NAME", "Device: cpu, cuda, mps or auto.", RUN)]
+Device = Annotated[str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps or auto.", RUN)]
 Threads = Annotated[
     int | None,
     _option(
