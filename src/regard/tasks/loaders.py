@@ -18,7 +18,8 @@ def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", 
     """Load a trained run; for a translation run, a translator.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. options: those of regard.decoding.Translator.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available.
+    options: those of regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
