@@ -31,7 +31,7 @@ def test_forced_decoding_reproduces_the_scores_of_the_search(name: str, how):
     model = models(name)
     for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
         for each in result:
-            targets = [each.said]
+            targets = [each.output_tokens]
             seen = observe(model, Batch.collate([source], targets), look="*")
             length = len(each.tokens)
             assert each.token_scores == pytest.approx(seen.token_scores[0, :length].tolist(), abs=1e-5)

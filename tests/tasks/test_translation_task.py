@@ -186,8 +186,8 @@ def test_alignments_are_one_a_pair_and_belong_to_the_pairs_that_are_kept(tmp_pat
 def test_pairs_to_judge_by_are_given_or_held_out(data: dict[str, list[str]], tmp_path: Path):
     valid = written(tmp_path, 7, "valid", "v")
     split = read_split(Data(**data, valid_source=valid["source"], valid_target=valid["target"]))
-    assert (len(split.train), len(split.valid), len(split.said)) == (120, 7, 2)
-    assert "7 pairs read" in str(split.said[1])
+    assert (len(split.train), len(split.valid), len(split.notes)) == (120, 7, 2)
+    assert "7 pairs read" in str(split.notes[1])
     held = read_split(Data(**data, held_out=11))
     assert len(held.valid) == 11 and len(held.train) <= 109
     assert not {pair.source for pair in held.valid} & {pair.source for pair in held.train}
@@ -261,7 +261,7 @@ def labels(folder: Path, distinct: int) -> dict[str, Any]:
 def test_labels_can_be_held_out_and_the_report_says_how(tmp_path: Path):
     split = read_split(Data(**labels(tmp_path, 5)))
     assert (len(split.train), len(split.valid)) == (285, 15)
-    assert "5 distinct targets" in str(split.said[-1])
+    assert "5 distinct targets" in str(split.notes[-1])
 
 
 def test_a_run_that_was_begun_with_disjoint_targets_keeps_its_split(tmp_path: Path):

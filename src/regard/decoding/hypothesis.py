@@ -30,7 +30,7 @@ class Hypothesis:
 
     >>> from regard.decoding import Hypothesis
     >>> hypothesis = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
-    >>> hypothesis.score, hypothesis.finished, hypothesis.said
+    >>> hypothesis.score, hypothesis.finished, hypothesis.output_tokens
     (-1.0, True, (7, 9))
     """
 
@@ -51,7 +51,7 @@ class Hypothesis:
         return self.tokens[-1:] == (EOS,)
 
     @property
-    def said(self) -> tuple[int, ...]:
+    def output_tokens(self) -> tuple[int, ...]:
         """The tokens without EOS."""
         return self.tokens[:-1] if self.finished else self.tokens
 

@@ -352,7 +352,7 @@ class Translator:
         passages, texts, unit = list[Passage](), list[str](), 0
         units = self._units
         for part, (best, *_) in parts:
-            texts.append(" ".join(self.target_tokenizer.decode(best.said).splitlines()))
+            texts.append(" ".join(self.target_tokenizer.decode(best.output_tokens).splitlines()))
             # The parts are joined by a space, which counts as a character.
             first = unit + (units[1].name == "character" and unit > 0)
             passages.append(self._passage(part, best, texts[-1], first))
@@ -379,14 +379,17 @@ class Translator:
 
         first_word: the index in the line of the first target word of this part.
         """
-        words = [word + first_word if word >= 0 else -1 for word in self._units[1].numbers(hypothesis.said)]
+        words = [
+            word + first_word if word >= 0 else -1
+            for word in self._units[1].numbers(hypothesis.output_tokens)
+        ]
         # Tokens that decode to white space only belong to no word.
         words = words if text.strip() else [-1] * len(words)
-        end = len(hypothesis.tokens) - len(hypothesis.said)
+        end = len(hypothesis.tokens) - len(hypothesis.output_tokens)
         return Passage(
             (*self.source_tokenizer.pieces(part.tokens), END),
             (*part.words, -1),
-            (*self.target_tokenizer.pieces(hypothesis.said), *[END] * end),
+            (*self.target_tokenizer.pieces(hypothesis.output_tokens), *[END] * end),
             (*words, *[-1] * end),
             hypothesis.token_scores,
             hypothesis.attention,

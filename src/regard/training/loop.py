@@ -82,7 +82,9 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, settings.keep)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         self._half = in_half(settings.precision, self.device)
-        captured, self._uncaptured = capture_chosen(settings, task, self.device.type, self.processes.world)
+        captured, self._uncaptured = task.capture or capture_chosen(
+            settings, task, self.device.type, self.processes.world
+        )
         self._gradients = Gradients(
             task,
             seed=seed,
@@ -122,8 +124,8 @@ class Trainer:
             self.average.load(averaged)
         load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
         fresh, self.progress = self.progress, Progress.read(state, place)
-        self._saved = self.progress.standing()
-        self.progress.go_on(fresh)
+        self._saved = self.progress.state()
+        self.progress.continue_from(fresh)
         if self.processes.first:
             self.log.restore(state["log"].get("state"), place)
             self.log.rewind(state["log"]["position"])
@@ -336,7 +338,7 @@ class Trainer:
         if self.settings.best not in scores:
             raise UnknownName("metric in training.best:", self.settings.best, scores)
         lower = self.settings.best == "loss"
-        better = at.judged(scores[self.settings.best], lower, scores.get("loss"))
+        better = at.update_best(scores[self.settings.best], lower, scores.get("loss"))
         if evaluation is not None:
             self.log.evaluation(at.step, scores, best=better, shown=evaluation.shown)
         self.save()
@@ -357,7 +359,7 @@ class Trainer:
             self._write_checkpoint()
             if moved is not None:
                 raise moved
-        self._saved, self._tensors_saved, self._last_save = at.standing(), at.step, self.clock()
+        self._saved, self._tensors_saved, self._last_save = at.state(), at.step, self.clock()
         self.processes.wait()
 
     def _write_checkpoint(self) -> None:
@@ -416,7 +418,7 @@ class Trainer:
         )
 
     def _save_if_changed(self) -> None:
-        if self._saved != self.progress.standing():
+        if self._saved != self.progress.state():
             self.save()
 
     def _surroundings(self) -> dict[str, Any]:

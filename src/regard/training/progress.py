@@ -52,19 +52,19 @@ class Progress:
         """The values that are saved in state.json."""
         return asdict(self)
 
-    def standing(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[Any, ...]:
         """The values by which two checkpoints of the same step can differ."""
         return self.step, self.evaluated, self.total, self.ended
 
-    def judged(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
+    def update_best(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
         """Record the score of an evaluation; return whether it is the best so far.
 
         Ties are decided by the lower loss: BLEU stays 0 until a sequence of four words is right, while the
         loss already falls.
 
         >>> at = Progress(step=5)
-        >>> at.judged(2.0, lower_is_better=True), at.judged(2.5, lower_is_better=True), at.stale, at.best
-        (True, False, 1, 2.0)
+        >>> [at.update_best(loss, lower_is_better=True) for loss in (2.0, 2.5)], at.stale, at.best
+        ([True, False], 1, 2.0)
         """
         self.evaluated = self.step
         sign = -1 if lower_is_better else 1
@@ -77,7 +77,7 @@ class Progress:
             self.stale += 1
         return better
 
-    def go_on(self, fresh: Progress) -> None:
+    def continue_from(self, fresh: Progress) -> None:
         """Continue an ended run if the settings now ask for more steps. fresh: the progress of a new run."""
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:

@@ -88,7 +88,7 @@ def estimate(
         copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments, and an average
         return Estimate(
             chosen,
-            (*run.split.said, *corpus.said, *((plan.text,) if plan else ())),
+            (*run.split.notes, *corpus.notes, *((plan.text,) if plan else ())),
             parameters,
             (corpus.source.size, corpus.target.size),
             task.len_epoch(0),

@@ -24,7 +24,7 @@ from regard.decoding import Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
-from regard.evaluation.gold_alignment import judged
+from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.tasks.translation.alignment_choice import aligned_at
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.logs.json_log import strict
@@ -246,4 +246,4 @@ def _score_references(translator: Any, references: References) -> tuple[float, A
     if not links:
         say("no alignment scores: the model has no attention to its source")
         return reference_perplexity, None
-    return reference_perplexity, judged(links, references.links, words, references.linked)
+    return reference_perplexity, evaluate_alignments(links, references.links, words, references.linked)

@@ -71,7 +71,7 @@ def resolve_settings(
         _check_memory(build_model(checked.model.name, 8, 8, **checked.model.options))
     split = read_split(checked.data)
     settings, why = fit_to_text(settings, split.train)
-    split = replace(split, said=(*split.said, why)) if why else split
+    split = replace(split, notes=(*split.notes, why)) if why else split
     return ResolvedSettings(build(TranslationSettings, settings, "the settings"), split, settings)
 
 

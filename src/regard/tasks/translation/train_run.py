@@ -281,7 +281,7 @@ def _trained(
 
 def _introduce(log: Log, settings: TranslationSettings, corpus: Corpus, model: Model, plan: str) -> None:
     """Log the data, the model and the chosen settings of a new run."""
-    for note in (*corpus.split.said, *corpus.said):
+    for note in (*corpus.split.notes, *corpus.notes):
         log.event("data", str(note), shown=note)
     count = sum(each.numel() for each in model.parameters())
     sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"

@@ -61,8 +61,9 @@ class TranslationTask(Task):
         training = settings.training
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided else ""
-        few = training.compile or capture_chosen(training, self, device, processes.world)[0]
-        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few else None
+        self.capture = capture_chosen(training, self, device, processes.world)
+        few_shapes = training.compile or self.capture.chosen
+        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._train = Batches(
             corpus.train,
