@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
+
 from regard.errors import DataError, message
 
-__all__ = ["Progress", "check_surroundings", "step_seed"]
+__all__ = ["Progress", "changes", "check_surroundings", "step_seed", "surroundings"]
 
 LARGEST = 10**18
 """Upper limit of steps, tokens and file positions; larger values are treated as damage."""
@@ -83,6 +85,11 @@ class Progress:
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
+    def rescale_epoch(self, before: int, now: int) -> None:
+        """Continue at the same fraction of the epoch if its number of batches has changed."""
+        if before != now:
+            self.batch = min(self.batch * now // max(before, 1), now)
+
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
         """Read the progress from the content of state.json; other keys are ignored.
@@ -106,6 +113,37 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
     position = log.get("position") if isinstance(log, dict) else None
     if not _valid(position, "int"):
         raise _damaged(place, "log.position", position, "int")
+
+
+def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
+    """Return what the bits of a run depend on besides its settings and its data, for state.json.
+
+    batches: number of batches of the current epoch.
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "device": device,
+        "torch": torch.__version__,
+        "batches": batches,
+    }
+
+
+def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return messages about threads, devices and the like that differ from state.json.
+
+    state: its content. now: the result of surroundings().
+
+    >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
+    ['threads: 2 before, 4 now; training continues, but not with the same bits']
+    """
+    names = {"batches": "batches per epoch"}
+    return [
+        f"{names.get(name, name)}: {state[name]} before, {value} now; "
+        "training continues, but not with the same bits"
+        for name, value in now.items()
+        if state.get(name, value) != value
+    ]
 
 
 def _valid(value: object, kind: str) -> bool:
