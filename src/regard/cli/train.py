@@ -183,8 +183,8 @@ def train(
     """
     _one_length(minutes=minutes, steps=steps, epochs=epochs)
     _print_inputs(out, source, target, tsv, jsonl, built_in, resume)
+    from regard.tasks.translation import Machine, train_translation
     from regard.tasks.translation.estimate import estimate
-    from regard.tasks.translation.train_run import Machine, train_translation
     from regard.training.settings import merged, override, without_length
 
     data: dict[str, Any] = {"source": source, "target": target, "tsv": tsv, "jsonl": jsonl}

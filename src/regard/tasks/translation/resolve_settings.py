@@ -44,6 +44,11 @@ class ResolvedSettings:
     split: Split
     incomplete: dict[str, Any] | None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the run is new; False if it is resumed."""
+        return self.incomplete is not None
+
 
 def resolve_settings(
     settings: Mapping[str, Any], resumed: Path | None = None, *, change: bool = False
