@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import time
@@ -20,7 +19,7 @@ from rich.text import Text
 from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, read_pairs, say, tell, writing
-from regard.decoding import Translator
+from regard.decoding.forced_decoding import CROSS
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
@@ -200,7 +199,7 @@ def evaluate_run(
         say(f"translating {len(references.sources):,} sentences")
     start, texts, notes, unknown = time.monotonic(), list[str](), Notes(), UnknownWords()
     with nullcontext() if out is None else writing(out) as write:
-        translations = _with_look(translator, page.enabled).stream(references.sources)
+        translations = translator.stream(references.sources, look=CROSS if page.enabled else None)
         pairs = zip(translations, references.references[0], strict=True)
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
@@ -221,21 +220,14 @@ def evaluate_run(
     return EvaluationReport(references.name, len(texts), scores, run, reference_perplexity, alignment)
 
 
-def _with_look(translator: Translator, look: bool) -> Translator:
-    """Return a copy of the translator that records cross-attention, or records nothing."""
-    translator = copy.copy(translator)
-    translator.look = "*cross" if look else None
-    return translator
-
-
 def _score_references(translator: Any, references: References) -> tuple[float, AlignmentScore | None]:
     """Return the perplexity of the references, and the alignment score if gold alignments are known."""
-    scoring, total, count = _with_look(translator, references.links is not None), 0.0, 0
-    scoring.unit = "word"  # gold alignments link words
+    total, count, look = 0.0, 0, None if references.links is None else CROSS
     links: list[tuple[tuple[int, int], ...]] = []
     words: list[tuple[int, int]] = []
     for pairs in read_pairs(references.sources, references.references[0], AT_ONCE):
-        for each in scoring.score(*map(list, zip(*pairs, strict=True))):
+        # Gold alignments link words.
+        for each in translator.score(*map(list, zip(*pairs, strict=True)), look=look, unit="word"):
             total, count = total + each.score, count + len(each.token_scores)
             if each.passages[0].attention:
                 links.append(aligned_at(each).align().links)
