@@ -205,7 +205,7 @@ def test_every_search_decodes_again(name: str, how: Any):
     with regard.intervene(cut=[(1, 0), (2, 3)], force=(0, 2), at="*cross") as changed:
         (found,) = search(model, batch, how)
         for each in found:
-            read = observe(model, Batch.collate([[4, 5, 6, 7]], [each.said]))
+            read = observe(model, Batch.collate([[4, 5, 6, 7]], [each.output_tokens]))
             scores = read.token_scores[0][: len(each.tokens)].tolist()
             assert scores == pytest.approx(each.token_scores, abs=1e-5)
     assert changed["*cross"] > 2

@@ -188,7 +188,7 @@ def test_the_union_of_two_looks():
     both = regard.Look(rows=(1, 2), top=2) | regard.Look(rows=(2, 0), top=5, mass=True, gradient=True)
     assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, gradient=True)
     assert regard.Look(weights=True) | None == regard.Look(weights=True)
-    assert (regard.Look() | regard.Look(entropy=True)).asked == ("entropy",)
+    assert (regard.Look() | regard.Look(entropy=True)).requested == ("entropy",)
 
 
 def test_an_unknown_argument_raises_and_suggests_the_nearest():

@@ -114,4 +114,4 @@ def test_other_selections_keep_their_weights(select: regard.Select):
 def checked_call(x: torch.Tensor, select: regard.Select):
     from regard.checking import check
 
-    return check(x, x, x, regard.ScaledDot(), None, None, select, 0, 0.0, None)
+    return check(x, x, x, score=regard.ScaledDot(), select=select)

@@ -111,7 +111,7 @@ def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
     (exact,) = [each for each in found["scores"] if each["name"] == "exact match"]
     assert 0.0 <= exact["value"] <= 100.0
     facts = facts_of(dates / "run")
-    assert facts.judged_by == "exact" and all("exact" in each for each in facts.evaluations)
+    assert facts.best_metric == "exact" and all("exact" in each for each in facts.evaluations)
     (best,) = [each.step for each in facts.checkpoints if "best" in each.marks]
     assert facts.best is not None and facts.best["step"] == best
 

@@ -87,7 +87,7 @@ def test_notes_of_one_kind_are_printed_once():
     for number in range(1, 4):
         notes.add(number, [f"cut at {number} of 1,000 tokens"])
     notes.add(9, ["nothing in it could be read"])
-    assert list(notes.said()) == [
+    assert list(notes.lines()) == [
         "line 1: cut at 1 of 1,000 tokens; and 2 more lines",
         "line 9: nothing in it could be read",
     ]

@@ -66,12 +66,19 @@ def translator(name: str, **options: object) -> Translator:
     return Translator(model, Spaced(size=30), Spaced(size=30), **options)
 
 
-def test_choosing_without_recorded_attention_raises():
-    for maker in (lambda: translator("bahdanau", look=None), lambda: translator("seq2seq")):
-        with pytest.raises(ArgumentError, match=r"records None|nothing"):
-            choose_by_links(maker(), ["ab"], ["ab"], [Links(frozenset())])
-        with pytest.raises(ArgumentError, match=r"records None|nothing"):
-            choose_by_agreement(translator("bahdanau"), maker(), ["ab"], ["ab"])
+def test_choosing_needs_a_model_with_attention():
+    blind = translator("seq2seq")
+    with pytest.raises(ArgumentError, match="Seq2Seq"):
+        choose_by_links(blind, ["ab"], ["ab"], [Links(frozenset())])
+    with pytest.raises(ArgumentError, match="Seq2Seq"):
+        choose_by_agreement(translator("bahdanau"), blind, ["ab"], ["ab"])
+
+
+def test_choosing_records_attention_whatever_the_translator_records():
+    pairs, gold = (["a b c"], ["c b a"]), [Links(frozenset({(0, 1)}))]
+    silent, recording = (translator("bahdanau", look=look) for look in (None, "*cross"))
+    assert choose_by_links(silent, *pairs, gold) == choose_by_links(recording, *pairs, gold)
+    assert silent.look is None
 
 
 def test_choices_are_ranked_by_alignment_error_rate():

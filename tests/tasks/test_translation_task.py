@@ -200,8 +200,8 @@ def test_alignments_follow_the_kept_pairs_and_their_number_is_checked(tmp_path: 
 def test_validation_pairs_are_read_or_held_out(data: dict[str, list[str]], tmp_path: Path):
     valid = written(tmp_path, 7, "valid", "v")
     split = read_split(Data(**data, valid_source=valid["source"], valid_target=valid["target"]))
-    assert (len(split.train), len(split.valid), len(split.said)) == (120, 7, 2)
-    assert "7 pairs read" in str(split.said[1])
+    assert (len(split.train), len(split.valid), len(split.notes)) == (120, 7, 2)
+    assert "7 pairs read" in str(split.notes[1])
     held = read_split(Data(**data, held_out=11))
     assert len(held.valid) == 11 and len(held.train) <= 109
     assert not {pair.source for pair in held.valid} & {pair.source for pair in held.train}
@@ -284,7 +284,7 @@ def labels(folder: Path, distinct: int) -> dict[str, Any]:
 def test_pairs_with_few_distinct_targets_can_be_held_out(tmp_path: Path):
     split = read_split(Data(**labels(tmp_path, 5)))
     assert (len(split.train), len(split.valid)) == (285, 15)
-    assert "5 distinct targets" in str(split.said[-1])
+    assert "5 distinct targets" in str(split.notes[-1])
 
 
 def test_run_of_an_earlier_version_keeps_its_split(tmp_path: Path):

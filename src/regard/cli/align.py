@@ -39,7 +39,7 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.gold_alignment import judged
+from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments
 from regard.tasks.translation.translation_page import TranslationPage
@@ -219,7 +219,7 @@ def align(
     alignments = write_links(translator, other, options, pairs, output, html)
     html.save(f"Alignments by {run.name or run}")
     if gold is not None:
-        say(str(judged(alignments.links, gold, alignments.words, str(alignment))))
+        say(str(evaluate_alignments(alignments.links, gold, alignments.words, str(alignment))))
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of train_translation() and estimate() that are not settings."""
-    from regard.tasks.translation.train_run import Machine
+    from regard.tasks.translation import Machine
 
     machine = Machine(arguments["device"], arguments["threads"])
     return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}

@@ -173,7 +173,7 @@ class Notes:
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
     ...     notes.add(number, [note] if note else [])
-    >>> print(*notes.said())
+    >>> print(*notes.lines())
     line 1: cut at 9 of 11 tokens; and 1 more line
     """
 
@@ -189,7 +189,7 @@ class Notes:
             else:
                 self.first[kind] = number, note
 
-    def said(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield one message for each kind."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
@@ -206,7 +206,7 @@ class Repaired(Protocol):
 
 def tell(notes: Notes, *sides: Repaired) -> None:
     """Print the collected messages and the number of repaired lines, after all lines are read."""
-    for line in notes.said():
+    for line in notes.lines():
         say(line)
     repaired = sum(side.repaired for side in sides)
     if repaired:

@@ -22,8 +22,7 @@ from regard.call import Call
 from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
-from regard.models.base import Model
-from regard.models.eval_mode import in_eval_mode
+from regard.models.base import Model, in_eval_mode
 from regard.sites import scope
 
 __all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]

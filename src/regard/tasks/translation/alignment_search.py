@@ -12,7 +12,7 @@ from regard.decoding import Choice
 from regard.decoding.alignment_units import text_units
 from regard.errors import DataError, message, shown
 from regard.evaluation import Links
-from regard.evaluation.gold_alignment import check_drawn
+from regard.evaluation.gold_alignment import check_links
 from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links, write_choice
 
 __all__ = ["search_alignments"]
@@ -46,7 +46,7 @@ def _by_links(
 ) -> Iterator[str]:
     unit = "word" if translator.unit == "auto" else translator.unit
     sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
-    check_drawn(gold, list(zip(*sizes, strict=True)), path)
+    check_links(gold, list(zip(*sizes, strict=True)), path)
     ranked = choose_by_links(translator, before, after, gold)
     for choice, score in ranked[:PRINTED]:
         yield f"{score}  {choice}"

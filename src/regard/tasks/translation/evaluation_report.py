@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import time
@@ -21,11 +20,11 @@ from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
-from regard.decoding import Translator
+from regard.decoding.forced_decoding import CROSS
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
-from regard.evaluation.gold_alignment import judged
+from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.tasks.translation.alignment_choice import aligned_at
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.logs.json_log import strict
@@ -221,7 +220,7 @@ def evaluate_run(
         say(f"translating {len(references.sources):,} sentences")
     start, texts, notes, unknown = time.monotonic(), list[str](), Notes(), UnknownWords()
     with nullcontext() if out is None else writing(out) as write:
-        translations = _with_look(translator, page.enabled).stream(references.sources)
+        translations = translator.stream(references.sources, look=CROSS if page.enabled else None)
         pairs = zip(translations, references.references[0], strict=True)
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
@@ -242,22 +241,14 @@ def evaluate_run(
     return EvaluationReport(references.name, len(texts), scores, run, reference_perplexity, alignment)
 
 
-def _with_look(translator: Translator, look: bool) -> Translator:
-    """Return a copy of the translator that records cross-attention, or records nothing."""
-    translator = copy.copy(translator)
-    translator.look = "*cross" if look else None
-    return translator
-
-
 def _score_references(translator: Any, references: References) -> tuple[float, AlignmentScore | None]:
     """Return the perplexity of the references, and the alignment score if gold alignments are known."""
-    scoring, total, count = _with_look(translator, references.links is not None), 0.0, 0
-    scoring.unit = "word"  # gold alignments link words
+    total, count, look = 0.0, 0, None if references.links is None else CROSS
     links: list[tuple[tuple[int, int], ...]] = []
     words: list[tuple[int, int]] = []
     pairs = zip(references.sources, references.references[0], strict=True)
     for batch in in_batches(pairs, AT_ONCE):
-        for each in scoring.score(*batch):
+        for each in translator.score(*batch, look=look, unit="word"):  # gold alignments link words
             total, count = total + each.score, count + len(each.token_scores)
             if each.passages[0].attention:
                 links.append(aligned_at(each).align().links)
@@ -268,4 +259,4 @@ def _score_references(translator: Any, references: References) -> tuple[float, A
     if not links:
         say("no alignment scores: the model has no attention to its source")
         return reference_perplexity, None
-    return reference_perplexity, judged(links, references.links, words, references.linked)
+    return reference_perplexity, evaluate_alignments(links, references.links, words, references.linked)

@@ -45,6 +45,11 @@ class ResolvedSettings:
     split: Split
     incomplete: dict[str, Any] | None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the run is new; False if it is resumed."""
+        return self.incomplete is not None
+
 
 def resolve_settings(
     settings: Mapping[str, Any], resumed: Path | None = None, *, change: bool = False
@@ -74,7 +79,7 @@ def resolve_settings(
         _check_memory(build_model(checked.model.name, 8, 8, **checked.model.options))
     split = read_split(checked.data)
     settings, why = fit_to_text(settings, split.train)
-    split = replace(split, said=(*split.said, why)) if why else split
+    split = replace(split, notes=(*split.notes, why)) if why else split
     return ResolvedSettings(build(TranslationSettings, settings, "the settings"), split, settings)
 
 

@@ -43,14 +43,14 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training and validation pairs. said: reports on the data, for the log.
+    """The training and validation pairs. notes: reports on the data, for the log.
 
     links: the alignment of each training pair, if there are any.
     """
 
     train: Pairs
     valid: Pairs
-    said: tuple[str | Report, ...] = ()
+    notes: tuple[str | Report, ...] = ()
     links: Sequence[Links] | None = None
 
     @property
@@ -76,7 +76,7 @@ class Corpus:
     valid: EncodedPairs
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Messages about pairs with too many tokens."""
         skipped, cut = self.train.skipped, self.valid.truncated
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
@@ -151,20 +151,20 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     choices = _choices(data)
     whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
-    said: list[str | Report] = [report]
+    notes: list[str | Report] = [report]
     links = None if data.alignments is None else _links(data.alignments, report.read)
     if data.valid_source or data.valid_tsv or data.valid_jsonl:
         train, valid = whole, read_pairs(**_places(data, "valid_", choices))
-        said.append(_accepted(valid))
+        notes.append(_accepted(valid))
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
         if before is not None and held.disjoint == "source" and before.get("train") != held.train.fingerprint:
             held = hold_out(whole, count=count, disjoint="both")
         train, valid = held
-        said.append(str(held))
+        notes.append(str(held))
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
-    return Split(train, valid, tuple(said), aligned)
+    return Split(train, valid, tuple(notes), aligned)
 
 
 def _accepted(pairs: Pairs) -> Report:

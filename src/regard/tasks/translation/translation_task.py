@@ -61,9 +61,10 @@ class TranslationTask(Task):
         training = settings.training
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
-        few = training.compile or capture_chosen(training, self, device, processes.world)[0]
+        self.capture = capture_chosen(training, self, device, processes.world)
+        few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, settings.data.max_length + 1
-        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few else None
+        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._train = Batches(
             corpus.train,
@@ -192,18 +193,17 @@ class TranslationTask(Task):
 
     def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
         """Translate the evaluation sentences, in order; samples have their attention."""
-        plain, recording = self.translator(look=None), self.translator()
-        samples = self._sample_places
+        translator, samples = self.translator(), self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
-        parts = [(recording, samples)] if samples else []
+        parts: list[tuple[str | None, list[int]]] = [(translator.look, samples)] if samples else []
         at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
         for begin in range(0, len(others), at_once):
-            parts.append((plain, others[begin : begin + at_once]))
+            parts.append((None, others[begin : begin + at_once]))
         by_place: dict[int, Translation] = {}
-        for translator, places in parts:
+        for look, places in parts:
             if stopping():
                 raise Stopped
-            translations = translator.translate([self._texts[place][0] for place in places])
+            translations = translator.translate([self._texts[place][0] for place in places], look=look)
             by_place.update(zip(places, translations, strict=True))
         return [by_place[place] for place in range(len(self._texts))]
 
