@@ -129,10 +129,9 @@ def step_error(
 def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
     """Return the error for a weight that is NaN or infinite. name: "" if it is in another process."""
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
-    hint = f"resume with a lower learning rate (training.learning_rate is {settings.learning_rate:g}), a longer warm-up "
-    hint += (
-        f"(training.warmup_steps) or gradient clipping (training.max_grad_norm is {settings.max_grad_norm:g})"
-    )
+    rate, norm = settings.learning_rate, settings.max_grad_norm
+    hint = f"resume with a lower learning rate (training.learning_rate is {rate:g}), a longer warm-up "
+    hint += f"(training.warmup_steps) or gradient clipping (training.max_grad_norm is {norm:g})"
     return NonFinite(message(f"step {step}", problem, expected="finite weights", hint=hint))
 
 
