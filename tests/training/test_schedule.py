@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from regard.errors import UnknownName
-from regard.training.schedule import SCHEDULES, learning_rate
+from regard.errors import ArgumentError, UnknownName
+from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate
 
 
 def rates(schedule: str, steps: range, warm_up: int, total: int | None) -> list[float]:
@@ -50,3 +50,17 @@ def test_it_stays_where_it_is_while_nobody_knows_the_end():
 def test_an_unknown_one_is_named():
     with pytest.raises(UnknownName, match="did you mean 'cosine'"):
         learning_rate(1, rate=1.0, schedule="cosin", warm_up=1, total=2)
+
+
+def test_decay_by_epoch_divides_by_the_factor_after_the_given_epoch():
+    found = [decay_by_epoch(epoch, rate=2.0, after=3, factor=4.0) for epoch in range(1, 7)]
+    assert found == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
+    assert decay_by_epoch(2, rate=2.0, after=0, factor=4.0) == 0.125
+    assert decay_by_epoch(10**6, rate=2.0, after=3, factor=4.0) == 0.0
+
+
+@pytest.mark.parametrize("options", [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}])
+def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
+    ((name, value),) = options.items()
+    with pytest.raises(ArgumentError, match=f"{name} is {value}"):
+        decay_by_epoch(**{"epoch": 1, "rate": 1.0, "after": 2, "factor": 1.2, **options})  # type: ignore[arg-type]
