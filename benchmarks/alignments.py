@@ -30,7 +30,7 @@ from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.data.read_text import read_lines
 from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
-from regard.evaluation.gold_alignment import check_drawn
+from regard.evaluation.gold_alignment import check_links
 from regard.tasks.translation import TranslationRun, load_translator
 from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links
 from regard.tasks.translation.translation_data import read_split
@@ -97,7 +97,7 @@ def from_files(source: str, target: str, gold: str, base: int, chosen_by: int) -
     """Read pairs from files: the first `chosen_by` for selection, the others for evaluation."""
     whole = Pairs(list(read_lines(source)), list(read_lines(target)), read_links(gold, base))
     lengths = [(len(a.split()), len(b.split())) for a, b in zip(whole.sources, whole.targets, strict=True)]
-    check_drawn(whole.gold, lengths, gold)
+    check_links(whole.gold, lengths, gold)
     return whole[:chosen_by], whole[chosen_by:]
 
 

@@ -29,7 +29,13 @@ __all__ = ["KINDS", "Kind", "Row", "measured", "spread", "table", "trained"]
 
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 20_000, "held_out": 100},
-    "training": {"steps": 1450, "tokens": 800, "rate": 6e-3, "warm_up": 50, "smoothing": 0.0},
+    "training": {
+        "steps": 1450,
+        "batch_tokens": 800,
+        "learning_rate": 6e-3,
+        "warmup_steps": 50,
+        "label_smoothing": 0.0,
+    },
     "evaluation": {"sentences": 100},
 }
 
@@ -46,18 +52,24 @@ class Kind:
 BAHDANAU = {"model": {"name": "bahdanau", "width": 96, "dropout": 0.1}, "training": {"evaluate_every": 1450}}
 KINDS: dict[str, Kind] = {
     "bahdanau": Kind(BAHDANAU),
-    "bahdanau-guided": Kind(merged(BAHDANAU, {"training": {"guided": 0.3}})),
+    "bahdanau-guided": Kind(merged(BAHDANAU, {"training": {"guided_alignment": 0.3}})),
     "bahdanau-even": Kind(BAHDANAU, seeds=1, even=True),
     "luong": Kind(
         {
             "model": {"name": "luong", "width": 128, "dropout": 0.1, "cell": "lstm", "both_ways": True},
-            "training": {"steps": 1500, "rate": 4e-3, "warm_up": 100, "evaluate_every": 1500},
+            "training": {"steps": 1500, "learning_rate": 4e-3, "warmup_steps": 100, "evaluate_every": 1500},
         }
     ),
     "transformer": Kind(
         {
             "model": {"name": "transformer", "size": "tiny", "dropout": 0.1},
-            "training": {"steps": 500, "tokens": 1600, "rate": 2e-3, "warm_up": 120, "evaluate_every": 500},
+            "training": {
+                "steps": 500,
+                "batch_tokens": 1600,
+                "learning_rate": 2e-3,
+                "warmup_steps": 120,
+                "evaluate_every": 500,
+            },
         }
     ),
 }

@@ -74,7 +74,7 @@ def _transformer(width: int, layers: int, tokens: int, rate: float, dropout: flo
 
 
 def _training(tokens: int, rate: float, dropout: float) -> list[str]:
-    return [f"training.tokens={tokens}", f"training.rate={rate}", f"model.dropout={dropout}"]
+    return [f"training.batch_tokens={tokens}", f"training.learning_rate={rate}", f"model.dropout={dropout}"]
 
 
 HAND: dict[str, dict[str, list[str]]] = {
@@ -156,7 +156,7 @@ def split(tsv: Path, folder: Path) -> None:
     """Write train.en, train.de, test.en and test.de, and smaller training sets for the cells."""
     options = ["--tsv", str(tsv), "--names", "en,de", "--held-out", str(TEST), "--seed", "1"]
     subprocess.run(
-        [sys.executable, "-m", "regard", "data", "split", *options, "--out", str(folder)], check=True
+        [sys.executable, "-m", "regard", "data", "split", *options, "--output", str(folder)], check=True
     )
     for name, pairs in {cell.pairs: cell.pairs for cell in CELLS.values() if cell.pairs}.items():
         for side in ("en", "de"):
@@ -187,7 +187,7 @@ def train(name: str, setting: str, seed: int, data: Path, slot: str) -> Trained:
             f"{stem}.de",
         ]
         command += ["--minutes", str(cell.minutes), "--seed", str(seed), "--device", cell.device]
-        command += ["--out", str(run), *(part for one in chosen for part in ("--set", one))]
+        command += ["--output", str(run), *(part for one in chosen for part in ("--set", one))]
         pinned = ["taskset", "-c", slot]
         began = time.monotonic()
         subprocess.run([*pinned, *command], check=True, env=environ, stderr=subprocess.DEVNULL)

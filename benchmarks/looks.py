@@ -50,7 +50,7 @@ def look_case(
         )
         for name, way in ways.items()
     )
-    about = f"Scaled dot attention with {', '.join(look.asked)}, {shape}, {dtype}, forward"
+    about = f"Scaled dot attention with {', '.join(look.requested)}, {shape}, {dtype}, forward"
     limit = shape.limit if limited_by else None
     return Case(about, peers, lambda peer: gate(look, shape, peer.dtype, device), limit, limited_by)
 

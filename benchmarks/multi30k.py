@@ -3,8 +3,9 @@
 python -m benchmarks.multi30k --data data                        every recipe once, one after another
 python -m benchmarks.multi30k --data data --seeds 3 --only multi30k-en-de-transformer --at-once 3
 
-`regard data fetch multi30k-en-de --out data` downloads the data. A run with a measured.json in its folder is
-not measured again; an interrupted run is resumed. --measured only reports the runs that are measured already.
+`regard data fetch multi30k-en-de --output data` downloads the data. A run with a measured.json in its folder
+is not measured again; an interrupted run is resumed. --measured only reports the runs that are measured
+already.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Trained:
         task = Learned(self.model, way.loss(self.model))
         options: dict[str, Any] = {"half": half, "captured": way.captured, "say": self.said.append}
         self.gradients = Gradients(task, seed=1, device=DEVICE, **options)
-        self.task, self.optimizer = task, build_optimizer(self.model, beta=0.98, weight_decay=0.01)
+        self.task, self.optimizer = task, build_optimizer(self.model, beta2=0.98, weight_decay=0.01)
 
     def added(self, step: int, batch: Batch) -> Tensor:
         """Return the loss of a batch; its gradients are in the parameters."""

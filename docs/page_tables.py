@@ -85,12 +85,12 @@ def call_on(device: str, dtype: torch.dtype, name: str, **options: Any) -> Call 
     """
     defaults = regard.attention.__kwdefaults__ or {}
     names = ("mask", "bias", "select", "start", "dropout", "look")
-    arguments = [options.get(name, defaults[name]) for name in names]
+    arguments = {name: options.get(name, defaults[name]) for name in names}
     score = regard.build_score(name, 64, 64)
     score = score.to(dtype) if isinstance(score, torch.nn.Module) else score
     query, key, value = (torch.zeros(2, 4, LENGTH, 64, dtype=dtype, requires_grad=True) for _ in range(3))
     try:
-        call = check(query, key, value, score, *arguments)
+        call = check(query, key, value, score=score, **arguments)
     except regard.ArgumentError:
         return None
     elsewhere = call.query.as_subclass(Elsewhere)
@@ -184,7 +184,7 @@ def reasons() -> str:
                 for options in OPTIONS.values():
                     call = call_on(device, dtype, score, **options)
                     if call is not None:
-                        unique.update(dict.fromkeys(backend.reasons(call) + backend.unasked(call)))
+                        unique.update(dict.fromkeys(backend.reasons(call) + backend.not_requested(call)))
         # Whether there is a compiler depends on the machine that builds this page.
         shown = [reason for reason in unique if "compiler" not in reason]
         lines = "".join(f"- {reason}\n" for reason in shown) or "- none: it runs every call\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import regard
-from regard.errors import lettered, message
+from regard.errors import Setting, lettered, message
 
 ROW = re.compile(
     r"  (\S+) +((?:[A-Z?]=\d+ ?)+|a single number) +((?:b?float|int|bool)\d* (?:cpu|meta|cuda\S*))$"
@@ -219,3 +221,19 @@ def test_format_of_shapes_and_messages():
     assert lettered(f(5, 64), "BTD") == "T=5 D=64  float32 cpu"
     assert lettered(torch.tensor(1), "BTD") == "a single number  int64 cpu"
     assert message("call()", "wrong", {}, "right", "try") == "call(): wrong\nexpected: right\nhint: try"
+
+
+def test_errors_carry_the_fields_of_their_message():
+    hint = ("use ", Setting("Choices", "invalid", "skip"), " or ", Setting("read_pairs", "columns"))
+    text = message("a.ko, line 3", "not valid UTF-8", {"query": (f(2, 3), "TD")}, "UTF-8", hint)
+    error = regard.DataError(text)
+    for each in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+        fields = each.message
+        assert (fields.call, fields.problem, fields.expected) == ("a.ko, line 3", "not valid UTF-8", "UTF-8")
+        assert fields.hint == hint and len(fields.rows) == 1 and str(each) == text
+    assert text.endswith('hint: use Choices(invalid="skip") or columns=')
+    spelled = text.spelled(lambda setting: f"{setting.owner}.{setting.name}:{setting.value}")
+    assert spelled == text.rpartition("hint")[0] + "hint: use Choices.invalid:skip or read_pairs.columns:"
+    plain = regard.DataError("no fields").message
+    assert (plain, plain.call, plain.problem, plain.hint) == ("no fields", "", "no fields", "")
+    assert plain.spelled(str) == "no fields"

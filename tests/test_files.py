@@ -24,14 +24,14 @@ SKIPS = (
 """All reasons for which a test is skipped."""
 
 
-def test_files_are_named_for_what_they_hold():
+def test_no_file_is_called_utils_or_helpers():
     empty_words = {"common", "helper", "helpers", "misc", "util", "utils"}
     assert [
         short(path) for path in files() if empty_words & set(re.split(r"[/_.-]", short(path).lower()))
     ] == []
 
 
-def test_nothing_is_put_off_without_a_reason_and_a_place():
+def test_every_todo_has_a_place_and_a_reason():
     """Allowed form: the word, a place in brackets, a colon and a reason."""
     wrong = []
     for path, text in texts().items():
@@ -46,7 +46,7 @@ def test_nothing_is_put_off_without_a_reason_and_a_place():
     assert wrong == []
 
 
-def test_no_file_knows_the_machine_it_was_written_on():
+def test_no_file_has_machine_paths_or_registry_addresses():
     machine = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|Users|mnt)/\w|\b[A-Z]:\\\w")
     registry = re.compile(r"https?://\S*(?:pypi|pythonhosted|/whl|/simple\b)|--(?:extra-)?index-url\b")
     wrong = [
@@ -66,7 +66,7 @@ def requirements() -> dict[str, list[Requirement]]:
     return {extra: [Requirement(line) for line in lines] for extra, lines in asked.items()}
 
 
-def test_the_extras_are_there():
+def test_extras_exist():
     extras = settings()["project"]["optional-dependencies"]
     for_users = {"board", "huggingface", "kernels", "moses", "view"}
     assert set(extras) == for_users | {"dev", "all"}
@@ -74,7 +74,7 @@ def test_the_extras_are_there():
     assert everything.name == "regard" and everything.extras == for_users
     base = {each.name for each in requirements()[""]}
     subjects = {"torch", "numpy", "safetensors", "sentencepiece", "sacrebleu"}
-    assert base == subjects | {"pydantic", "tomli-w", "typer", "rich"}
+    assert base == subjects | {"filelock", "pydantic", "tomli-w", "typer", "rich"}
 
 
 def test_every_version_is_pinned():
@@ -97,7 +97,7 @@ def reason(call: ast.Call) -> str:
     return given[0].value if isinstance(given[0], ast.Constant) else ast.unparse(given[0])
 
 
-def test_every_skip_has_a_reason_that_is_pinned():
+def test_every_skip_has_a_listed_reason():
     found = {}
     for path in python("tests"):
         calls = {node.func: node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}

@@ -188,9 +188,9 @@ def test_the_union_of_two_looks():
     both = regard.Look(rows=(1, 2), top=2) | regard.Look(rows=(2, 0), top=5, mass=True, gradient=True)
     assert both == regard.Look(rows=(1, 2, 0), top=5, mass=True, gradient=True)
     assert regard.Look(weights=True) | None == regard.Look(weights=True)
-    assert (regard.Look() | regard.Look(entropy=True)).asked == ("entropy",)
+    assert (regard.Look() | regard.Look(entropy=True)).requested == ("entropy",)
 
 
 def test_an_unknown_argument_raises_and_suggests_the_nearest():
-    with pytest.raises(regard.UnknownName, match="did you mean 'weights'"):
+    with pytest.raises(regard.UnknownName, match="'weights'"):
         regard.Look(weight=True)  # type: ignore[call-arg]

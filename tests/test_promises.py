@@ -1,4 +1,4 @@
-"""What first users stumbled over, each held in place by a test."""
+"""Regression tests for problems that first users reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_blocked_supports_double_backward(score: str):
 def test_blocked_raises_for_double_backward_with_dropout():
     x = torch.randn(3, 4, requires_grad=True)
     output = regard.attention(x, x, dropout=0.5, backend="blocked").output
-    with pytest.raises(regard.BackendError, match="double backward with dropout"):
+    with pytest.raises(regard.BackendError, match="dropout"):
         torch.autograd.grad(output.sum(), x, create_graph=True)
 
 

@@ -88,7 +88,7 @@ def test_readme_commands_run_in_order(tmp_path: Path):
         for long, tried in SHORTER.items():
             short = short.replace(long, tried)
         if short.startswith("make"):
-            short = short.replace("ARGS=--quick", f"ARGS='--quick --out {tmp_path / 'demo'}'")
+            short = short.replace("ARGS=--quick", f"ARGS='--quick --output {tmp_path / 'demo'}'")
         ran = call(here(short), ROOT if short.startswith("make") else tmp_path)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}"
         assert (ran.stdout + ran.stderr).strip() and "Traceback" not in ran.stderr, command

@@ -168,7 +168,7 @@ def test_a_compiled_region_raises_only_in_the_thread_with_the_scope():
     plain = compiled(x)
 
     def recorded() -> None:
-        with pytest.raises(Exception, match="site 'deep' is inside a compiled region"):
+        with pytest.raises(Exception, match="'deep'"):
             compiled(x)
 
     with regard.record(regard.Look()) as seen:

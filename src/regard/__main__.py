@@ -13,7 +13,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 
 RETRY = 0.05
-"""Seconds until an interrupt is delivered again that arrived during an import."""
+"""Seconds to wait before an interrupt that arrived during an import is raised again."""
 
 STARTING = ("torch", "regard.tasks.translation")
 """Modules that a command imports before it does any work. They take seconds."""
@@ -24,7 +24,7 @@ _announced: list[bool] = []
 
 def main() -> None:
     """Run the command line; Ctrl-C exits with status 130 and no traceback at any moment."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and & may ignore it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the shell ignores it
         signal.signal(signal.SIGINT, _interrupt)
     from regard.cli import main as command_line
 

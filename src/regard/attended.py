@@ -88,7 +88,7 @@ class Attended(NamedTuple):
             rows = rows[..., [(everything.rows or ()).index(row) for row in look.rows or ()], :]
         if top is not None:
             top = Top(top.weights[..., : look.top], top.keys[..., : look.top])
-        requested = look.asked
+        requested = look.requested
         selected = self.but(
             weights=self.weights if "weights" in requested else None,
             rows=rows if "rows" in requested else None,

@@ -92,7 +92,18 @@ def attention(
                 hint="pass them to prepare(key, value, score=...) instead",
             )
         )
-    call = check(query, key, value, score, mask, bias, select, start, dropout, look)
+    call = check(
+        query,
+        key,
+        value,
+        score=score,
+        select=select,
+        mask=mask,
+        bias=bias,
+        start=start,
+        dropout=dropout,
+        look=look,
+    )
     if beams != 1:
         call = _with_beams(call, beams)
     return _attend(call, backend, site, query.dim())
@@ -123,7 +134,7 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
             message("read()", "different dtypes or devices", shown, "one floating-point dtype and one device")
         )
     empty_query, empty_key = weights[..., :0], value[..., :0]
-    call = check(empty_query, empty_key, value, Dot(), None, None, Given(weights), 0, 0.0, look)
+    call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), look=look)
     return _attend(call, "reference", site, weights.dim())
 
 
@@ -145,7 +156,7 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
 
 
 def _with_beams(call: Call, beams: int) -> Call:
-    """Set the number of sequences among the rows; causal masks and positions still number rows through."""
+    """Set the number of sequences that the T rows consist of; masks and positions still count all rows."""
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
         problem = f"T = {queries} is not divisible by beams = {beams}"

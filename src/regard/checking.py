@@ -28,14 +28,15 @@ _WITHOUT_HEADS = {"query": "BTD", "key": "BSD", "value": "BSE"}
 def check(
     query: Tensor,
     key: Tensor | Memory,
-    value: Tensor | None,
+    value: Tensor | None = None,
+    *,
     score: Score,
-    mask: Mask | Tensor | None,
-    bias: Tensor | Bias | None,
     select: Select,
-    start: int,
-    dropout: float,
-    look: Look | None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Bias | None = None,
+    start: int = 0,
+    dropout: float = 0.0,
+    look: Look | None = None,
 ) -> Call:
     """Return the Call for the arguments of attention(): checked, projected, with all dimensions."""
     _check_tensors(query, key, value, look)
@@ -68,7 +69,9 @@ def check(
     full_mask = full_mask.simplified(queries, keys, start)
     bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
     added = bias if isinstance(bias, Tensor) else None
-    raw_key, raw_value = cleaned(raw_key, raw_value, hiding, queries, start, heads, added)
+    hides = hiding if hiding.parts else None
+    if hides is not None or added is not None:
+        raw_key, raw_value = cleaned(raw_key, raw_value, hides, queries, start, heads, added)
     projected_query, projected_key = (
         score.project_query(query),
         raw_key if memory else score.project_key(raw_key),
@@ -97,7 +100,7 @@ def check(
         select=select.lifted(lift),
         start=start,
         dropout=dropout,
-        look=look.checked(select, queries) if look is not None and look.asked else look,
+        look=look.checked(select, queries) if look is not None and look.requested else look,
     )
 
 

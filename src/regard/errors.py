@@ -10,6 +10,7 @@ import difflib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -21,8 +22,10 @@ __all__ = [
     "BackendError",
     "DataError",
     "LookError",
+    "Message",
     "RegardError",
     "RegardWarning",
+    "Setting",
     "TORCH_KEYWORDS",
     "UnknownName",
     "answer_torch_keywords",
@@ -63,12 +66,69 @@ INSIDE_TORCH = (
 )
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A setting that a hint recommends. str() is its form in Python; Message.spelled() writes other forms.
+
+    owner: the class or function that takes it. value: the recommended value; "" if it is up to the user.
+
+    >>> str(Setting("Choices", "invalid", "replace")), str(Setting("read_pairs", "columns"))
+    ('Choices(invalid="replace")', 'columns=')
+    """
+
+    owner: str
+    name: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        assignment = f'{self.name}="{self.value}"' if self.value else f"{self.name}="
+        return f"{self.owner}({assignment})" if self.owner[:1].isupper() else assignment
+
+
+Hint = str | tuple[str | Setting, ...]
+"""A hint: text, or a sequence of text and settings."""
+
+
+class Message(str):
+    """The text of an error and the fields that it was built from; returned by message().
+
+    call: the call, the option, or the file and line. problem: what is wrong. rows: one line per tensor.
+    """
+
+    call: str = ""
+    problem: str = ""
+    rows: tuple[str, ...] = ()
+    expected: str = ""
+    hint: Hint = ""
+
+    def spelled(self, spell: Callable[[Setting], str]) -> Message:
+        """Return the message with the settings in its hint written by `spell`.
+
+        >>> hint = ("use ", Setting("Choices", "invalid", "skip"))
+        >>> text = message("a.ko, line 3", "not valid UTF-8", hint=hint)
+        >>> print(text.spelled(lambda setting: f"--choose {setting.name}={setting.value}"))
+        a.ko, line 3: not valid UTF-8
+        hint: use --choose invalid=skip
+        """
+        parts = (self.hint,) if isinstance(self.hint, str) else self.hint
+        hint = "".join(part if isinstance(part, str) else spell(part) for part in parts)
+        return _formatted(self.call, self.problem, self.rows, self.expected, hint)
+
+
 class RegardError(Exception):
     """Base class of the errors that Regard raises.
 
     >>> issubclass(ArgumentError, RegardError) and issubclass(ArgumentError, ValueError)
     True
+    >>> ArgumentError(message("window()", "size is 0", expected="at least 1")).message.problem
+    'size is 0'
     """
+
+    @property
+    def message(self) -> Message:
+        """The message with its fields. An error that was not built with message() has only the problem."""
+        text = self.args[0] if self.args else ""
+        return text if isinstance(text, Message) else _formatted("", str(self))
 
 
 class ArgumentError(RegardError, ValueError):
@@ -153,16 +213,27 @@ class UnknownName(RegardError, KeyError):
     known: auto, blocked, ...
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str], *, guess: str = "", hint: str = ""):
+    def __init__(
+        self,
+        kind: str,
+        name: object,
+        known: Iterable[str],
+        *,
+        guess: str = "",
+        hint: str = "",
+        answer: str = "",
+    ):
         """kind: what the name stands for, such as "backend". known: the valid names.
 
-        guess: the name to suggest. Default: the most similar known name.
+        guess: the name to suggest. Default: the most similar known name. answer: a sentence that says what to
+        use; it replaces the suggestion and the list of known names.
         """
         names = sorted(known)
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
         suggestion = f"; did you mean '{close[0]}'?" if close else ""
         last_line = f"\nhint: {hint}" if hint else ""
-        self.text = f"unknown {kind} {name!r}{suggestion}\nknown: {', '.join(names)}{last_line}"
+        rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(names)}"
+        self.text = f"unknown {kind} {name!r}{rest}{last_line}"
         super().__init__(self.text)
 
     def __str__(self) -> str:
@@ -184,24 +255,34 @@ def message(
     problem: str,
     tensors: Mapping[str, tuple[Tensor, str]] | None = None,
     expected: str = "",
-    hint: str = "",
-) -> str:
+    hint: Hint = "",
+) -> Message:
     """Format an error message: call and problem, the tensors in aligned rows, what was expected, a hint.
 
     tensors: for each name, the tensor and the letters of its dimensions, see lettered().
+    hint: text; or text and settings, which are written as Python code.
     """
-    lines = [f"{call}: {problem}"]
+    table = []
     rows = {name: lettered(tensor, letters) for name, (tensor, letters) in (tensors or {}).items()}
     width = max([0, *map(len, rows)])
     shape_width = max([0, *(len(row.split("  ")[0]) for row in rows.values())])
     for name, row in rows.items():
         shape, kind = row.split("  ")
-        lines.append(f"  {name.ljust(width)}  {shape.ljust(shape_width)}  {kind}")
+        table.append(f"  {name.ljust(width)}  {shape.ljust(shape_width)}  {kind}")
+    return _formatted(call, problem, tuple(table), expected, hint)
+
+
+def _formatted(
+    call: str, problem: str, rows: tuple[str, ...] = (), expected: str = "", hint: Hint = ""
+) -> Message:
+    lines = [f"{call}: {problem}" if call else problem, *rows]
     if expected:
         lines.append(f"expected: {expected}")
     if hint:
-        lines.append(f"hint: {hint}")
-    return "\n".join(lines)
+        lines.append(f"hint: {hint if isinstance(hint, str) else ''.join(map(str, hint))}")
+    text = Message("\n".join(lines))
+    text.call, text.problem, text.rows, text.expected, text.hint = call, problem, rows, expected, hint
+    return text
 
 
 def install_command(extra: str) -> str:
@@ -277,7 +358,7 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether the value of a torch keyword asks for something: not None, and not the default bool."""
+    """Whether a torch keyword is set to something other than None or its default (True or False)."""
     return value is not None and value is not (name == "average_attn_weights")
 
 

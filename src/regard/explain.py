@@ -75,8 +75,10 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
     options.pop("site", None)
     call = _call(query, key, value, **options)
     chosen = choose_backend(call, name)
-    reasons = {each: backend.reasons(call) or backend.unasked(call) for each, backend in BACKENDS.items()}
-    looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.asked else None
+    reasons = {
+        each: backend.reasons(call) or backend.not_requested(call) for each, backend in BACKENDS.items()
+    }
+    looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.requested else None
     approximations = tuple(BACKENDS[chosen].approximations(call))
     refused = {each: why for each, why in reasons.items() if why}
     return Explanation(chosen, looking, refused, approximations)
@@ -89,4 +91,4 @@ def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: 
             raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
     values = {name: each.default for name, each in defaults.items()} | options
     names = ("score", "mask", "bias", "select", "start", "dropout", "look")
-    return check(query, key, value, *(values[name] for name in names))
+    return check(query, key, value, **{name: values[name] for name in names})

@@ -60,7 +60,7 @@ class Look:
             raise LookError(message("Look()", f"top is {self.top!r}", expected="a number of keys, 0 or more"))
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def requested(self) -> tuple[str, ...]:
         """The names of the requested fields, sorted."""
         return tuple(name for name in LOOKS if getattr(self, name) not in (False, None, 0))
 
@@ -81,7 +81,7 @@ class Look:
 
     def possible(self, select: Select, queries: int) -> Look:
         """Return this look without the fields that the selection cannot compute and the rows out of range."""
-        disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.asked}
+        disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.requested}
         look = replace(self, **{name: off for name, off in disabled.items() if name not in select.looks})
         if look.rows is None:
             return look
@@ -90,7 +90,7 @@ class Look:
 
     def checked(self, select: Select, queries: int) -> Look:
         """Return this look with rows counted from 0; raise LookError if the call cannot compute it."""
-        for name in self.asked:
+        for name in self.requested:
             if name not in select.looks:
                 problem = f"Look({name}=...) is not available with {type(select).__name__}"
                 raise LookError(

@@ -127,7 +127,7 @@ def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
 def cleaned(
     key: Tensor,
     value: Tensor,
-    mask: Mask,
+    mask: Mask | None,
     queries: int,
     start: int,
     heads: int,
@@ -138,7 +138,9 @@ def cleaned(
     That is where the mask hides a key from every query, or the bias adds -inf for every query.
     """
     batch, key_heads, keys = lift(key).shape[:3]
-    seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device)) if mask.parts else None
+    seen = None
+    if mask is not None:
+        seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
     if bias_BHTS is not None and queries:
         by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a NaN in the bias does not hide the key
         seen = by_bias if seen is None else seen & by_bias

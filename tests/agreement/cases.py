@@ -220,7 +220,7 @@ class Inputs:
 def checked(arguments: dict, look: regard.Look | None = None) -> Call:
     """Return the Call that attention() would create from these arguments."""
     names = ("query", "key", "value", "score", "mask", "bias", "select", "start")
-    return check(*(arguments[name] for name in names), 0.0, look)
+    return check(**{name: arguments[name] for name in names}, look=look)
 
 
 def _copy(

@@ -1,5 +1,8 @@
-"""The gradients of one backend held against float64 on the same numbers: the projections of the score, which
-every backend shares, have been rounded before, so that what is left is the error of the backend alone."""
+"""Gradients of one backend compared with float64 on the same inputs.
+
+The inputs are the projected queries and keys, already rounded to the dtype of the call. All backends share
+the projections, so the remaining error is that of the backend alone.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,10 @@ def gradients_of(call: Call, output: Tensor, doutput: Tensor) -> dict[str, Tenso
 
 
 def without_normaliser(call: Call, doutput: Tensor) -> dict[str, Tensor]:
-    """The gradients in float64 if the sum of the softmax were a constant.
+    """Return the gradients in float64 if the normaliser of the softmax were a constant.
 
-    The backward pass subtracts two numbers of this size, w * dO.v and w * sum(w * dO.v), each rounded to the
-    dtype of the call: this, and not the difference, is what its rounding error is relative to.
+    The backward pass subtracts w * sum(w * dO.v) from w * dO.v, both rounded to the dtype of the call. The
+    rounding error is therefore relative to the size of these terms, not of their difference.
     """
     call = in_dtype(call, torch.float64, gradients=True)
     scores_BHTS, visible_BHTS = reference.compare(call)
@@ -79,8 +82,11 @@ def without_normaliser(call: Call, doutput: Tensor) -> dict[str, Tensor]:
 
 
 def frobenius(call: Call, backend: str, doutput: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """(ours, exact) for the output and each gradient. Where the exact one vanishes (rows that see one key
-    alone), no relative error exists: those tensors are left to the elementwise check."""
+    """Return (ours, exact) for the output and each gradient.
+
+    Tensors whose exact value is 0 (rows that see a single key) have no relative error and are left out; the
+    elementwise check covers them.
+    """
     rounded = in_dtype(call, call.query.dtype, gradients=True)
     ours = gradients_of(rounded, BACKENDS[backend].run(rounded).output, doutput)
     wide = in_dtype(call, torch.float64, gradients=True)

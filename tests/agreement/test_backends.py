@@ -36,8 +36,11 @@ def assert_as_good(
     size: float,
     loudest: float,
 ) -> None:
-    """The error of ours is at most twice that of plain PyTorch in the same dtype, plus one rounding step: of
-    the number itself, and, since a weight is exp(score - lse), of the scores in float32."""
+    """Assert that our error is at most twice that of plain PyTorch in the same dtype, plus one rounding step.
+
+    The rounding step is that of the result itself plus, because a weight is exp(score - lse), that of the
+    scores in float32.
+    """
     finite = oracle.isfinite()
     assert torch.equal(ours[~finite], oracle[~finite])
     ours, plain, oracle = ours[finite], plain[finite], oracle[finite]
@@ -51,13 +54,16 @@ def assert_as_good(
 
 
 def largest(tensors: list[torch.Tensor]) -> float:
-    """The largest finite number."""
+    """Return the largest absolute value among finite elements."""
     return max((t[t.isfinite()].abs().max().item() for t in tensors if t.isfinite().any()), default=0.0)
 
 
 def cancelled(inputs: Inputs) -> torch.Tensor:
-    """The gradient of the weights, dO . v. Where a row sees one key alone, query and key get exactly 0 of it,
-    and a kernel that finds the two sides of that difference apart leaves the rounding of either."""
+    """Return the gradient of the weights, dO . v, which sets the size of rounding errors.
+
+    If a row sees a single key, the gradients of query and key are exactly 0: the difference of two equal
+    terms. A kernel that computes the terms separately leaves the rounding error of each.
+    """
     value = inputs.value.repeat_interleave(inputs.case.heads[0] // inputs.case.heads[1], 1).double()
     (batch, heads), start = (2, inputs.case.heads[0]), inputs.case.start
     mask = checked(inputs.call(torch.float64)[0]).mask.to(torch.device("cpu"))
@@ -73,7 +79,7 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
     """Assert that the backend agrees with the reference, or gives its reason; return whether it ran.
 
     saturated: whether weights may be so close to 0 and 1 that gradients nearly vanish; their error is
-    then relative to the numbers whose difference they are.
+    then measured relative to the terms that are subtracted.
     """
     case, gradients = inputs.case, inputs.gradients
     dtype = DTYPES[case.dtype]
@@ -92,7 +98,10 @@ def assert_agrees(inputs: Inputs, backend: str, saturated: bool = False) -> bool
     for place, three in enumerate(zip(ours, plain, oracle, strict=True)):
         size = largest([three[2]]) if place < 2 else of_gradients
         assert_as_good(*three, dtype, size * (long_sum if place >= 5 else 1.0), loudest)
-    if gradients and dtype in (torch.bfloat16, torch.float16):  # the elementwise check of the others is sharp
+    if gradients and dtype in (
+        torch.bfloat16,
+        torch.float16,
+    ):  # else the elementwise check suffices
         call = checked(inputs.call(dtype)[0])
         sizes = without_normaliser(call, inputs.doutput) if saturated else {}
         for name, (found, exact) in frobenius(call, backend, inputs.doutput).items():

@@ -1,4 +1,4 @@
-"""The checks of agreement are sensitive: they fail for a gradient or a look that is wrong by 2 %."""
+"""The agreement checks fail for a gradient or a look that is wrong by 2 %."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_keyboard_reaches_everything(opened: Opened):
     reached(page, "td")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
-    assert page.text_content("#description").startswith("\u2068▁saw\u2069 looked at \u2068는\u2069: ")
+    assert page.text_content("#description").startswith("\u2068▁saw\u2069 attended to \u2068는\u2069: ")
     page.keyboard.press("End")
     assert "\u2068.\u2069" in page.text_content("#description")
     page.keyboard.press("Shift+Tab")
@@ -53,7 +53,7 @@ def test_keyboard_reaches_everything(opened: Opened):
         assert page.evaluate(FOCUSED) == f"tab-{tab}"
         reached(page, place)
         page.keyboard.press("ArrowDown")
-        assert "looked at" in page.text_content("#description")
+        assert "attended to" in page.text_content("#description")
         page.focus(f"#tab-{tab}")
     page.keyboard.press("ArrowRight")
     reached(page, "button.small")

@@ -45,10 +45,10 @@ def test_matrix_is_shown_first_and_describes_the_cell_under_the_pointer(opened: 
     seen = sentence().words()
     weight = numpy.mean([site.weights.mean(0) for site in seen.sites if site.kind == "cross"], 0)[3, 1]
     name, _, number = described(page).rpartition(": ")
-    assert name == "cat. looked at 고양이를" and abs(float(number) - weight) < 0.001
+    assert name == "cat. attended to 고양이를" and abs(float(number) - weight) < 0.001
     assert page.locator("#panel th.on").all_text_contents() == ["고양이를", "cat."]
     page.locator("#panel tbody th").nth(0).hover()
-    assert described(page).startswith("I looked at ")
+    assert described(page).startswith("I attended to ")
 
 
 def test_controls_change_the_view(opened: Opened):
@@ -61,11 +61,12 @@ def test_controls_change_the_view(opened: Opened):
     site = sentence().weighted_by_values().without_specials(renormalise=False).site("decoder.1.cross")
     numpy.testing.assert_allclose(numbers(page), site.weights[2], atol=0.0051)
     assert page.text_content("#caption") == (
-        "decoder.1.cross · head 2, of 3 · 6 tokens looked at 8 · special tokens hidden · weights × value norm"
+        "decoder.1.cross · head 2, of 3 · 6 tokens attended to 8 · "
+        "special tokens hidden · weights × value norm"
     )
     page.select_option("#site", label="encoder.0.self")
     assert page.locator("#measure-values").count() == 0  # it has no value norms
-    assert page.text_content("#caption").startswith("encoder.0.self · head 2, of 3 · 8 tokens looked at 8")
+    assert page.text_content("#caption").startswith("encoder.0.self · head 2, of 3 · 8 tokens attended to 8")
 
 
 def test_every_combination_of_controls_equals_python(opened: Opened):
@@ -109,11 +110,11 @@ def test_lines_of_the_word_under_the_pointer(opened: Opened):
     lines = page.locator("#panel path").count()
     assert lines > 10 and page.locator("#panel path.off").count() == 0
     page.hover("#panel .to li:nth-child(2) button")
-    assert described(page).startswith("saw looked at ")
+    assert described(page).startswith("saw attended to ")
     left = page.locator("#panel path:not(.off)").count()
     assert 0 < left <= 4 and page.locator("#panel .from .word[class*=' l']").count() > 0
     page.hover("#panel .from li:nth-child(2) button")
-    assert described(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was attended to by ")
     page.mouse.move(5, 5)
     assert page.locator("#panel path.off").count() == 0
     opacity = page.eval_on_selector_all(
@@ -127,14 +128,14 @@ def test_sentence_is_shaded_by_the_selected_word(opened: Opened):
     page.click("#tab-sentence")
     assert page.locator("#panel .sentence").count() == 2
     page.hover("#panel .sentence >> nth=1 >> button >> nth=1")
-    assert described(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was attended to by ")
     assert page.locator("#panel .sentence >> nth=0").locator("[class*=' l']").count() > 0
     page.select_option("#site", label="encoder.0.self")
     assert page.locator("#panel .sentence").count() == 1
     page.hover("#panel .sentence button >> nth=1")
-    assert described(page).startswith("고양이를 looked at ")
+    assert described(page).startswith("고양이를 attended to ")
     pick(page, "direction", "received")
-    assert described(page).startswith("고양이를 was looked at by ")
+    assert described(page).startswith("고양이를 was attended to by ")
 
 
 def test_one_word_over_time(opened: Opened):
@@ -143,9 +144,9 @@ def test_one_word_over_time(opened: Opened):
     assert page.locator("#panel .steps li").count() == 5  # a bar for each step, the last "</s>"
     page.select_option("#word", label="2  고양이를")
     page.hover("#panel .steps li:nth-child(4)")
-    assert described(page).startswith("cat. looked at 고양이를: ")
+    assert described(page).startswith("cat. attended to 고양이를: ")
     page.select_option("#word", label="1  I")
-    assert page.locator("#panel .steps li").count() == 4 and described(page).startswith("I looked at ")
+    assert page.locator("#panel .steps li").count() == 4 and described(page).startswith("I attended to ")
     heights = page.eval_on_selector_all("#panel .steps i", "all => all.map(each => each.offsetHeight)")
     cross = [site.weights.mean(0) for site in sentence().words().sites if site.kind == "cross"]
     weights = numpy.mean(cross, 0)
@@ -174,7 +175,7 @@ def test_view_as_text(opened: Opened):
         page.click("#panel details.text summary")
         page.locator("#panel details.text li").first.wait_for()
         lines = page.locator("#panel details.text li").all_text_contents()
-        assert len(lines) == 5 and lines[0].startswith("I looked at ")
+        assert len(lines) == 5 and lines[0].startswith("I attended to ")
 
 
 def test_zoom_and_drag_in_a_long_text(opened: Opened):
@@ -209,7 +210,7 @@ def test_zoom_and_drag_in_a_long_text(opened: Opened):
     )
     assert rows[1] - rows[0] < 40 and columns[1] - columns[0] < 40
     page.keyboard.press("ArrowDown")
-    assert re.match(r"word\d+ \([\d,]+\) looked at word\d+ \([\d,]+\): ", described(page))
+    assert re.match(r"word\d+ \([\d,]+\) attended to word\d+ \([\d,]+\): ", described(page))
     assert page.locator(".chosen-row li").count() > 5
 
 
@@ -222,9 +223,11 @@ def test_weight_of_a_cell_of_a_long_text(opened: Opened):
     for _ in range(12):
         page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
-    assert described(page).startswith("word5050 (5,051) looked at word5051 (5,052): not among the 32 largest")
+    assert described(page).startswith(
+        "word5050 (5,051) attended to word5051 (5,052): not among the 32 largest"
+    )
     page.keyboard.press("ArrowLeft")
-    assert described(page) == "word5050 (5,051) looked at word5050 (5,051): .500"
+    assert described(page) == "word5050 (5,051) attended to word5050 (5,051): .500"
     bars = page.locator(".chosen-row li").all_text_contents()
     assert bars[0].startswith("word5050") and bars[1].startswith("word5000")
     for tab in ("lines", "sentence", "steps"):
@@ -249,7 +252,7 @@ def test_only_the_displayed_head_is_decoded(opened: Opened):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowLeft")
     weight = float(described(page).rpartition(": ")[2])
-    assert described(page).startswith("w0 (1) looked at w0 (1)") and abs(weight - weights[4, 0, 0]) < 0.005
+    assert described(page).startswith("w0 (1) attended to w0 (1)") and abs(weight - weights[4, 0, 0]) < 0.005
     page.click("#tab-lines")
     assert page.locator("#panel .from li").count() == 512
     page.click("#tab-heads")
@@ -280,4 +283,4 @@ def test_nan_is_marked_with_a_question_mark(opened: Opened):
     page = opened(replace(sentence(), sites=(site,), source=("a", "b"), source_words=(0, 1)))
     assert page.locator("#panel td").all_text_contents()[-2:] == [".50", "?"]
     page.hover("#panel tbody td >> nth=1")
-    assert described(page) == "x looked at b: not a number"
+    assert described(page) == "x attended to b: not a number"

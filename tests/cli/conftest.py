@@ -19,9 +19,9 @@ SETTINGS = {
     "model": {"width": 16, "dropout": 0.1},
     "training": {
         "steps": 40,
-        "rate": 0.02,
-        "warm_up": 5,
-        "tokens": 600,
+        "learning_rate": 0.02,
+        "warmup_steps": 5,
+        "batch_tokens": 600,
         "evaluate_every": 20,
         "save_every": 10,
         "keep": 4,

@@ -1,4 +1,4 @@
-"""regard average: the mean of checkpoints as a run of its own."""
+"""regard average: a new run with the mean weights of checkpoints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """A run that may be changed."""
+    """A copy of a run, which a test may change."""
     return shutil.copytree(trained, tmp_path / "copy")
 
 
-def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
-    said = command("average", trained, "--last", 3, "--out", tmp_path / "new" / "mean")
+def test_mean_weights_are_a_run_that_translates(command, trained, tmp_path):
+    said = command("average", trained, "--last", 3, "--output", tmp_path / "new" / "mean")
     assert said.status == 0 and "3 checkpoints (steps 20, 30, 40)" in said.out
     mean = load_translator(tmp_path / "new" / "mean", device="cpu")
     each = [load_translator(trained, checkpoint=step, device="cpu").model for step in ("20", "30", "40")]
@@ -40,31 +40,31 @@ def test_the_mean_is_a_run_that_translates(command, trained, tmp_path):
     }
 
 
-def test_steps_are_named(command, trained, tmp_path):
-    said = command("average", trained, "--steps", "40, 10,40", "--out", tmp_path / "mean")
+def test_average_of_named_steps(command, trained, tmp_path):
+    said = command("average", trained, "--steps", "40, 10,40", "--output", tmp_path / "mean")
     assert said.status == 0 and "2 checkpoints (steps 10, 40)" in said.out
     assert command("evaluate", tmp_path / "mean", "--split", "test", "--sentences", 3).status == 0
     shown = command("show", tmp_path / "mean")
     assert shown.status == 0 and "the mean of steps 10, 40 of tiny" in shown.out
-    said = command("average", trained, "--steps", "40", "--out", tmp_path / "one")
+    said = command("average", trained, "--steps", "40", "--output", tmp_path / "one")
     one, other = (load_translator(run, device="cpu", checkpoint="40") for run in (tmp_path / "one", trained))
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_damaged_checkpoints_are_passed_over_or_refused(command, copied, tmp_path):
+def test_damaged_checkpoints_are_skipped_or_errors(command, copied, tmp_path):
     (copied / "step-000030" / "weights.safetensors").write_bytes(b"broken")
-    said = command("average", copied, "--last", 3, "--out", tmp_path / "mean")
+    said = command("average", copied, "--last", 3, "--output", tmp_path / "mean")
     assert said.status == 0 and "steps 10, 20, 40" in said.out
     assert "damaged checkpoint" in said.err
-    said = command("average", copied, "--steps", "30,40", "--out", tmp_path / "other")
+    said = command("average", copied, "--steps", "30,40", "--output", tmp_path / "other")
     assert said.status == 2 and "weights.safetensors" in said.err and not (tmp_path / "other").exists()
-    said = command("average", copied, "--last", 4, "--out", tmp_path / "other")
+    said = command("average", copied, "--last", 4, "--output", tmp_path / "other")
     assert said.status == 2 and "3 intact checkpoints" in said.err and "training.keep" in said.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "fact"),
     [
         ((), "--last or --steps"),
         (("--last", "2", "--steps", "40"), "--last or --steps"),
@@ -73,47 +73,47 @@ def test_damaged_checkpoints_are_passed_over_or_refused(command, copied, tmp_pat
         (("--last", "0"), "--last"),
     ],
 )
-def test_what_cannot_be_averaged_is_refused(command, trained, tmp_path, arguments, told):
-    said = command("average", trained, *arguments, "--out", tmp_path / "mean")
-    assert (said.status, said.out) == (2, "") and told in said.err and not (tmp_path / "mean").exists()
+def test_invalid_options_are_errors(command, trained, tmp_path, arguments, fact):
+    said = command("average", trained, *arguments, "--output", tmp_path / "mean")
+    assert (said.status, said.out) == (2, "") and fact in said.err and not (tmp_path / "mean").exists()
 
 
-def test_nothing_is_overwritten(command, trained, tmp_path):
+def test_existing_folders_are_not_overwritten(command, trained, tmp_path):
     for there in (trained, tmp_path):
         (tmp_path / "mine").write_text("mine")
-        said = command("average", trained, "--last", 2, "--out", there)
+        said = command("average", trained, "--last", 2, "--output", there)
         assert said.status == 2 and "not empty" in said.err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    said = command("average", tmp_path, "--last", 2, "--out", tmp_path / "mean")
+    said = command("average", tmp_path, "--last", 2, "--output", tmp_path / "mean")
     assert said.status == 2 and "config.toml" in said.err
 
 
-def test_a_mean_is_not_trained_on_and_another_run_can_start_from_it(command, trained, tmp_path):
+def test_average_cannot_be_resumed_but_initialises_another_run(command, trained, tmp_path):
     mean = tmp_path / "mean"
-    command("average", trained, "--steps", "30,40", "--out", mean)
+    command("average", trained, "--steps", "30,40", "--output", mean)
     before = sorted(path.name for path in mean.iterdir())
     for way in (("--resume",), ("--resume", "--dry-run"), ("--resume", "--change", "--steps", 50), ()):
-        said = command("train", "--built-in", "korean", "--out", mean, *way)
+        said = command("train", "--built-in", "korean", "--output", mean, *way)
         assert said.status == 2 and "this run is the mean of steps 30, 40 of tiny" in said.err
-        assert f"--init-from {mean} with another --out" in " ".join(said.err.split())
+        assert f"--init-from {mean} with another --output" in " ".join(said.err.split())
     assert sorted(path.name for path in mean.iterdir()) == before
     few = "--set", "data.pairs=400", "--set", "data.held_out=20", "--set", "evaluation.sentences=2"
     said = command(
         *("train", "--built-in", "korean", *few, "--steps", 1, "--init-from", mean, "--device", "cpu"),
-        *("--out", tmp_path / "tuned"),
+        *("--output", tmp_path / "tuned"),
     )
     assert said.status == 0 and "starting from mean" in said.err
 
 
-def test_what_a_killed_save_left_is_not_copied(command, copied, tmp_path):
+def test_leftovers_of_a_killed_save_are_not_copied(command, copied, tmp_path):
     (copied / ".latest.0123abcd.part").write_text("step")
-    assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / ".latest.0123abcd.part").exists()
     assert [each.step for each in Checkpoints(tmp_path / "mean").all()] == [40]
 
 
-def test_an_average_that_was_broken_off_does_not_stand_in_the_way(command, trained, tmp_path, monkeypatch):
-    given = ("average", trained, "--last", 2, "--out", tmp_path / "mean")
+def test_interrupted_average_can_be_run_again(command, trained, tmp_path, monkeypatch):
+    given = ("average", trained, "--last", 2, "--output", tmp_path / "mean")
     for error, status in ((KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 2)):
 
         def broken_off(source: object, target: object, error: BaseException = error) -> None:
@@ -129,7 +129,7 @@ def test_an_average_that_was_broken_off_does_not_stand_in_the_way(command, train
     load_translator(tmp_path / "mean", device="cpu")
 
 
-def test_what_a_killed_average_left_is_removed_unless_another_is_at_work(command, trained, tmp_path):
+def test_leftovers_of_a_killed_average_are_removed_unless_locked(command, trained, tmp_path):
     killed, working = tmp_path / ".mean.0123abcd.part", tmp_path / ".mean.89abcdef.part"
     others = tmp_path / ".other.0123abcd.part"
     for folder in (killed, working, others):
@@ -137,14 +137,14 @@ def test_what_a_killed_average_left_is_removed_unless_another_is_at_work(command
         (folder / "config.toml").write_text("half")
     (tmp_path / "mean").mkdir()
     with locked(working):
-        assert command("average", trained, "--last", 2, "--out", tmp_path / "mean").status == 0
+        assert command("average", trained, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [working.name, others.name, "mean"]
     assert not (tmp_path / "mean" / ".lock").exists()
     load_translator(tmp_path / "mean", device="cpu")
 
 
-def test_links_in_a_run_folder_are_not_followed(command, copied, tmp_path):
+def test_symbolic_links_are_not_copied(command, copied, tmp_path):
     (tmp_path / "secret").write_text("secret")
     (copied / "notes.txt").symlink_to(tmp_path / "secret")
-    assert command("average", copied, "--last", 2, "--out", tmp_path / "mean").status == 0
+    assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / "notes.txt").exists()

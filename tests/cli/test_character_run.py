@@ -42,7 +42,13 @@ def dates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {
         "data": {"tsv": [str(place / "dates.tsv")], "tokenizer": "character", "held_out": 10},
         "model": {"width": 16},
-        "training": {"steps": 4, "warm_up": 1, "tokens": 600, "best": "exact", "evaluate_every": 2},
+        "training": {
+            "steps": 4,
+            "warmup_steps": 1,
+            "batch_tokens": 600,
+            "best": "exact",
+            "evaluate_every": 2,
+        },
         "evaluation": {"sentences": 4, "samples": 2},
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -105,7 +111,7 @@ def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
     (exact,) = [each for each in found["scores"] if each["name"] == "exact match"]
     assert 0.0 <= exact["value"] <= 100.0
     facts = facts_of(dates / "run")
-    assert facts.judged_by == "exact" and all("exact" in each for each in facts.evaluations)
+    assert facts.best_metric == "exact" and all("exact" in each for each in facts.evaluations)
     (best,) = [each.step for each in facts.checkpoints if "best" in each.marks]
     assert facts.best is not None and facts.best["step"] == best
 

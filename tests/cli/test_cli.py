@@ -1,4 +1,4 @@
-"""The command line: what it shows, and what it says when something is wrong."""
+"""The command line: tour, backends, exit status and error messages."""
 
 import os
 import subprocess
@@ -27,45 +27,45 @@ class Negative(regard.Score):
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Run the command line here; gives its exit status, what it printed and what it complained of."""
+    """Run the command line in this process; return exit status, standard output and standard error."""
 
     def run(*arguments, width=100):
         monkeypatch.setenv("COLUMNS", str(width))
         with pytest.raises(SystemExit) as caught:
             main(list(arguments))
-        said = capsys.readouterr()
-        return caught.value.code, said.out, said.err
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
 
     return run
 
 
-def test_the_tour_shows_every_mechanism(run):
-    status, shown, complaints = run("tour")
-    assert (status, complaints) == (0, "")
+def test_tour_shows_every_mechanism(run):
+    status, output, errors = run("tour")
+    assert (status, errors) == (0, "")
     for name, score in regard.SCORES.items():
-        assert f"{name}: {score.equation}" in shown
+        assert f"{name}: {score.equation}" in output
     for name, scheme in regard.POSITIONS.items():
-        assert f"{name}, on {scheme.acts}" in shown
+        assert f"{name}, on {scheme.acts}" in output
     for name in ("Soft", "Sparse", "Gate", "Hard", "Best", "StraightThrough", "LocalP"):
-        assert f"{name}(" in shown
+        assert f"{name}(" in output
     for name in ("causal", "padding", "window", "documents", "where", "record", "explain"):
-        assert f"{name}(" in shown
+        assert f"{name}(" in output
     for word in ("어디에서: 집에서", "고양이", "어디에?", "Bahdanau et al. 2014"):
-        assert word in shown
-    assert "no trained model" in shown
+        assert word in output
+    assert "no trained model" in output
 
 
-def test_the_tour_shows_the_alignment_it_was_taught(run):
-    _, shown, _ = run("tour")
-    location = shown[shown.index("location: ") :].splitlines()
+def test_tour_shows_the_trained_alignment(run):
+    _, output, _ = run("tour")
+    location = output[output.index("location: ") :].splitlines()
     assert [line.split("█")[0].count("·") for line in location[3:7]] == [0, 3, 2, 2]
 
 
-def test_the_tour_is_the_same_every_time(run):
+def test_tour_is_deterministic(run):
     assert run("tour")[1] == run("tour")[1]
 
 
-def test_quick_is_the_beginning_of_the_whole(run):
+def test_quick_tour_is_the_first_steps(run):
     _, whole, _ = run("tour")
     _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
@@ -75,56 +75,56 @@ def test_quick_is_the_beginning_of_the_whole(run):
 
 @pytest.mark.parametrize("width", [50, 80, 140])
 @pytest.mark.parametrize("command", [("tour",), ("backends", "--why")])
-def test_nothing_is_wider_than_the_terminal(run, width, command):
-    _, shown, _ = run(*command, width=width)
-    assert max(map(cell_len, shown.splitlines())) <= width
+def test_output_fits_the_terminal(run, width, command):
+    _, output, _ = run(*command, width=width)
+    assert max(map(cell_len, output.splitlines())) <= width
 
 
-def test_backends_lists_all_of_them(run):
-    status, shown, complaints = run("backends")
-    assert (status, complaints) == (0, "")
+def test_backends_lists_all_backends_and_scores(run):
+    status, output, errors = run("backends")
+    assert (status, errors) == (0, "")
     for name in (*BACKENDS, *PASSES, *regard.SCORES):
-        assert name in shown
-    assert "computes inner products" not in shown
-    additive = next(line for line in shown.splitlines() if line.split()[:1] == ["additive"])
+        assert name in output
+    assert "computes inner products" not in output
+    additive = next(line for line in output.splitlines() if line.split()[:1] == ["additive"])
     assert "blocked" in additive and "sdpa" not in additive
 
 
-def test_backends_say_why(run):
-    _, shown, _ = run("backends", "--why", width=200)
-    assert "additive" in shown
-    assert any(line.split()[:3] == ["->", "blocked", "used"] for line in shown.splitlines())
+def test_backends_prints_reasons(run):
+    _, output, _ = run("backends", "--why", width=200)
+    assert "additive" in output
+    assert any(line.split()[:3] == ["->", "blocked", "used"] for line in output.splitlines())
 
 
 @pytest.mark.parametrize("command", ["tour", "backends"])
-def test_a_new_score_appears_by_itself(run, monkeypatch, command):
+def test_new_score_is_listed(run, monkeypatch, command):
     monkeypatch.setitem(regard.SCORES, "negative", Negative)
-    _, shown, _ = run(command)
-    assert "negative" in shown and "-q . k" in shown
-    assert command != "tour" or "Nobody 2099" in shown
+    _, output, _ = run(command)
+    assert "negative" in output and "-q . k" in output
+    assert command != "tour" or "Nobody 2099" in output
 
 
 def test_version(run):
-    status, shown, _ = run("--version")
-    assert status == 0 and shown.startswith("regard")
+    status, output, _ = run("--version")
+    assert status == 0 and output.startswith("regard")
 
 
 @pytest.mark.parametrize("command", [(), ("tour",), ("backends",)])
 def test_help_has_examples(run, command):
-    status, shown, _ = run(*command, "--help")
+    status, output, _ = run(*command, "--help")
     assert status == 0
-    assert "Examples" in shown and " ".join(("regard", *command)) in shown
+    assert "Examples" in output and " ".join(("regard", *command)) in output
 
 
 @pytest.mark.parametrize("arguments", [("tuor",), ("tour", "--qiuck"), ("backends", "extra")])
-def test_a_wrong_command_is_said_and_not_traced(run, arguments):
-    status, shown, complaints = run(*arguments)
-    assert (status, shown) == (2, "")
-    assert "Traceback" not in complaints and arguments[-1] in complaints
+def test_unknown_command_option_and_argument_are_errors(run, arguments):
+    status, output, errors = run(*arguments)
+    assert (status, output) == (2, "")
+    assert "Traceback" not in errors and arguments[-1] in errors
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "fact"),
     [
         (regard.ArgumentError("attention(): the sizes do not fit"), 2, "regard: attention(): the sizes"),
         (regard.UnknownName("score", "dto", regard.SCORES), 2, "did you mean 'dot'?"),
@@ -132,18 +132,18 @@ def test_a_wrong_command_is_said_and_not_traced(run, arguments):
         (KeyboardInterrupt(), 130, "regard: interrupted"),
     ],
 )
-def test_what_goes_wrong_is_said_in_words(run, monkeypatch, error, status, told):
+def test_exceptions_are_printed_without_traceback(run, monkeypatch, error, status, fact):
     def fail():
         raise error
 
     monkeypatch.setattr(tour, "TOUR_STEPS", [fail])
     monkeypatch.delenv("REGARD_TRACEBACK", raising=False)
-    got, _, complaints = run("tour")
+    got, _, errors = run("tour")
     assert got == status
-    assert told in complaints and "Traceback" not in complaints
+    assert fact in errors and "Traceback" not in errors
 
 
-def test_a_reader_that_leaves_and_a_terminal_without_korean_are_no_error():
+def test_closed_pipe_and_ascii_terminal_are_no_errors():
     code = "import sys; sys.argv[0] = 'regard'; from regard.cli import main; main()"
     environment = {
         **os.environ,
@@ -151,16 +151,16 @@ def test_a_reader_that_leaves_and_a_terminal_without_korean_are_no_error():
         "PYTHONIOENCODING": "ascii",
         "COLUMNS": "80",
     }
-    shown = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code, "tour", "--quick"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    first = [shown.stdout.readline() for _ in range(8)]
-    shown.stdout.close()
-    complaints = shown.stderr.read().decode()
-    shown.stderr.close()
-    shown.wait(timeout=60)
+    first = [process.stdout.readline() for _ in range(8)]
+    process.stdout.close()
+    errors = process.stderr.read().decode()
+    process.stderr.close()
+    process.wait(timeout=60)
     assert b"".join(first).isascii() and any(b"??" in line for line in first)
-    assert "Traceback" not in complaints and "Error" not in complaints
+    assert "Traceback" not in errors and "Error" not in errors

@@ -1,4 +1,4 @@
-"""regard evaluate: the scores are those of the library, of a run or of a file, in a table or in JSON."""
+"""regard evaluate: scores of a run or of a file of translations, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -21,30 +21,61 @@ def files(folder):
     return "--source", folder / "test.ko", "--target", folder / "test.en"
 
 
-def test_a_run_is_judged_by_files(command, trained, korean):
+def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
     output = korean / "out"
     said = command(
-        "evaluate", trained, *files(korean), "--alignment", korean / "test.links", "--json", "--out", output
+        "evaluate",
+        trained,
+        *files(korean),
+        "--alignment",
+        korean / "test.links",
+        "--json",
+        "--output",
+        output,
     )
     assert said.status == 0
-    found = json.loads(said.out)
+    report = json.loads(said.out)
     translations, references = (
         output.read_text().split("\n")[:-1],
         (korean / "test.en").read_text().split("\n")[:-1],
     )
     expected = evaluate_corpus(translations, references)
-    assert [(each["name"], each["value"], each["signature"]) for each in found["scores"]] == [
+    assert [(each["name"], each["value"], each["signature"]) for each in report["scores"]] == [
         (each.name, each.value, each.signature) for each in expected
     ]
     assert translations == command("translate", trained, korean / "test.ko").lines
     scored = command("score", trained, *files(korean))
-    assert scored.err_but_unknown.startswith(f"perplexity {found['perplexity']:.2f}:")
+    assert scored.err_but_unknown.startswith(f"perplexity {report['perplexity']:.2f}:")
     aligned = command("align", trained, *files(korean), "--alignment", korean / "test.links")
-    assert aligned.err_but_unknown.startswith(f"AER {100 * found['alignment']['error_rate']:.2f} ")
-    assert found["sentences"] == 12 and found["run"]["step"] in (20, 40)
+    assert aligned.err_but_unknown.startswith(f"AER {100 * report['alignment']['error_rate']:.2f} ")
+    assert report["sentences"] == 12 and report["run"]["step"] in (20, 40)
 
 
-def test_the_table_says_the_same(command, trained, korean):
+def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
+    """TSV by number and by name, and JSON lines, with gold alignments, old option names, and no run."""
+    sides = [(korean / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]
+    pairs = list(zip(*sides, strict=True))
+    (korean / "test.tsv").write_text("".join(f"{en}\t{ko}\n" for ko, en in pairs), encoding="utf-8")
+    (korean / "named.tsv").write_text("en\tko\n" + (korean / "test.tsv").read_text(encoding="utf-8"))
+    (korean / "test.jsonl").write_text("".join(json.dumps({"t": {"a": a, "b": b}}) + "\n" for a, b in pairs))
+    options = "--alignment", korean / "test.links", "--json", "--beam-size", 2
+    expected = json.loads(command("evaluate", trained, *files(korean), *options).out)
+    for way in (
+        ("--tsv", korean / "test.tsv", "--columns", "2,1"),
+        ("--tsv", korean / "named.tsv", "--columns", "ko,en"),
+        ("--jsonl", korean / "test.jsonl", "--fields", "t.a,t.b"),
+    ):
+        report = json.loads(command("evaluate", trained, *way, *options).out)
+        assert report["data"] == str(way[1])
+        for name in ("sentences", "scores", "perplexity", "alignment"):
+            assert report[name] == expected[name]
+        said = command("evaluate", "--translations", korean / "test.en", *way, "--json")
+        assert json.loads(said.out)["scores"][0]["value"] == pytest.approx(100)
+    old = command("evaluate", trained, *files(korean), *options[:3], "--beam", 2, "--out", korean / "out")
+    assert json.loads(old.out)["scores"] == expected["scores"] and (korean / "out").exists()
+
+
+def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
     said = command("evaluate", trained, *files(korean), "--greedy", "--moses", "en", "--lowercase", width=80)
     assert said.status == 0 and max(map(cell_len, said.lines)) <= 80
     for name in (
@@ -65,36 +96,36 @@ def test_the_table_says_the_same(command, trained, korean):
     ]
 
 
-def test_the_built_in_corpus_has_its_links(command, trained, unseeing):
+def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, trained, unseeing):
     for split in ("test", "long", "valid"):
         said = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
-        found = json.loads(said.out)
+        report = json.loads(said.out)
         examples = list(korean_english(split, 4, version=1))
         translator = load_translator(trained, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
-        assert found["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
-        assert 0 < found["alignment"]["error_rate"] <= 1 and math.isfinite(found["perplexity"])
+        assert report["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
+        assert 0 < report["alignment"]["error_rate"] <= 1 and math.isfinite(report["perplexity"])
     said = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
-    assert said.status == 0 and "AER" not in said.out and "no alignment scores" in said.err
+    assert said.status == 0 and "AER" not in said.out and "attention" in said.err
 
 
-def test_a_run_is_evaluated_with_the_grammar_that_it_was_trained_with(command, trained, tmp_path):
+def test_split_uses_the_grammar_version_of_the_run(command, trained, tmp_path):
     config = (trained / "config.toml").read_text()
     assert "grammar = 1\n" in config
     for name, version in (("", 1), ("grammar = 1\n", 1), ("grammar = 2\n", 2)):
         folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
         (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
-        (folder / "manifest.json").unlink()  # which knows that the run was trained with grammar 1
+        (folder / "manifest.json").unlink()  # it records grammar 1
         said = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
         examples = list(korean_english("test", 4, version=version))
         translator = load_translator(folder, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         score = bleu(texts, [each.target for each in examples]).value
-        found = json.loads(said.out)
-        assert found["scores"][0]["value"] == score and f"grammar {version}" in found["data"]
+        report = json.loads(said.out)
+        assert report["scores"][0]["value"] == score and f"grammar {version}" in report["data"]
 
 
-def test_translations_that_are_there_need_no_run(command, korean):
+def test_translations_file_is_scored_without_a_run(command, korean):
     said = command("evaluate", "--translations", korean / "test.en", "--target", korean / "test.en")
     assert said.status == 0 and "100.00" in said.out and "perplexity" not in said.out
     (korean / "other.en").write_text("something else entirely .\n" * 12)
@@ -102,19 +133,19 @@ def test_translations_that_are_there_need_no_run(command, korean):
     said = command("evaluate", "--translations", korean / "test.en", *two, "--json")
     first = json.loads(said.out)["scores"][0]
     assert first["value"] == pytest.approx(100) and first["signature"].startswith("nrefs:2|")
-    named = command(
+    piped = command(
         "evaluate", "--translations", "-", *two, "--json", stdin=(korean / "test.en").read_bytes()
     )
-    assert json.loads(named.out)["scores"] == json.loads(said.out)["scores"]
+    assert json.loads(piped.out)["scores"] == json.loads(said.out)["scores"]
 
 
-def test_whoever_waits_at_a_terminal_is_told_what_is_done(command, trained, korean, monkeypatch):
-    assert "translating" not in command("evaluate", trained, *files(korean), "--greedy").err
+def test_terminal_shows_that_translation_has_started(command, trained, korean, monkeypatch):
+    assert "12 sentences" not in command("evaluate", trained, *files(korean), "--greedy").err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert "translating 12 sentences" in command("evaluate", trained, *files(korean), "--greedy").err
+    assert "12 sentences" in command("evaluate", trained, *files(korean), "--greedy").err
 
 
-def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):
+def test_page_shows_each_reference(command, trained, korean):
     said = command("evaluate", trained, *files(korean), "--greedy", "--page", korean / "x.html")
     text = (korean / "x.html").read_text(encoding="utf-8")
     assert said.status == 0 and text.count("<dt>reference</dt>") == 12 and "<table" in text
@@ -122,32 +153,42 @@ def test_a_page_shows_what_people_wrote_beside_it(command, trained, korean):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "fact"),
     [
         ((), "--source and --target"),
         (("RUN",), "--source and --target"),
         (("--source", "test.ko", "--target", "test.en"), "--translations"),
         (("RUN", "--source", "test.ko"), "--source and --target"),
-        (("RUN", "--target", "test.en", "--translations", "test.en"), "--translations: a run"),
-        (("RUN", "--source", "test.ko", "--target", "short"), "test.ko has 12 lines|--source has 12 lines"),
+        (("RUN", "--target", "test.en", "--translations", "test.en"), "--translations: "),
+        (("RUN", "--source", "test.ko", "--target", "short"), "test.ko has 12 lines, short has 1 lines"),
         (("RUN", "--split", "test", "--target", "test.en"), "--split test"),
-        (("RUN", "--split", "train"), "unknown split 'train'"),
-        (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "unknown tokenizer"),
-        (("--translations", "short", "--target", "test.en"), "1 translations but 12 references"),
-        (("--translations", "empty", "--target", "empty"), "nothing to score"),
+        (("RUN", "--split", "test", "--tsv", "test.tsv"), "--split test"),
+        (("RUN", "--source", "test.ko", "--target", "test.en", "--tsv", "test.tsv"), "--tsv"),
+        (("RUN", "--tsv", "test.tsv", "--jsonl", "test.tsv"), "--jsonl"),
+        (("RUN", "--tsv", "odd.tsv"), "odd.tsv, line 2: "),
+        (("RUN", "--jsonl", "odd.jsonl"), "odd.jsonl, line 1: "),
+        (("RUN", "--tsv", "nowhere.tsv"), "nowhere.tsv: "),
+        (("RUN", "--tsv", "odd.tsv", "--columns", "3"), "--columns: '3'"),
+        (("RUN", "--source", "-", "--target", "-"), "-: "),
+        (("RUN", "--split", "train"), "'train'"),
+        (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "13b"),
+        (("--translations", "short", "--target", "test.en"), "12"),
+        (("--translations", "empty", "--target", "empty"), ""),
         (("--translations", "test.en", "--target", "test.en", "--alignment", "test.links"), "--alignment"),
-        (("--translations", "test.en", "--target", "test.en", "--out", "x"), "--faithfulness need a run"),
+        (("--translations", "test.en", "--target", "test.en", "--output", "x"), "--output"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(command, trained, korean, monkeypatch, arguments, told):
+def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeypatch, arguments, fact):
     (korean / "short").write_text("one\n")
     (korean / "empty").write_text("")
+    (korean / "odd.tsv").write_text("one\teins\ntwo\n")
+    (korean / "odd.jsonl").write_text('{"source": "one"}\n')
     monkeypatch.chdir(korean)
     said = command("evaluate", *(trained if each == "RUN" else each for each in arguments))
-    assert (said.status, said.out) == (2, "") and any(each in said.err for each in told.split("|"))
+    assert (said.status, said.out) == (2, "") and fact in said.err
 
 
-def test_a_run_on_other_data_has_no_built_in_split(command, trained, tmp_path):
+def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
     config = (trained / "config.toml").read_text()
     other = Path(shutil.copytree(trained, tmp_path / "other"))
     replaced = config.replace('built_in = "korean"', 'source = ["a"]\ntarget = ["b"]')

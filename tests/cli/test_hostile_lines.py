@@ -52,8 +52,8 @@ def assert_lines_survive(command, run: Path, folder: Path, count: int) -> None:
     lines = hostile_lines(count)
     source, out, links = folder / "hostile.txt", folder / "out.txt", folder / "links.txt"
     source.write_bytes(b"".join(line + b"\n" for line in lines))
-    limits = "--longest", 60, "--max-length", 8
-    answer = command("translate", run, source, "--out", out, "--alignments", links, *limits)
+    limits = "--max-source-length", 60, "--max-length", 8
+    answer = command("translate", run, source, "--output", out, "--alignments", links, *limits)
     assert (answer.status, answer.out) == (0, "")
     assert "\x1b" not in answer.err and "\x07" not in answer.err
     text = out.read_bytes().decode()
@@ -63,7 +63,7 @@ def assert_lines_survive(command, run: Path, folder: Path, count: int) -> None:
     for number in range(0, count, max(1, count // 20)):
         alone = command("translate", run, *limits, stdin=lines[number] + b"\n")
         assert (alone.status, alone.lines) == (0, [translations[number]])
-    score = command("score", run, "--source", source, "--target", source, "--out", folder / "scores.txt")
+    score = command("score", run, "--source", source, "--target", source, "--output", folder / "scores.txt")
     assert score.status == 0 and (folder / "scores.txt").read_bytes().count(b"\n") == count
 
 

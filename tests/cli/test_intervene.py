@@ -1,4 +1,4 @@
-"""regard intervene: links by words, sites by name, before and after, drawn or as JSON."""
+"""regard intervene: links by word number, sites by name, drawings and JSON."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from regard.tasks.translation import load_translator
 LINE = "나는 학교에 간다 ."
 
 
-def test_a_link_is_cut_and_another_forced(command, trained):
-    said = command("intervene", trained, LINE, "--greedy", "--cut", "0-0", "--force", "2-1:0.5", "--json")
-    assert said.status == 0
-    found = json.loads(said.out)
+def test_cut_and_force_links(command, trained):
+    result = command("intervene", trained, LINE, "--greedy", "--cut", "0-0", "--force", "2-1:0.5", "--json")
+    assert result.status == 0
+    report = json.loads(result.out)
     translator = load_translator(trained, search=Greedy(), device="cpu")
-    assert found["before"]["text"] == translator.translate(LINE).text
-    given = read_interventions(found["interventions"])
-    assert [(each.kind, each.row, each.key) for each in given] == [("cut", 0, 0), ("force", 1, 2)]
-    with regard.intervene(*given):
+    assert report["before"]["text"] == translator.translate(LINE).text
+    interventions = read_interventions(report["interventions"])
+    assert [(each.kind, each.row, each.key) for each in interventions] == [("cut", 0, 0), ("force", 1, 2)]
+    with regard.intervene(*interventions):
         after = translator.translate(LINE)
-        kept = translator.score(LINE, found["before"]["text"])
-    assert found["after"] == {"text": after.text, "score": pytest.approx(after.score)}
-    assert found["before_under_intervention"] == pytest.approx(kept.score)
-    changes = [token["after"] - token["before"] for token in found["tokens"]]
-    assert changes[0] != 0 and sum(changes) == pytest.approx(kept.score - found["before"]["score"], abs=1e-4)
+        rescored = translator.score(LINE, report["before"]["text"])
+    assert report["after"] == {"text": after.text, "score": pytest.approx(after.score)}
+    assert report["before_under_intervention"] == pytest.approx(rescored.score)
+    changes = [token["after"] - token["before"] for token in report["tokens"]]
+    assert changes[0] != 0 and sum(changes) == pytest.approx(
+        rescored.score - report["before"]["score"], abs=1e-4
+    )
 
 
-def test_the_same_as_data(command, trained, tmp_path):
+def test_data_repeats_interventions_of_json(command, trained, tmp_path):
     options = ("--erase", 1, "--uniform", "decoder.cross:0", "--drop", "decoder.*")
     first = command("intervene", trained, LINE, "--greedy", *options, "--json")
     path = tmp_path / "done.json"
@@ -44,25 +46,25 @@ def test_the_same_as_data(command, trained, tmp_path):
     assert kinds == ["cut", "uniform", "scale"]
 
 
-def test_before_and_after_are_drawn_side_by_side(command, trained):
-    said = command("intervene", trained, LINE, "--erase", 0, "--erase", 2, width=90)
-    assert said.status == 0 and max(map(cell_len, said.lines)) <= 90
-    assert said.lines[0].split() == ["before", "after"] and "log p before" in said.out
-    assert "nats" in said.lines[-1] and "-0.00" not in said.out
+def test_both_translations_are_drawn_side_by_side(command, trained):
+    result = command("intervene", trained, LINE, "--erase", 0, "--erase", 2, width=90)
+    assert result.status == 0 and max(map(cell_len, result.lines)) <= 90
+    assert result.lines[0].split() == ["before", "after"] and "log p before" in result.out
+    assert "nats" in result.lines[-1] and "-0.00" not in result.out
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trained, width):
-    said = command("intervene", trained, LINE, "--force", "2-0", width=width)
-    assert said.status == 0 and max(map(cell_len, said.lines)) <= width
-    scales = re.findall(r"░▒▓█ (\S+)", said.out)
+def test_both_drawings_have_the_same_scale_and_aligned_rows(command, trained, width):
+    result = command("intervene", trained, LINE, "--force", "2-0", width=width)
+    assert result.status == 0 and max(map(cell_len, result.lines)) <= width
+    scales = re.findall(r"░▒▓█ (\S+)", result.out)
     assert len(scales) == 2 and scales[0] == scales[1]
-    heads = [line.split() for line in said.lines if "다" in line]
-    assert heads and all(words[: len(words) // 2] == words[len(words) // 2 :] for words in heads)
+    headers = [line.split() for line in result.lines if "다" in line]
+    assert headers and all(words[: len(words) // 2] == words[len(words) // 2 :] for words in headers)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "fact"),
     [
         ((), "--cut, --force"),
         (("--cut", "1"), "--cut: '1'"),
@@ -77,16 +79,23 @@ def test_what_is_drawn_side_by_side_has_one_scale_and_rows_in_step(command, trai
         (("--data", "missing.json"), "missing.json"),
     ],
 )
-def test_what_cannot_be_is_told(command, trained, options, told):
-    said = command("intervene", trained, LINE, "--greedy", *options)
-    assert said.status == 2 and told in said.err and not said.out
+def test_invalid_options_are_errors(command, trained, options, fact):
+    result = command("intervene", trained, LINE, "--greedy", *options)
+    assert result.status == 2 and fact in result.err and not result.out
 
 
-def test_what_is_no_data_is_told(command, trained, tmp_path):
-    for text, told in (("{", "JSON"), ("[1]", "list of interventions"), ('[{"kind": "cat"}]', "'cut'")):
+def test_invalid_data_file_is_an_error(command, trained, tmp_path):
+    for text, fact in (("{", "JSON"), ("[1]", "list of interventions"), ('[{"kind": "cat"}]', "'cut'")):
         path = tmp_path / "given.json"
         path.write_text(text)
-        said = command("intervene", trained, LINE, "--data", path)
-        assert said.status == 2 and told in said.err
-    said = command("intervene", trained, " ", "--erase", 0)
-    assert said.status == 2 and "empty" in said.err
+        result = command("intervene", trained, LINE, "--data", path)
+        assert result.status == 2 and fact in result.err
+
+
+def test_the_sentence_is_an_argument_or_an_option(command, trained):
+    argument = command("intervene", trained, LINE, "--greedy", "--erase", 0)
+    option = command("intervene", trained, "--text", LINE, "--greedy", "--erase", 0)
+    assert argument.status == option.status == 0 and argument.out == option.out
+    for sentence in ((), (" ",), ("--text", ""), (LINE, "--text", LINE)):
+        result = command("intervene", trained, *sentence, "--erase", 0)
+        assert result.status == 2 and "--text" in result.err

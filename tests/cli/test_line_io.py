@@ -1,4 +1,4 @@
-"""Lines: what ends one, what is repaired, and bytes that are the same under every locale."""
+"""Reading and writing lines: line ends, invalid UTF-8, and UTF-8 output in every locale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from regard.data.line_io import Lines, Notes, read_pairs, writing
+from regard.data.line_io import Lines, Notes, writing
 from regard.errors import DataError
 
 
@@ -25,7 +25,7 @@ from regard.errors import DataError
         (b"\x00\n\xff\n", ["\x00", "\ufffd"]),
     ],
 )
-def test_a_line_ends_at_one_character_only(content, expected, tmp_path):
+def test_lines_end_at_newline_only(content, expected, tmp_path):
     (tmp_path / "plain").write_bytes(content)
     (tmp_path / "packed").write_bytes(gzip.compress(content))
     for place in (content, str(tmp_path / "plain"), str(tmp_path / "packed")):
@@ -34,7 +34,7 @@ def test_a_line_ends_at_one_character_only(content, expected, tmp_path):
         assert (lines.read, lines.repaired) == (len(expected), int("\ufffd" in expected))
 
 
-def test_what_is_no_text_is_refused(tmp_path):
+def test_files_that_are_not_utf_8_text_raise(tmp_path):
     (tmp_path / "wide").write_bytes("안녕".encode("utf-16"))
     (tmp_path / "cut").write_bytes(gzip.compress(b"a\n" * 10_000)[:-20])
     for name, told in (("wide", "UTF-16"), ("cut", "cut off or damaged"), ("none", "no such file")):
@@ -44,7 +44,7 @@ def test_what_is_no_text_is_refused(tmp_path):
         list(Lines([str(tmp_path)]))
 
 
-def test_output_is_utf_8_whatever_the_locale(monkeypatch, tmp_path):
+def test_output_is_utf_8_in_every_locale(monkeypatch, tmp_path):
     bytes_ = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bytes_, encoding="ascii"))
     with writing(None) as write:
@@ -54,7 +54,7 @@ def test_output_is_utf_8_whatever_the_locale(monkeypatch, tmp_path):
     assert bytes_.getvalue() == (tmp_path / "out").read_bytes() == "고양이 ?\n".encode()
 
 
-def test_a_link_and_a_device_keep_their_names(tmp_path):
+def test_output_through_symlinks_and_to_devices(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with writing(tmp_path / "link") as write:
@@ -66,19 +66,13 @@ def test_a_link_and_a_device_keep_their_names(tmp_path):
     assert not (tmp_path / "nothing").is_file() and len(list(tmp_path.iterdir())) == 3
 
 
-def test_an_error_elsewhere_is_not_said_of_the_output(tmp_path):
+def test_errors_of_other_files_do_not_name_the_output(tmp_path):
     with pytest.raises(OSError, match="elsewhere"), writing(tmp_path / "out"):
         raise OSError("elsewhere")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sides_of_different_lengths_are_refused():
-    for sources, targets, told in ((["a"], [], "target ends after 0"), ([], ["a"], "source ends after 0")):
-        with pytest.raises(DataError, match=told):
-            list(read_pairs(sources, targets, 2))
-
-
-def test_lines_that_are_typed_are_known(monkeypatch):
+def test_keyboard_input_is_detected(monkeypatch):
     class Keyboard(io.TextIOWrapper):
         def isatty(self):
             return True
@@ -88,12 +82,12 @@ def test_lines_that_are_typed_are_known(monkeypatch):
     assert list(Lines(["-"])) == ["a"]
 
 
-def test_notes_of_a_kind_are_said_once():
+def test_notes_of_one_kind_are_printed_once():
     notes = Notes()
     for number in range(1, 4):
         notes.add(number, [f"cut at {number} of 1,000 tokens"])
     notes.add(9, ["nothing in it could be read"])
-    assert list(notes.said()) == [
+    assert list(notes.lines()) == [
         "line 1: cut at 1 of 1,000 tokens; and 2 more lines",
         "line 9: nothing in it could be read",
     ]

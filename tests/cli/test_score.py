@@ -1,4 +1,4 @@
-"""regard score: one number a line, the perplexity of them all, and lines that nobody would write."""
+"""regard score: one log-probability per line, the perplexity of all lines, and invalid input."""
 
 from __future__ import annotations
 
@@ -15,65 +15,110 @@ def sides(folder):
     return [(folder / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]
 
 
-def test_scores_are_those_of_the_library(command, trained, korean):
+def test_scores_equal_those_of_the_library(command, trained, korean):
     said = command("score", trained, "--source", korean / "test.ko", "--target", korean / "test.en")
-    found = load_translator(trained, device="cpu").score(*sides(korean))
-    assert said.status == 0 and said.lines == [f"{each.score:.4f}" for each in found]
-    total, count = sum(each.score for each in found), sum(len(each.token_scores) for each in found)
+    scored = load_translator(trained, device="cpu").score(*sides(korean))
+    assert said.status == 0 and said.lines == [f"{each.score:.4f}" for each in scored]
+    total, count = sum(each.score for each in scored), sum(len(each.token_scores) for each in scored)
     assert (
         said.err_but_unknown == f"perplexity {math.exp(-total / count):.2f}: {count:,} tokens in 12 lines\n"
     )
 
 
-def test_tokens_are_lines_of_json(command, trained, korean, tmp_path):
-    arguments = "--source", korean / "test.ko", "--target", korean / "test.en", "--out", tmp_path / "out"
+def test_tokens_option_prints_json_lines(command, trained, korean, tmp_path):
+    arguments = "--source", korean / "test.ko", "--target", korean / "test.en", "--output", tmp_path / "out"
     said = command("score", trained, *arguments, "--tokens")
     assert (said.status, said.out) == (0, "")
     for line, target in zip((tmp_path / "out").read_text().splitlines(), sides(korean)[1], strict=True):
-        found = json.loads(line)
-        assert found["tokens"][-1] == "</s>" and len(found["tokens"]) == len(target.split()) + 1
-        assert found["score"] == pytest.approx(sum(found["token_scores"]))
+        record = json.loads(line)
+        assert record["tokens"][-1] == "</s>" and len(record["tokens"]) == len(target.split()) + 1
+        assert record["score"] == pytest.approx(sum(record["token_scores"]))
 
 
-def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path):
+def test_every_line_is_scored_whatever_it_contains(command, trained, hostile, tmp_path):
     lines = hostile.read_bytes().split(b"\n")
-    (tmp_path / "turned").write_bytes(b"\n".join(reversed(lines)) + b"\n")
-    both = "--source", hostile, "--target", tmp_path / "turned", "--longest", 50
+    (tmp_path / "reversed").write_bytes(b"\n".join(reversed(lines)) + b"\n")
+    both = "--source", hostile, "--target", tmp_path / "reversed", "--max-source-length", 50
     said = command("score", trained, *both)
     assert said.status == 0 and len(said.lines) == len(lines)
     assert all(math.isfinite(float(line)) and float(line) < 0 for line in said.lines)
     assert "4 lines" in said.err and "UTF-8" in said.err
-    assert re.search("line 13: source truncated to 49 of 10000 tokens", said.err)
+    assert re.search("line 13: .*49 of 10000", said.err)
     assert len(command("score", trained, *both, "--tokens").lines) == len(lines)
 
 
-def test_one_side_may_be_standard_input(command, trained, korean):
+def test_one_side_can_be_standard_input(command, trained, korean):
     text = (korean / "test.en").read_bytes()
-    given = command("score", trained, "--source", korean / "test.ko", "--target", "-", stdin=text)
+    piped = command("score", trained, "--source", korean / "test.ko", "--target", "-", stdin=text)
     named = command("score", trained, "--source", korean / "test.ko", "--target", korean / "test.en")
-    assert given == named
+    assert piped == named
     nothing = command("score", trained, "--source", "-", "--target", "/dev/null")
     assert nothing == (0, "", "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "fact"),
     [
-        (("--source", "-", "--target", "-"), "--source - --target -"),
-        (("--source", "test.ko", "--target", "nowhere"), "there is no such file"),
-        (
-            ("--source", "test.ko", "--target", "short"),
-            "the target ends after 1 lines",
-        ),
-        (
-            ("--source", "short", "--target", "test.en"),
-            "the source ends after 1 lines",
-        ),
+        ((), "--source and --target, or --tsv, or --jsonl"),
         (("--source", "test.ko"), "--target"),
+        (("--source", "test.ko", "--target", "test.en", "--tsv", "odd.tsv"), "--tsv"),
+        (("--source", "-", "--target", "-"), "-: "),
+        (
+            ("--source", "test.ko", "--source", "test.ko", "--target", "test.en"),
+            "2 source files",
+        ),
+        (("--source", "test.ko", "--target", "nowhere"), "nowhere: "),
+        (("--source", "test.ko", "--target", "short"), "short: there is no line 2, but test.ko "),
+        (("--source", "short", "--target", "test.en"), "short: there is no line 2, but test.en "),
+        (("--tsv", "odd.tsv"), "odd.tsv, line 2: 1 column"),
+        (("--tsv", "odd.tsv"), "--columns"),
+        (("--tsv", "odd.tsv", "--columns", "a,b"), "odd.tsv, line 1: "),
+        (("--tsv", "odd.tsv", "--columns", "1"), "--columns: '1'"),
+        (("--jsonl", "odd.jsonl"), "odd.jsonl, line 1: "),
+        (("--tsv", "nowhere.tsv"), "nowhere.tsv: "),
     ],
 )
-def test_what_cannot_be_done_is_refused(command, trained, korean, monkeypatch, arguments, told):
+def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeypatch, arguments, fact):
     (korean / "short").write_text("one\n")
+    (korean / "odd.tsv").write_text("one\teins\ntwo\n")
+    (korean / "odd.jsonl").write_text('{"source": "one"}\n')
     monkeypatch.chdir(korean)
     said = command("score", trained, *arguments)
-    assert (said.status, said.out) == (2, "") and told in said.err
+    assert (said.status, said.out) == (2, "") and fact in said.err
+    assert "--choose" not in said.err  # an option of regard data, not of this command
+
+
+def test_pairs_in_one_file_are_scored_alike(command, trained, korean):
+    options = "--source", korean / "test.ko", "--target", korean / "test.en"
+    expected = command("score", trained, *options)
+    pairs = list(zip(*sides(korean), strict=True))
+    (korean / "test.tsv").write_text("".join(f"{en}\t{ko}\n" for ko, en in pairs), encoding="utf-8")
+    (korean / "named.tsv").write_text("en\tko\n" + (korean / "test.tsv").read_text(encoding="utf-8"))
+    (korean / "test.jsonl").write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in pairs))
+    for way in (
+        ("--tsv", korean / "test.tsv", "--columns", "2,1"),
+        ("--tsv", korean / "named.tsv", "--columns", "ko,en"),
+        ("--jsonl", korean / "test.jsonl", "--fields", "a,b"),
+    ):
+        said = command("score", trained, *way)
+        assert (said.status, said.out, said.err_but_unknown) == (0, expected.out, expected.err_but_unknown)
+    twice = command("score", trained, *options, *options)
+    assert twice.status == 0 and twice.lines == expected.lines * 2
+
+
+def test_every_pair_of_one_file_is_scored_and_lines_are_counted(command, trained, tmp_path):
+    """Empty and long sides and invalid UTF-8 are kept; a note names the line of the file."""
+    (tmp_path / "odd.tsv").write_bytes(b"ko\ten\n\tHi.\nG\xff\tGo.\n" + b"a " * 99 + b"\tb\n\n")
+    said = command(
+        "score", trained, "--tsv", tmp_path / "odd.tsv", "--columns", "ko,en", "--max-source-length", 50
+    )
+    assert said.status == 0 and len(said.lines) == 4
+    assert "1 line had" in said.err and "line 4: " in said.err and "49 of 99" in said.err
+
+
+def test_pairs_before_a_malformed_line_are_kept_in_the_partial_output(command, trained, korean, tmp_path):
+    line = "\t".join(side[0] for side in sides(korean))
+    (tmp_path / "odd.tsv").write_text(f"{line}\n" * 4096 + "one column\n", encoding="utf-8")
+    said = command("score", trained, "--tsv", tmp_path / "odd.tsv", "--output", tmp_path / "out")
+    assert said.status == 2 and "odd.tsv, line 4097: " in said.err and not (tmp_path / "out").exists()
+    assert len((tmp_path / "out.part").read_text().splitlines()) == 4096

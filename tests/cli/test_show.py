@@ -1,4 +1,4 @@
-"""regard show: what a run is, told to people and to programs, whatever state it is in."""
+"""regard show: facts about a run as text, JSON or a table of several runs, also for damaged runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from regard.tasks.translation import load_translator
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """A run that may be changed."""
+    """A copy of a run, which a test may change."""
     return shutil.copytree(trained, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_a_run_is_told_of(command, trained, width):
+def test_show_one_run(command, trained, width):
     said = command("show", trained, width=width)
     assert (said.status, said.err) == (0, "")
     assert max(map(cell_len, said.lines)) <= width
@@ -39,25 +39,25 @@ def test_a_run_is_told_of(command, trained, width):
         "★",
     ):
         assert told in flat
-    assert "training.accumulate" not in flat, "what is as usual is not told"
+    assert "training.accumulation_steps" not in flat, "what is as usual is not told"
     assert (
         f"next: regard evaluate {trained} --split test"[:40] in said.out.replace("\n", "")[-400:]
         or width < 100
     )
 
 
-def test_programs_read_json(command, trained):
-    found = json.loads(command("show", trained, "--json").out)
-    assert found["model"] == {"name": "bahdanau", "width": 16, "dropout": 0.1}
-    assert found["progress"]["step"] == found["progress"]["total"] == 40
-    assert [each["step"] for each in found["evaluations"]] == [20, 40]
-    assert found["best"]["bleu"] == max(each["bleu"] for each in found["evaluations"])
-    assert [each["step"] for each in found["checkpoints"]] == [10, 20, 30, 40]
-    assert set(found["fingerprints"]) == {"train", "valid", "alignments"} and found["notes"] == []
-    assert all(each["damage"] == "" and each["size"] > 0 for each in found["checkpoints"])
+def test_json(command, trained):
+    report = json.loads(command("show", trained, "--json").out)
+    assert report["model"] == {"name": "bahdanau", "width": 16, "dropout": 0.1}
+    assert report["progress"]["step"] == report["progress"]["total"] == 40
+    assert [each["step"] for each in report["evaluations"]] == [20, 40]
+    assert report["best"]["bleu"] == max(each["bleu"] for each in report["evaluations"])
+    assert [each["step"] for each in report["checkpoints"]] == [10, 20, 30, 40]
+    assert set(report["fingerprints"]) == {"train", "valid", "alignments"} and report["notes"] == []
+    assert all(each["damage"] == "" and each["size"] > 0 for each in report["checkpoints"])
 
 
-def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch):
+def test_table_of_several_runs(command, trained, unseeing, tmp_path, monkeypatch):
     said = command("show", trained, unseeing, tmp_path, width=160)
     assert said.status == 0 and "not a run folder" in said.err
     assert [line.split()[1] for line in said.lines[:3]] == ["model", "bahdanau", "seq2seq"]
@@ -72,12 +72,12 @@ def test_several_are_compared(command, trained, unseeing, tmp_path, monkeypatch)
     monkeypatch.chdir(trained.parent)
     narrow = command("show", trained, unseeing, width=80)
     assert max(map(len, narrow.lines)) <= 80 and narrow.lines[0].split()[2] == "weights"
-    told = [line.split()[:2] for line in narrow.lines if "bahdanau" in line or "seq2seq" in line]
-    assert told == [["tiny", "bahdanau"], [f"../{unseeing.parent.name}/tiny", "seq2seq"]]
+    rows = [line.split()[:2] for line in narrow.lines if "bahdanau" in line or "seq2seq" in line]
+    assert rows == [["tiny", "bahdanau"], [f"../{unseeing.parent.name}/tiny", "seq2seq"]]
     assert (said.status, said.out) == (2, "") and "none of these" in said.err
 
 
-def test_a_comparison_names_the_score_that_chose_the_best_checkpoint(command, trained, copied):
+def test_table_names_the_score_that_selects_the_best_checkpoint(command, trained, copied):
     config = copied / "config.toml"
     config.write_text(config.read_text().replace('best = "bleu"', 'best = "exact"'))
     assert "exact" not in command("show", trained, trained, width=160).lines[0]
@@ -88,7 +88,7 @@ def test_a_comparison_names_the_score_that_chose_the_best_checkpoint(command, tr
     assert "★ best exact match" in command("show", copied).out
 
 
-def test_what_is_damaged_is_told(command, copied):
+def test_damaged_checkpoints_are_reported(command, copied):
     (copied / "step-000040" / "weights.safetensors").write_bytes(b"broken")
     with (copied / "log.jsonl").open("ab") as log:
         log.write(b'{"kind": "training", "step": 41, "loss": "NaN"}\n[1]\n{"kind": "eval')
@@ -101,14 +101,14 @@ def test_what_is_damaged_is_told(command, copied):
     assert "next: restore the damaged files" in said.out and "regard translate" not in said.out
 
 
-def test_a_finished_run_with_a_damaged_optimizer_is_finished(command, copied):
+def test_run_with_a_damaged_optimizer_state_is_still_finished(command, copied):
     path = copied / "step-000040" / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
     said = command("show", copied)
     assert "step 40 of 40" in said.out and "--resume" not in said.out and "optimizer.safetensors" in said.out
 
 
-def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
+def test_run_without_checkpoints(command, copied):
     for path in copied.iterdir():
         if path.name.startswith("step-") or path.name in ("latest", "best", "log.jsonl", "data.json"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -117,7 +117,7 @@ def test_a_run_that_has_saved_nothing_is_told_of(command, copied):
     assert json.loads(command("show", copied, "--json").out)["progress"] is None
 
 
-def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
+def test_folder_without_run_is_an_error(command, tmp_path):
     said = command("show", tmp_path)
     assert (said.status, said.out) == (2, "") and "not a run folder" in said.err
     (tmp_path / "config.toml").write_text("[data]\nbuilt_in = 'french'\n")
@@ -126,14 +126,14 @@ def test_a_folder_that_is_no_run_is_refused(command, tmp_path):
     assert command("show").status == 2
 
 
-def test_text_in_a_log_is_not_obeyed(command, copied):
+def test_control_characters_in_a_log_are_not_printed(command, copied):
     with (copied / "log.jsonl").open("ab") as log:
         log.write(json.dumps({"kind": "evaluation", "step": 50, "\x1b[31m[bold]": 1.0}).encode() + b"\n")
     said = command("show", copied)
     assert said.status == 0 and "\x1b" not in said.out and "[bold]" in said.out
 
 
-def test_the_best_stays_in_sight(command, copied):
+def test_best_evaluation_is_always_shown(command, copied):
     with (copied / "log.jsonl").open("a") as log:
         for step in range(50, 90):
             log.write(
@@ -148,5 +148,5 @@ def test_the_best_stays_in_sight(command, copied):
     ("values", "width", "expected"),
     [([1.0], 5, "▁"), ([2.0, 1.0], 5, "█▁"), ([1.0] * 9, 3, "▁▁▁"), (list(range(8)), 8, "▁▂▃▄▅▆▇█")],
 )
-def test_a_curve_in_one_line(values, width, expected):
+def test_sparkline(values, width, expected):
     assert sparkline(values, width) == expected

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+from regard.cli.train import train
+from regard.cli.train_options import SETTINGS
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask
+from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
 from tests.tasks.small import written
 from tests.training.toys import bits, records
 
 QUICK = (
-    *("--set", "model.width=8", "--set", "training.tokens=300", "--set", "evaluation.sentences=2"),
+    *("--set", "model.width=8", "--set", "training.batch_tokens=300", "--set", "evaluation.sentences=2"),
     *("--set", "evaluation.samples=0", "--set", "data.held_out=5", "--set", "training.evaluate_every=50"),
     *("--device", "cpu"),
 )
@@ -33,7 +37,9 @@ def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
 
 def trained(command, *more: object, out: str = "runs/x"):
     return command(
-        *("train", "--source", "a.ko", "--target", "a.en", "--model", "bahdanau", "--out", out), *QUICK, *more
+        *("train", "--source", "a.ko", "--target", "a.en", "--model", "bahdanau", "--output", out),
+        *QUICK,
+        *more,
     )
 
 
@@ -48,7 +54,7 @@ def test_the_whole_way_of_a_user(command, here: Path):
     found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
     assert found.status == 0 and len(found.lines) == 1
     assert config_of(here / "runs/x")["data"]["source"] == [str(here / "a.ko")]
-    again = command("train", "--out", "runs/x", "--resume")
+    again = command("train", "--output", "runs/x", "--resume")
     assert again.status == 0 and "resumed at step 4" in again.err
     refused = trained(command, "--steps", 4)
     assert refused.status == 2 and "there is a run in this folder already\nhint: --resume" in refused.err
@@ -64,32 +70,53 @@ def test_a_dry_run_tells_and_leaves_nothing(command, here: Path):
     assert "minutes = 2.0" in minutes.out and "about 2 minutes on this machine" in minutes.out
     trained(command, "--steps", 2)
     assert trained(command, "--steps", 2, "--dry-run").status == 2
-    assert "steps = 2" in command("train", "--out", "runs/x", "--resume", "--dry-run").out
-    changed = command("train", "--out", "runs/x", "--resume", "--steps", 3, "--dry-run")
+    assert "steps = 2" in command("train", "--output", "runs/x", "--resume", "--dry-run").out
+    changed = command("train", "--output", "runs/x", "--resume", "--steps", 3, "--dry-run")
     assert changed.status == 2 and "training.steps: 2 -> 3" in changed.err
 
 
 def test_a_recipe_with_settings_over_it(command, here: Path):
     recipe = '[data]\nsource = "a.ko"\ntarget = "a.en"\n[model]\nname = "luong"\n'
     (here / "recipe.toml").write_text(recipe + "[training]\nsteps = 900\nrate = 0.5\n")
-    more = ("--recipe", "recipe.toml", "--set", "training.rate=0.25", "--epochs", "0.5", "--out", "runs/r")
+    more = (
+        "--recipe",
+        "recipe.toml",
+        "--set",
+        "training.learning_rate=0.25",
+        "--epochs",
+        "0.5",
+        "--out",
+        "runs/r",
+    )
     assert command("train", *QUICK, *more).status == 0
     config = config_of(here / "runs/r")
-    assert config["model"]["name"] == "luong" and config["training"]["rate"] == 0.25
+    assert config["model"]["name"] == "luong" and config["training"]["learning_rate"] == 0.25
     assert config["training"]["epochs"] == 0.5 and "steps" not in config["training"]
     assert config["data"]["target"] == [str(here / "a.en")]
     (here / "bad.toml").write_text("[trainig]\nsteps = 2\n")
-    said = command("train", *QUICK, "--recipe", "bad.toml", "--out", "runs/b")
+    said = command("train", *QUICK, "--recipe", "bad.toml", "--output", "runs/b")
     assert said.status == 2 and "bad.toml: 'trainig'; did you mean 'training'?" in said.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ("--set", "training.rat=1"),
-            "unknown setting in [training]: 'rat'; did you mean 'rate'?",
-        ),
+        (("--set", "training.learning_rat=1"), "[training]: 'learning_rat'; did you mean 'learning_rate'?"),
+        (("--set", "training.lr=1"), "training.learning_rate"),
+        (("--set", "lr=1"), "training.learning_rate"),
+        (("--set", "model.hidden_size=9"), "model.width"),
+        (("--set", "vocab_size=9"), "data.source_vocab_size and data.target_vocab_size"),
+        (("--set", "training.clip=1", "--set", "training.max_grad_norm=1"), "training.clip and training."),
+        (("--batch-size", "3", "--batch-tokens", "9"), "--batch-tokens and --batch-size"),
+        (("--batch-size", "3"), "batch_tokens and batch_size"),  # QUICK sets training.batch_tokens
+        (("--learning-rate", "0"), "training.learning_rate is 0"),
+        (("--learning-rate", "nan"), "--learning-rate"),
+        (("--label-smoothing", "1"), "training.label_smoothing is 1"),
+        (("--dropout", "2"), "dropout"),
+        (("--patience", "0"), "training.patience is 0"),
+        (("--vocab-size", "0"), "data.source_vocab_size is 0"),
+        (("--valid-tsv", "b.tsv"), "b.tsv: there is no such file"),
+        (("--valid-jsonl", "b.jsonl"), "b.jsonl: there is no such file"),
         (("--set", "model.widht=9"), "unknown option of bahdanau 'widht'; did you mean 'width'?"),
         (("--set", "nonsense"), "not a setting"),
         (("--model", "bahdanov"), "unknown model 'bahdanov'; did you mean 'bahdanau'?"),
@@ -103,7 +130,7 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--source", "a.en"), "2 source files and 1 target files"),
         (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
         (("--alignments", "b.links"), "b.links"),
-        (("--guided", "0.5"), "training.guided: "),
+        (("--guided", "0.5"), "training.guided_alignment: "),
         (("--device", "abacus"), "unknown device 'abacus'"),
         (("--precision", "float8"), "training.precision is 'float8'"),
     ],
@@ -116,7 +143,7 @@ def test_what_cannot_be_is_said_in_words(command, arguments: tuple[str, ...], sa
 
 
 def test_no_data_and_data_that_do_not_fit(command, here: Path):
-    assert "data are given" in command("train", "--out", "runs/x").err
+    assert "data are given" in command("train", "--output", "runs/x").err
     (here / "a.en").write_text("one line\n")
     said = trained(command)
     assert said.status == 2 and "a.ko" in said.err and "120" in said.err
@@ -126,11 +153,11 @@ def test_no_data_and_data_that_do_not_fit(command, here: Path):
 
 
 def test_no_run_to_resume_and_a_run_whose_data_were_named_in_another_way(command, here: Path):
-    said = command("train", "--out", "runs/none", "--resume")
+    said = command("train", "--output", "runs/none", "--resume")
     assert said.status == 2 and "runs/none: there is no run to resume" in said.err
-    assert "no run to resume" in command("train", "--out", "runs/none", "--resume", "--dry-run").err
+    assert "no run to resume" in command("train", "--output", "runs/none", "--resume", "--dry-run").err
     assert trained(command, "--steps", 2).status == 0
-    said = command("train", "--tsv", "x.tsv", "--out", "runs/x", "--resume")
+    said = command("train", "--tsv", "x.tsv", "--output", "runs/x", "--resume")
     assert said.status == 2 and "started with source and target, not with tsv" in said.err
 
 
@@ -138,7 +165,7 @@ def test_a_folder_with_other_files_is_left_alone(command, here: Path):
     (here / "mine").mkdir()
     (here / "mine" / "thesis.txt").write_text("words")
     said = trained(command, "--steps", 2, out="mine")
-    assert said.status == 2 and "other files: thesis.txt\nhint: choose another --out" in said.err
+    assert said.status == 2 and "other files: thesis.txt\nhint: choose another --output" in said.err
     assert [path.name for path in (here / "mine").iterdir()] == ["thesis.txt"]
     (here / "mine" / "thesis.txt").rename(
         here / "mine" / "source.tokenizer"
@@ -148,7 +175,9 @@ def test_a_folder_with_other_files_is_left_alone(command, here: Path):
 
 def test_what_counts_for_the_built_in_corpus_is_said_of_it_alone(command):
     assert "pairs = " not in trained(command, "--steps", 2, "--dry-run").out
-    said = command("train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--out", "runs/k")
+    said = command(
+        "train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--output", "runs/k"
+    )
     assert "pairs = 20000" in said.out
 
 
@@ -163,23 +192,23 @@ def test_columns_and_fields_say_which_side_is_which(command, here: Path):
         (("--tsv", "a.tsv", "--columns", "2,1"), "runs/t"),
         (("--jsonl", "a.jsonl", "--fields", "ko,en"), "runs/j"),
     ):
-        said = command("train", *way, *QUICK, "--steps", 2, "--out", out)
+        said = command("train", *way, *QUICK, "--steps", 2, "--output", out)
         assert said.status == 0, said.err
         for name in ("source.tokenizer", "target.tokenizer"):
             assert (here / out / name).read_bytes() == (here / "runs/x" / name).read_bytes()
     assert config_of(here / "runs/t")["data"]["columns"] == [2, 1]
-    said = command("train", "--tsv", "a.ko", *QUICK, "--out", "runs/one")
+    said = command("train", "--tsv", "a.ko", *QUICK, "--output", "runs/one")
     assert said.status == 2 and "check --columns;" in said.err
-    said = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--out", "runs/one")
+    said = command("train", "--tsv", "a.tsv", "--columns", "de,en", *QUICK, "--output", "runs/one")
     assert said.status == 2 and "check --columns" in said.err
 
 
 def test_a_file_with_nothing_in_it_is_said_to_have_no_pairs(command, here: Path):
     (here / "empty.tsv").write_bytes(b"")
-    said = command("train", "--tsv", "empty.tsv", *QUICK, "--out", "runs/e")
+    said = command("train", "--tsv", "empty.tsv", *QUICK, "--output", "runs/e")
     assert said.status == 2 and "empty.tsv: the file has no pairs" in said.err
     (here / "empty.tsv").write_bytes(b"\t\n\n")
-    assert "all 2 pairs were dropped" in command("train", "--tsv", "empty.tsv", "--out", "runs/e").err
+    assert "all 2 pairs were dropped" in command("train", "--tsv", "empty.tsv", "--output", "runs/e").err
 
 
 def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
@@ -209,7 +238,7 @@ def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPat
     budget, *_ = records(here / "runs/x", "budget")
     assert "0.02 minutes" in budget["text"] and budget["total"] > 0
     options = [*QUICK[2:], "--minutes", 0.02]
-    free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--out", "runs/y")
+    free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--output", "runs/y")
     assert free.status == 0 and "more minutes" in free.err and "model.width" not in free.err
     (plan,) = records(here / "runs/y", "plan")
     assert f"width {config_of(here / 'runs/y')['model']['width']}" in plan["text"]
@@ -229,9 +258,9 @@ def test_a_signal_saves_and_says_how_to_go_on(command, here: Path, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(TranslationTask, "loss", struck)
         said = trained(command, "--steps", 6)
-    assert said.status == status and "regard train --out runs/x --resume" in said.err
+    assert said.status == status and "regard train --output runs/x --resume" in said.err
     assert (here / "runs/x" / "latest").read_text() == "step-000003\n"
-    assert command("train", "--out", "runs/x", "--resume", "--device", "cpu").status == 0
+    assert command("train", "--output", "runs/x", "--resume", "--device", "cpu").status == 0
     assert bits(here / "runs/x") == bits(here / "runs/whole")
 
 
@@ -242,8 +271,8 @@ def test_hostile_lines_are_trained_on_with_every_repair_counted(command, here: P
     refused = trained(command, "--steps", 2)
     assert refused.status == 2
     assert "a.ko, line 10: not valid UTF-8: byte 1 of the line, 0xED" in refused.err
-    assert '--set data.odd.invalid="replace"' in refused.err
-    said = trained(command, "--steps", 2, "--set", "data.odd.invalid=replace")
+    assert '--set data.problems.invalid="replace"' in refused.err
+    said = trained(command, "--steps", 2, "--set", "data.problems.invalid=replace")
     assert said.status == 0, said.err
     read = 120 + len(HOSTILE)
     assert f"{read} pairs read" in said.err
@@ -269,3 +298,50 @@ def test_the_log_is_json_whatever_the_text_was(command, here: Path):
         "evaluation",
         "ended",
     }
+
+
+def test_options_are_the_settings_of_the_run(command, here: Path):
+    sides = [(here / name).read_text("utf-8").splitlines()[:6] for name in ("a.ko", "a.en")]
+    rows = "".join(f"{source}\t{target}\n" for source, target in zip(*sides, strict=True))
+    (here / "valid.tsv").write_text(rows, encoding="utf-8")
+    given = {
+        "learning-rate": 0.002,
+        "batch-size": 9,
+        "label-smoothing": 0.2,
+        "width": 6,
+        "dropout": 0.15,
+        "patience": 2,
+        "seed": 5,
+        "steps": 3,
+        "vocab-size": 300,
+        "tokenizer": "bpe",
+        "model": "luong",
+    }
+    options = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
+    files = ("--source", "a.ko", "--target", "a.en", "--valid-tsv", "valid.tsv")
+    (here / "recipe.toml").write_text("seed = 1\n[training]\ntokens = 300\nsmoothing = 0.0\nminutes = 9\n")
+    said = command("train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu")
+    assert said.status == 0, said.err
+    config = config_of(here / "runs/x")
+    training, data, model = config["training"], config["data"], config["model"]
+    assert (training["learning_rate"], training["batch_size"], training["label_smoothing"]) == (0.002, 9, 0.2)
+    assert "batch_tokens" not in training and "minutes" not in training
+    assert (training["patience"], training["steps"], config["seed"]) == (2, 3, 5)
+    assert (model["name"], model["width"], model["dropout"]) == ("luong", 6, 0.15)
+    assert data["source_vocab_size"] == data["target_vocab_size"] == 300
+    assert data["valid_tsv"] == [str(here / "valid.tsv")] and "held_out" not in data
+    for option in ("--width", "--batch-tokens"):
+        said = command("train", *files, option, 0, "--steps", 1, "--output", "runs/y")
+        assert said.status == 2 and option.removeprefix("--").replace("-", "_") in said.err
+    again = command("train", "--output", "runs/x", "--resume", "--device", "cpu")
+    assert again.status == 0, "options that are not given are no changes"
+
+
+def test_the_defaults_in_the_help_are_those_of_the_settings():
+    parameters = signature(train).parameters
+    settings = TranslationSettings(data=Data(built_in="korean"))
+    for option, names in SETTINGS.items():
+        default = parameters[option].default
+        for name in names if default is not None else ():
+            section, _, last = name.rpartition(".")
+            assert getattr(getattr(settings, section) if section else settings, last) == default

@@ -1,4 +1,4 @@
-"""regard translate: as many lines out as in, what is written beside them, and what is refused."""
+"""regard translate: one output line per input line, the search, other output files, and errors."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from regard.tasks.translation import load_translator, translation_page
 ROOT = Path(__file__).parents[2]
 
 
-def test_translations_are_those_of_the_library(command, trained, korean):
-    said = command("translate", trained, korean / "test.ko")
-    assert said.status == 0
+def test_translations_equal_those_of_the_library(command, trained, korean):
+    result = command("translate", trained, korean / "test.ko")
+    assert result.status == 0
     lines = (korean / "test.ko").read_text(encoding="utf-8").split("\n")[:-1]
-    found = load_translator(trained, device="cpu").translate(lines)
-    assert said.lines == [each.text for each in found] and len(said.lines) == 12
+    translations = load_translator(trained, device="cpu").translate(lines)
+    assert result.lines == [each.text for each in translations] and len(result.lines) == 12
     scored = command("translate", trained, korean / "test.ko", "--scores")
-    assert scored.lines == [f"{each.score:.4f}\t{each.text}" for each in found]
+    assert scored.lines == [f"{each.score:.4f}\t{each.text}" for each in translations]
 
 
-@pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--best", "3")])
-def test_as_many_out_as_in_whatever_they_hold(command, trained, hostile, tmp_path, options):
+@pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--n-best", "3")])
+def test_one_output_line_per_hostile_line(command, trained, hostile, tmp_path, options):
     links, page, out = tmp_path / "links", tmp_path / "page.html", tmp_path / "out"
-    beside = "--alignments", links, "--page", page, "--out", out
-    quick = "--longest", 60, "--max-length", 12, *options
-    said = command("translate", trained, hostile, *beside, *quick)
+    beside = "--alignments", links, "--page", page, "--output", out
+    quick = "--max-source-length", 60, "--max-length", 12, *options
+    result = command("translate", trained, hostile, *beside, *quick)
     count = len(hostile.read_bytes().split(b"\n"))
-    assert (said.status, said.out) == (0, "")
+    assert (result.status, result.out) == (0, "")
     written = out.read_bytes().decode().split("\n")[:-1]
-    if "--best" in options:
+    if "--n-best" in options:
         written = [line for line in written if line.split("\t")[1] == "1"]
         assert [line.split("\t")[0] for line in written] == [str(number + 1) for number in range(count)]
     assert len(written) == count == len(links.read_text().split("\n")) - 1
-    assert "2 lines" in said.err and "UTF-8" in said.err
+    assert "2 lines" in result.err and "UTF-8" in result.err
     assert "<script>alert" not in page.read_text(encoding="utf-8")
-    told = "line 13: split into" if "split" in options else "line 13: truncated to 59 of 10000 tokens"
-    assert told in said.err and f"Wrote {page}" in said.err
+    note = "line 13: split into" if "split" in options else "line 13: truncated to 59 of 10000 tokens"
+    assert note in result.err and f"Wrote {page}" in result.err
 
 
-def test_lines_come_from_standard_input_from_files_or_from_the_command_line(command, trained, korean):
+def test_input_from_stdin_files_or_text(command, trained, korean):
     text = (korean / "test.ko").read_bytes()
     whole = command("translate", trained, korean / "test.ko").lines
     assert command("translate", trained, stdin=text).lines == whole
@@ -61,9 +61,9 @@ def test_lines_come_from_standard_input_from_files_or_from_the_command_line(comm
     assert command("translate", trained, stdin=b"").lines == []
 
 
-def test_n_best_are_numbered_and_ranked(command, trained, korean):
-    said = command("translate", trained, korean / "test.ko", "--best", 3)
-    rows = [line.split("\t") for line in said.lines]
+def test_n_best_lines_have_number_and_rank(command, trained, korean):
+    result = command("translate", trained, korean / "test.ko", "--n-best", 3)
+    rows = [line.split("\t") for line in result.lines]
     assert {row[0] for row in rows} == {str(number) for number in range(1, 13)}
     assert [row[1] for row in rows if row[0] == "4"] == ["1", "2", "3"]
     best = command("translate", trained, korean / "test.ko").lines
@@ -72,53 +72,57 @@ def test_n_best_are_numbered_and_ranked(command, trained, korean):
     assert ranked == sorted(ranked, reverse=True) and any(row[2] != row[3] for row in rows)
     scored = command("translate", trained, korean / "test.ko", "--scores").lines
     assert [row[3] for row in rows if row[1] == "1"] == [line.split("\t")[0] for line in scored]
-    drawn = command("translate", trained, korean / "test.ko", "--sample", "--best", 2, "--seed", 3)
+    drawn = command("translate", trained, korean / "test.ko", "--sample", "--n-best", 2, "--seed", 3)
     assert len(drawn.lines) == 24
 
 
-def test_ways_of_searching(command, trained, korean):
-    def found(*options):
-        said = command("translate", trained, korean / "test.ko", *options)
-        assert said.status == 0
-        return said.out
+def test_search_options(command, trained, korean):
+    def translated(*options):
+        result = command("translate", trained, korean / "test.ko", *options)
+        assert result.status == 0
+        return result.out
 
-    assert found("--greedy") == found("--beam", 1)
-    drawn = [found("--sample", "--seed", seed, "--temperature", 2, "--top-k", 50) for seed in (1, 1, 2)]
+    assert translated("--greedy") == translated("--beam-size", 1)
+    drawn = [translated("--sample", "--seed", seed, "--temperature", 2, "--top-k", 50) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert found("--sample", "--top-p", 0.01) == found("--greedy")
-    lengths = [len(found("--beam", 4, "--length-penalty", alpha)) for alpha in ("0", "average:9")]
+    assert translated("--sample", "--top-p", 0.01) == translated("--greedy")
+    lengths = [len(translated("--beam-size", 4, "--length-penalty", alpha)) for alpha in ("0", "average:9")]
     assert lengths[0] < lengths[1]
-    assert all(len(line.split()) <= 2 for line in found("--max-length", 2).split("\n"))
-    assert found("--checkpoint", "latest") == found("--checkpoint", 40) != found("--checkpoint", 10)
-    assert found("--batch", 30, "--threads", 1) == found()
+    assert all(len(line.split()) <= 2 for line in translated("--max-length", 2).split("\n"))
+    assert (
+        translated("--checkpoint", "latest")
+        == translated("--checkpoint", 40)
+        != translated("--checkpoint", 10)
+    )
+    assert translated("--batch-tokens", 30, "--threads", 1) == translated()
 
 
-def test_alignments_are_those_of_the_translations(command, trained, korean, tmp_path):
-    said = command("translate", trained, korean / "test.ko", "--alignments", tmp_path / "links", "--greedy")
+def test_alignments_equal_those_of_the_library(command, trained, korean, tmp_path):
+    result = command("translate", trained, korean / "test.ko", "--alignments", tmp_path / "links", "--greedy")
     lines = (korean / "test.ko").read_text(encoding="utf-8").split("\n")[:-1]
-    found = load_translator(trained, search=Greedy(), device="cpu").translate(lines)
-    assert said.status == 0
-    assert (tmp_path / "links").read_text().split("\n")[:-1] == [str(each.alignment) for each in found]
+    translations = load_translator(trained, search=Greedy(), device="cpu").translate(lines)
+    assert result.status == 0
+    assert (tmp_path / "links").read_text().split("\n")[:-1] == [str(each.alignment) for each in translations]
 
 
-def test_drawings_show_where_it_looked(command, trained, tmp_path):
-    said = command("translate", trained, "--text", "나는 학교에 간다 .", "--draw")
-    assert said.status == 0 and "source     나는 학교에 간다 ." in said.out and "█" in said.out
-    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--out", tmp_path / "drawn")
-    drawn = [line.rstrip() for line in said.out.rstrip().split("\n")]
+def test_draw_shows_attention(command, trained, tmp_path):
+    result = command("translate", trained, "--text", "나는 학교에 간다 .", "--draw")
+    assert result.status == 0 and "source     나는 학교에 간다 ." in result.out and "█" in result.out
+    command("translate", trained, "--text", "나는 학교에 간다 .", "--draw", "--output", tmp_path / "drawn")
+    drawn = [line.rstrip() for line in result.out.rstrip().split("\n")]
     assert (tmp_path / "drawn").read_text(encoding="utf-8").rstrip().split("\n") == drawn
 
 
-def test_a_page_has_a_bound_and_says_so(command, trained, korean, tmp_path, monkeypatch):
+def test_page_has_a_maximum_number_of_entries(command, trained, korean, tmp_path, monkeypatch):
     monkeypatch.setattr(translation_page, "MAX_ENTRIES", 5)
-    said = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
-    assert said.status == 0 and len(said.lines) == 12
-    assert "x.html" in said.err and "the first 5 of 12 lines" in said.err
+    result = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
+    assert result.status == 0 and len(result.lines) == 12
+    assert "x.html" in result.err and "the first 5 of 12 lines" in result.err
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert text.count("<article") == 5 and "the first 5 of 12 lines" in text
 
 
-def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, trained, korean, monkeypatch):
+def test_interrupted_output_does_not_replace_the_file(command, trained, korean, monkeypatch):
     whole = Translator.stream
 
     def broken(self, lines, at_once):
@@ -128,31 +132,31 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
             yield each
 
     output = korean / "out"
-    output.write_text("what was there before")
+    output.write_text("earlier output")
     monkeypatch.setattr(Translator, "stream", broken)
-    said = command("translate", trained, korean / "test.ko", "--out", output)
-    assert said.status == 130 and "out.part" in said.err
-    assert output.read_text() == "what was there before"
+    result = command("translate", trained, korean / "test.ko", "--output", output)
+    assert result.status == 130 and "out.part" in result.err
+    assert output.read_text() == "earlier output"
     assert len((korean / "out.part").read_text().split("\n")) == 4
     monkeypatch.undo()
-    assert command("translate", trained, korean / "test.ko", "--out", output).status == 0
+    assert command("translate", trained, korean / "test.ko", "--output", output).status == 0
     assert len(output.read_text().split("\n")) == 13 and not (korean / "out.part").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "pattern"),
     [
         (("--text", "a", "file"), "--text: "),
         (("-", "-"), "-: standard input"),
         (("nowhere.ko",), "there is no such file"),
         (("나는 고양이로소이다",), '--text "나는 고양이로소이다"'),
         (("고양이 " * 200,), "--text"),
-        (("--text", "a", "--greedy", "--beam", "3"), "--beam: .*--greedy"),
-        (("--text", "a", "--greedy", "--best", "2"), "--best: .*--greedy"),
+        (("--text", "a", "--greedy", "--beam-size", "3"), "--beam-size: .*--greedy"),
+        (("--text", "a", "--greedy", "--n-best", "2"), "--n-best: .*--greedy"),
         (("--text", "a", "--greedy", "--sample"), "--sample: .*--greedy"),
-        (("--text", "a", "--sample", "--beam", "3"), "--beam: .*--sample"),
+        (("--text", "a", "--sample", "--beam-size", "3"), "--beam-size: .*--sample"),
         (("--text", "a", "--seed", "3"), "--seed: .*beam search"),
-        (("--text", "a", "--sample", "--temperature", "0"), "expected: a number above 0"),
+        (("--text", "a", "--sample", "--temperature", "0"), "Sample.*temperature"),
         (("--text", "a", "--length-penalty", "long"), "--length-penalty"),
         (("--text", "a", "--length-penalty", "avg:1"), "unknown length penalty 'avg'"),
         (("--text", "a", "--overlong", "drop"), "known: split, truncate"),
@@ -161,27 +165,27 @@ def test_what_breaks_off_does_not_take_the_name_of_what_is_whole(command, traine
         (("--text", "a", "--device", "tpu"), "unknown device 'tpu'"),
         (("--text", "a", "--page", "x.htm"), "does not end in .html"),
         (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
-        (("--text", "a", "--out", "nowhere/x"), "the folder first"),
+        (("--text", "a", "--output", "nowhere/x"), "the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: "),
     ],
 )
-def test_what_cannot_be_done_is_refused(command, trained, tmp_path, monkeypatch, arguments, told):
+def test_invalid_options_are_errors(command, trained, tmp_path, monkeypatch, arguments, pattern):
     monkeypatch.chdir(tmp_path)
-    said = command("translate", trained, *arguments)
-    assert (said.status, said.out) == (2, "") and re.search(told, said.err)
+    result = command("translate", trained, *arguments)
+    assert (result.status, result.out) == (2, "") and re.search(pattern, result.err)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_run_and_a_model_that_does_not_look(command, unseeing, tmp_path):
-    said = command("translate", tmp_path, "--text", "a")
-    assert said.status == 2 and "config.toml" in said.err
+def test_folder_without_run_and_model_without_attention_are_errors(command, unseeing, tmp_path):
+    result = command("translate", tmp_path, "--text", "a")
+    assert result.status == 2 and "config.toml" in result.err
     assert command("translate", unseeing, "--text", "나는").status == 0
-    said = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
-    assert said.status == 2 and "no attention to its source" in said.err
+    result = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
+    assert result.status == 2 and "no attention to its source" in result.err
     assert not (tmp_path / "links").exists()
 
 
-def test_a_reader_that_leaves_ends_it_quietly(trained, tmp_path):
+def test_closed_pipe_ends_without_a_message(trained, tmp_path):
     (tmp_path / "many.ko").write_text("나는 학교에 간다 .\n" * 30_000, encoding="utf-8")
     arguments = ["translate", str(trained), str(tmp_path / "many.ko"), "--greedy", "--max-length", "3"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}

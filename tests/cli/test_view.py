@@ -1,4 +1,4 @@
-"""regard view: every view of a run, in the terminal and as files; what cannot be viewed is refused."""
+"""regard view: every view of a run, in the terminal and in files; errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SENTENCE = "나는 학교에 간다 ."
 
 @pytest.fixture(scope="module")
 def layered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A transformer that was hardly trained. Nobody changes it."""
+    """A transformer after four steps; shared, so tests must not change it."""
     folder = tmp_path_factory.mktemp("runs") / "layered"
     given = {
         "data": {"built_in": "korean", "pairs": 300, "held_out": 20},
         "model": {"name": "transformer", "size": "tiny", "width": 16, "heads": 2, "layers": 2},
-        "training": {"steps": 4, "tokens": 300, "evaluate_every": 4, "save_every": 4},
+        "training": {"steps": 4, "batch_tokens": 300, "evaluate_every": 4, "save_every": 4},
         "evaluation": {"sentences": 2, "samples": 0},
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -35,11 +35,12 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_terminal_shows_the_words_and_their_weights(command, trained):
-    said = command("view", trained, SENTENCE)
+def test_terminal_shows_words_and_weights(command, trained):
+    result = command("view", trained, SENTENCE)
+    assert result.out == command("view", trained, "--text", SENTENCE).out
     found = load_translator(trained, device="cpu").translate(SENTENCE)
-    assert (said.status, said.err) == (0, "") and all(word in said.out for word in SENTENCE.split())
-    drawn, _, caption = said.out.partition("hiding the most attended")
+    assert (result.status, result.err) == (0, "") and all(word in result.out for word in SENTENCE.split())
+    drawn, _, caption = result.out.partition("hiding the most attended")
     plain = str(found.seen().words().picture()).replace("<unk>", "간다")
     assert drawn.split() == plain.split() and found.unknown == ("간다",)
     numbers = r"source word .* -?[\d.]+ nats .* -?[\d.]+ \(\d+ target words?\)"
@@ -49,53 +50,53 @@ def test_the_terminal_shows_the_words_and_their_weights(command, trained):
 
 
 @pytest.mark.parametrize("view", [*VIEWS, "steps"])
-def test_every_view_of_a_transformer_is_drawn_or_says_why_not(command, layered, tmp_path, view):
+def test_every_view_of_a_transformer(command, layered, tmp_path, view):
     target = ("--target", "I go to school .", "--view", view)
-    said = command("view", layered, SENTENCE, *target)
+    result = command("view", layered, SENTENCE, *target)
     if view == "long":
-        assert said.status == 2 and "long" in said.err
+        assert result.status == 2 and "long" in result.err
         return
-    assert (said.status, said.err) == (0, "") and said.out.strip()
+    assert (result.status, result.err) == (0, "") and result.out.strip()
     path = tmp_path / "x.svg"
-    saved = command("view", layered, SENTENCE, *target, "--out", path)
+    saved = command("view", layered, SENTENCE, *target, "--output", path)
     assert saved.status == 0 and "Wrote" in saved.err and not saved.out
     for file in tmp_path.iterdir():
         ElementTree.fromstring(file.read_bytes())
 
 
-def test_files_are_of_the_kind_that_their_name_says(command, trained, tmp_path):
+def test_output_formats_by_suffix(command, trained, tmp_path):
     begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
     for suffix, begin in begins.items():
-        said = command("view", trained, SENTENCE, "--out", tmp_path / f"x{suffix}")
-        assert said.status == 0 and (tmp_path / f"x{suffix}").read_bytes().startswith(begin)
-    said = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "x.gif"
+        result = command("view", trained, SENTENCE, "--output", tmp_path / f"x{suffix}")
+        assert result.status == 0 and (tmp_path / f"x{suffix}").read_bytes().startswith(begin)
+    result = command(
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--output", tmp_path / "x.gif"
     )
-    assert said.status == 0
+    assert result.status == 0
     with Image.open(io.BytesIO((tmp_path / "x.gif").read_bytes())) as opened:
         assert opened.n_frames == 5 + 4 + 1  # four words and the end are read; I, go, the stop and the end
     frames = command(
-        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--out", tmp_path / "f.svg"
+        "view", trained, SENTENCE, "--target", "I go .", "--view", "player", "--output", tmp_path / "f.svg"
     )
     assert "10 files beside" in frames.err and len(list(tmp_path.glob("f-*.svg"))) == 10
 
 
-def test_what_was_seen_is_kept_and_viewed_without_the_model(command, trained, tmp_path):
+def test_seen_file_is_viewed_without_the_model(command, trained, tmp_path):
     kept = tmp_path / "look.seen"
-    said = command("view", trained, SENTENCE, "--out", kept)
-    assert said.status == 0 and "regard view" in said.err and Seen.load(kept).sites
+    result = command("view", trained, SENTENCE, "--output", kept)
+    assert result.status == 0 and "regard view" in result.err and Seen.load(kept).sites
     for view in ("matrix", "lines"):
         asked = ("--view", view, "--subwords")
         assert command("view", kept, *asked).out == command("view", trained, SENTENCE, *asked).out
     weighted = command("view", kept, "--by-values", "--subwords")
     assert weighted.status == 0 and "multiplied by value norms" in weighted.out
     assert weighted.out == command("view", trained, SENTENCE, "--by-values", "--subwords").out
-    for more in ((SENTENCE,), ("--view", "steps"), ("--target", "x")):
+    for more in ((SENTENCE,), ("--text", SENTENCE), ("--view", "steps"), ("--target", "x")):
         refused = command("view", kept, *more)
         assert refused.status == 2 and "needs a model" in refused.err
 
 
-def test_words_pieces_and_special_tokens_are_shown_as_asked(command, trained):
+def test_words_tokens_and_special_tokens(command, trained):
     given = ("view", trained, SENTENCE, "--target", "I go to school .")
     assert "</s>" in command(*given).out and "</s>" not in command(*given, "--specials", "hide").out
     whole = command(*given, "--specials", "renormalise", "--view", "word", "--word", "나는")
@@ -105,7 +106,7 @@ def test_words_pieces_and_special_tokens_are_shown_as_asked(command, trained):
     assert words.count("간다") == 2 and "<unk>" not in words
 
 
-def test_sites_heads_and_values_are_chosen(command, layered):
+def test_sites_heads_and_values(command, layered):
     given = ("view", layered, SENTENCE, "--target", "I go to school .", "--view", "lines")
     mean, alone = command(*given), command(*given, "--site", "decoder.1.cross", "--head", 1)
     assert mean.status == alone.status == 0 and mean.out != alone.out
@@ -118,7 +119,7 @@ def test_sites_heads_and_values_are_chosen(command, layered):
     assert "cross-attention: " in " ".join(steps.out.split())
 
 
-def test_what_stands_under_a_picture_is_of_what_is_drawn(command, layered):
+def test_faithfulness_note_is_of_the_drawn_site_and_head(command, layered):
     target = "I go to school ."
     given = ("view", layered, SENTENCE, "--target", target)
     translator = load_translator(layered, device="cpu")
@@ -128,32 +129,35 @@ def test_what_stands_under_a_picture_is_of_what_is_drawn(command, layered):
         (("--head", 0), {"head": 0}),
         (("--view", "self"), {}),
     ):
-        said = " ".join(command(*given, *asked).out.split())
+        result = " ".join(command(*given, *asked).out.split())
         told = str(faithfulness(translator, SENTENCE, target, **where))
-        assert said.endswith(f"cross-attention: {told}" if "self" in asked else told)
+        assert result.endswith(f"cross-attention: {told}" if "self" in asked else told)
 
 
-def test_the_search_is_chosen_as_for_a_translation(command, trained):
+def test_search_options(command, trained):
     drawn = command("view", trained, SENTENCE, "--greedy", "--max-length", 6)
     found = load_translator(trained, device="cpu", search=Greedy(Rules(maximum=6))).translate(SENTENCE)
     assert drawn.status == 0 and drawn.lines[0] == found.text
     assert command("view", trained, SENTENCE, "--length-penalty", "average:1", "--max-length", 6).status == 0
-    for given in (("--greedy", "--beam", 3), ("--length-penalty", "long")):
-        refused = command("view", trained, SENTENCE, *given)
-        assert refused.status == 2 and given[-2 if given[0] != "--greedy" else 1] in refused.err
+    for options, wrong in (
+        (("--greedy", "--beam-size", 3), "--beam-size"),
+        (("--length-penalty", "long"), "--length-penalty"),
+    ):
+        refused = command("view", trained, SENTENCE, *options)
+        assert refused.status == 2 and wrong in refused.err
 
 
-def test_the_weights_of_the_steps_are_those_of_the_matrix(command, trained):
+def test_weights_of_steps_equal_the_matrix(command, trained):
     target = "I go to school ."
-    said = command("view", trained, SENTENCE, "--target", target, "--view", "steps", "--word", 0)
+    result = command("view", trained, SENTENCE, "--target", target, "--view", "steps", "--word", 0)
     (seen,) = load_translator(trained, device="cpu").score([SENTENCE], [target])
-    shown = said.lines[said.lines.index("weights: softmax of each row") + 2].split()[1:]
+    shown = result.lines[result.lines.index("weights: softmax of each row") + 2].split()[1:]
     weights = seen.seen().sites[0].weights[0, 0]
     assert [float(number) for number in shown] == pytest.approx(weights.tolist(), abs=0.006)
 
 
 @pytest.mark.parametrize("view", ["word", "shaded", "steps"])
-def test_a_word_is_given_as_plain_text_or_by_number(command, layered, view):
+def test_word_by_text_or_number(command, layered, view):
     site = ("--site", "encoder.0.self") if view == "steps" else ()
     given = ("view", layered, SENTENCE, "--target", "school school go", "--view", view, *site)
     source = view != "shaded"
@@ -164,30 +168,32 @@ def test_a_word_is_given_as_plain_text_or_by_number(command, layered, view):
         of_word = pieces.passages[0].source_words
         numbers = [[place for place, word in enumerate(of_word) if word == number] for number in (0, 1)]
     for word, places in zip(words, numbers, strict=True):
-        said = command(*given, "--word", word)
-        assert (said.status, said.err) == (0, "")
+        result = command(*given, "--word", word)
+        assert (result.status, result.err) == (0, "")
         if len(places) == 1:
-            assert said.out == command(*given, "--word", places[0]).out
+            assert result.out == command(*given, "--word", places[0]).out
     unknown = command(*given, "--word", "nowhere")
     assert unknown.status == 2 and all(word in unknown.err for word in words)
 
 
-def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
+def test_steps_of_a_word_are_those_of_its_tokens(command, layered):
     target = "school school goes"
     given = ("view", layered, SENTENCE, "--target", target, "--view", "steps", "--word")
     scored = load_translator(layered, device="cpu").score(SENTENCE, target)
     of_word = scored.passages[0].words
 
-    def rows(said) -> list[str]:
-        begin = said.lines.index("weights: softmax of each row") + 2
-        return said.lines[begin : begin + len(of_word)]
+    def rows(result) -> list[str]:
+        begin = result.lines.index("weights: softmax of each row") + 2
+        return result.lines[begin : begin + len(of_word)]
 
     for word, number in (("school", 0), ("school:1", 0), ("school:2", 1), ("goes", 2)):
-        said = command(*given, word)
+        result = command(*given, word)
         places = [place for place, each in enumerate(of_word) if each == number]
-        assert said.status == 0 and places
+        assert result.status == 0 and places
         wanted = [rows(command(*given, place))[0] for place in places]
-        assert [line.split()[1:] for line in rows(said)[: len(places)]] == [row.split()[1:] for row in wanted]
+        assert [line.split()[1:] for line in rows(result)[: len(places)]] == [
+            row.split()[1:] for row in wanted
+        ]
     piece = next(each for each in scored.pieces if each.strip("▁"))
     assert command(*given, piece).status == command(*given, piece.strip("▁")).status == 0
     for wrong in ("school:3", "99", "-99", "schoo"):
@@ -195,13 +201,13 @@ def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "fact"),
     [
         (("--view", "matrx"), "did you mean 'matrix'"),
         (("--view", "nothing"), "known: heads, lines, long"),
         (("--specials", "drop"), "known: hide, renormalise, show"),
-        (("--out", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
-        (("--out", "no/such/x.png"), "no/such/x.png: "),
+        (("--output", "x.jpg"), ".png, .svg, .pdf, .gif, .html, .seen"),
+        (("--output", "no/such/x.png"), "no/such/x.png: "),
         (("--site", "encoder.*"), "known: decoder.cross"),
         (("--head", "3"), "--head 3: decoder.cross has 1 head"),
         (("--view", "word", "--word", "개"), "unknown source word"),
@@ -212,19 +218,17 @@ def test_the_steps_of_a_word_are_those_of_its_pieces(command, layered):
         (("--head", "-1"), "--head"),
     ],
 )
-def test_what_cannot_be_viewed_is_refused_with_what_can(command, trained, given, told):
-    said = command("view", trained, SENTENCE, *given)
-    assert (said.status, said.out) == (2, "") and told in said.err
+def test_invalid_options_are_errors(command, trained, options, fact):
+    result = command("view", trained, SENTENCE, *options)
+    assert (result.status, result.out) == (2, "") and fact in result.err
 
 
-def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
-    command, trained, unseeing, tmp_path
-):
-    said = command("view", unseeing, SENTENCE)
-    assert said.status == 2 and "no sites" in said.err
-    for blank in ((), ("",), (" \t",)):
-        said = command("view", trained, *blank)
-        assert said.status == 2 and "sentence" in said.err
+def test_model_without_attention_and_missing_sentence_are_errors(command, trained, unseeing, tmp_path):
+    result = command("view", unseeing, SENTENCE)
+    assert result.status == 2 and "no sites" in result.err
+    for sentence in ((), ("",), (" \t",), ("--text", " "), (SENTENCE, "--text", SENTENCE)):
+        result = command("view", trained, *sentence)
+        assert result.status == 2 and "--text" in result.err
     (tmp_path / "strange").write_bytes(b"not a file of ours")
     assert command("view", tmp_path / "strange").status == 2
 
@@ -232,15 +236,15 @@ def test_a_model_without_attention_and_a_sentence_without_words_are_refused(
 @pytest.mark.parametrize(
     "line", ["</s> <pad> <unk>", "\u202e\x1b[31m red", "👩‍👧 <script>alert(1)</script>", "한" * 60]
 )
-def test_whatever_a_sentence_holds_it_is_shown_and_not_obeyed(command, trained, tmp_path, line):
-    said = command("view", trained, line, "--max-length", 12)
-    assert said.status == 0 and "\x1b" not in said.out and "\u202e" not in said.out
-    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--out", tmp_path / "x.svg")
+def test_hostile_sentences_are_escaped(command, trained, tmp_path, line):
+    result = command("view", trained, line, "--max-length", 12)
+    assert result.status == 0 and "\x1b" not in result.out and "\u202e" not in result.out
+    saved = command("view", trained, line, "--max-length", 12, "--subwords", "--output", tmp_path / "x.svg")
     assert saved.status == 0
     tags = {each.tag.rpartition("}")[2] for each in ElementTree.parse(tmp_path / "x.svg").iter()}
     assert "script" not in tags
 
 
-def test_help_lists_the_views_of_a_run_and_names_what_is_no_word(command):
-    said = " ".join(command("view", "--help", width=300).out.split())
-    assert "</s>: show" in said and "rollout, player, steps" in said and "[default: matrix]" in said
+def test_help_lists_views_and_special_tokens(command):
+    result = " ".join(command("view", "--help", width=300).out.split())
+    assert "</s>: show" in result and "rollout, player, steps" in result and "[default: matrix]" in result

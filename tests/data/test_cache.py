@@ -195,17 +195,17 @@ def test_invalid_arguments_raise(tmp_path: Path, tokenizer: Counting):
     def attempt(pairs: object, **options: object) -> EncodedPairs:
         return encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "folder", **options)  # type: ignore[arg-type]
 
-    with pytest.raises(DataError, match="there are no pairs"):
+    with pytest.raises(DataError, match="no pairs"):
         attempt([])
-    with pytest.raises(ArgumentError, match=r"no length(?s:.*)hint: .*list\(pairs\)"):
+    with pytest.raises(ArgumentError, match=r"hint: .*list\(pairs\)"):
         attempt(iter(PAIRS))
-    with pytest.raises(ArgumentError, match="pair 1 has a side of type NoneType"):
+    with pytest.raises(ArgumentError, match=r"pair 1 .*NoneType"):
         attempt([("a", "b"), ("a", None)])
     with pytest.raises(ArgumentError, match="longest is 0"):
         attempt(PAIRS, longest=0)
     with pytest.raises(UnknownName, match="did you mean 'truncate'"):
         attempt(PAIRS, over="trunkate")
-    with pytest.raises(DataError, match="all 1 pairs have over 1 tokens"):
+    with pytest.raises(DataError, match=r"1 pairs .* 1 tokens"):
         attempt(PAIRS[:1], longest=1)
     assert not list((tmp_path / "folder").iterdir())
 
@@ -215,14 +215,14 @@ def test_data_that_changes_during_encoding_raises(tmp_path: Path, tokenizer: Cou
         def __iter__(self) -> Iterator[Record]:
             return iter(list(super().__iter__())[:-1])
 
-    with pytest.raises(DataError, match="9 pairs, but read 8"):
+    with pytest.raises(DataError, match=r"9 .* 8"):
         encode_pairs(Shrinking(9), tokenizer, tokenizer, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_raises(tmp_path: Path, tokenizer: Counting):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"file: cannot be used: (Not a directory|File exists)"):
+    with pytest.raises(DataError, match=r"file: .*(Not a directory|File exists)"):
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -277,7 +277,7 @@ def test_views_are_read_only_and_indices_are_checked(tmp_path: Path, tokenizer: 
 def test_pairs_in_memory_equal_their_lists(sources: list[list[int]], data: st.DataObject):
     targets = data.draw(st.lists(st.just([4, 5]), min_size=len(sources), max_size=len(sources)))
     assert rows(EncodedPairs.in_memory(sources, targets)) == list(zip(sources, targets, strict=True))
-    with pytest.raises(ArgumentError, match=f"{len(sources)} sources and {len(sources) + 1} targets"):
+    with pytest.raises(ArgumentError, match=f"{len(sources)} .* {len(sources) + 1} "):
         EncodedPairs.in_memory(sources, [*targets, [4]])
 
 

@@ -58,7 +58,7 @@ def test_invalid_utf8_raises_with_file_line_and_byte(tmp_path):
 def test_invalid_byte_is_counted_within_the_line_of_the_file(tmp_path, name, line, expected):
     path, fine = tmp_path / f"a.{name}", {"tsv": b"a\tb", "jsonl": b'{"source": "a", "target": "b"}'}[name]
     path.write_bytes(fine + b"\n" + line + b"\n")
-    with pytest.raises(DataError, match=rf"a\.{name}, line 2: not valid UTF-8: .*{expected}"):
+    with pytest.raises(DataError, match=rf"a\.{name}, line 2: .*UTF-8.*{expected}"):
         list(read_pairs(**{name: path}))
 
 
@@ -136,7 +136,7 @@ def test_uneven_pairs_are_counted_and_kept_by_default():
     assert report["uneven"].count == 2 and report.kept == 5
     skipped = pairs_from_lists(sources, targets, Choices(ratio=2, uneven="skip"))
     assert [pair.number for pair in skipped] == [1, 3, 4]
-    with pytest.raises(DataError, match=r"pair 2: .*21 and 43 characters"):
+    with pytest.raises(DataError, match=r"pair 2: .*21 and 43"):
         len(pairs_from_lists(sources, targets, Choices(ratio=2, uneven="error")))
     assert pairs_from_lists(sources, targets, Choices(ratio=None)).inspect()["uneven"].count == 0
 

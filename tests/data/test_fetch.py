@@ -123,7 +123,7 @@ def test_dataset_is_downloaded_unpacked_verified_and_read(
     assert "licence: [bold]free[/bold]" in (fetched.folder / "test.licence.txt").read_text()
     fetch("test", tmp_path)
     assert len(server.requests) == 1, "existing files are not downloaded again"
-    with pytest.raises(UnknownName, match="part of test 'train'"):
+    with pytest.raises(UnknownName, match="'train'"):
         fetched.pairs("train")
 
 
@@ -139,7 +139,7 @@ def test_interrupted_download_is_resumed(server, tmp_path):
 def test_interrupted_download_is_resumed_by_the_next_call(server, tmp_path, monkeypatch):
     monkeypatch.setattr(downloading, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
-    with pytest.raises(DataError, match=r"(?s)broke off|IncompleteRead"):
+    with pytest.raises(DataError, match=r"broke off|IncompleteRead"):
         download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
     assert left(tmp_path) == {"a.part", "a.part-tag"}
     download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
@@ -231,14 +231,14 @@ def test_a_damaged_file_is_downloaded_again(server, tmp_path, monkeypatch):
 def test_another_edition_needs_edition_any(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public(server.address, "a.zip", "a.txt", editions=True))
     server.files["/a.zip"] = zipped(a_txt=b"new\tedition\n")
-    with pytest.raises(DataError, match=r'(?s)another edition.*edition="any"'):
+    with pytest.raises(DataError, match=r'hint: .*edition="any"'):
         fetch("test", tmp_path)
     assert left(tmp_path) == set()
     assert len(fetch("test", tmp_path, edition="any").pairs("all")) == 1
     requests = len(server.requests)
     fetch("test", tmp_path, edition="any")
     assert len(server.requests) == requests
-    with pytest.raises(UnknownName, match="edition 'new'"):
+    with pytest.raises(UnknownName, match="'new'"):
         fetch("test", tmp_path, edition="new")
 
 
@@ -250,7 +250,7 @@ def test_names_inside_an_archive_are_never_used(tmp_path, monkeypatch):
     fetch("test", tmp_path / "into", source=source)
     assert left(tmp_path) == {"a.zip", "a.tsv"}
     (source / "a.zip").write_bytes(zipped(**{"..__a_txt": TEXT}))
-    with pytest.raises(DataError, match=r"no file 'a\.txt'.*\.\./a\.txt"):
+    with pytest.raises(DataError, match=r"'a\.txt'.*\.\./a\.txt"):
         fetch("test", tmp_path / "again", source=source)
     assert left(tmp_path / "again") == set()
 
@@ -277,7 +277,7 @@ def test_source_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkey
 
 def test_unusable_folders_raise(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
-    with pytest.raises(DataError, match=r"(?s)has no file for a\.tsv.*one of a\.tsv, .*a\.zip"):
+    with pytest.raises(DataError, match=r"(?s)a\.tsv.*expected: .*a\.tsv, .*a\.zip"):
         fetch("test", tmp_path, source=tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be used"):

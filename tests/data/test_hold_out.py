@@ -96,9 +96,9 @@ def test_invalid_arguments_raise(arguments):
 
 
 def test_too_few_pairs_raise():
-    with pytest.raises(DataError, match="10 of 10 pairs would be held out, 0 left"):
+    with pytest.raises(DataError, match=r"10 of 10 .* 0 left"):
         hold_out(pairs_of(many(10)), count=10)
-    with pytest.raises(DataError, match="0 of 0 pairs"):
+    with pytest.raises(DataError, match="0 of 0 "):
         hold_out(pairs_of([]), count=1)
 
 
@@ -149,7 +149,7 @@ def test_targets_are_disjoint_if_most_pairs_can_be_kept():
 
 
 def test_disjoint_both_raises_if_no_training_pair_is_left():
-    with pytest.raises(DataError, match="0 left to train on"):
+    with pytest.raises(DataError, match="0 left"):
         hold_out(pairs_of(labelled()), count=150, disjoint="both")
     with pytest.raises(UnknownName, match="both, source"):
         hold_out(pairs_of(labelled()), count=150, disjoint="target")

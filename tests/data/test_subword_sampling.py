@@ -17,8 +17,8 @@ from regard.data.tokenizers.subword_sampling import (
     Lattice,
     all_segmentations,
     backpointers,
+    draw_pieces,
     sample_merges,
-    sample_pieces,
 )
 from regard.errors import ArgumentError
 from tests.data.test_tokenizers import ANY_TEXT, LINES, SUBWORDS, TRAINED
@@ -49,8 +49,8 @@ def one(piece: str) -> list[str]:
 def test_segmentations_are_sampled_with_their_probabilities():
     scores = {"a": -1.5, "b": -2.0, "ab": -2.2, "ba": -3.0, "aba": -4.0}
     weights = {way: math.exp(0.5 * sum(map(scores.__getitem__, way))) for way in all_ways("ababa", [*scores])}
-    draw = random.Random(3).random
-    drawn = Counter(tuple(sample_pieces("ababa", Lattice.of(scores), 0.5, draw)) for _ in range(20_000))
+    draw, ways = random.Random(3).random, backpointers("ababa", Lattice.of(scores), 0.5)
+    drawn = Counter(tuple(draw_pieces("ababa", ways, draw)) for _ in range(20_000))
     assert set(drawn) == set(weights) and len(weights) > 5
     for way, weight in weights.items():
         assert drawn[way] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)

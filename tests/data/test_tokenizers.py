@@ -137,7 +137,7 @@ def test_very_long_lines_are_encoded(tokenizer: Tokenizer):
 
 
 def test_encoding_bytes_raises(tokenizer: Tokenizer):
-    with pytest.raises(ArgumentError, match="a line is of type bytes"):
+    with pytest.raises(ArgumentError, match="bytes"):
         tokenizer.encode(b"bytes")  # type: ignore[arg-type]
 
 
@@ -173,7 +173,7 @@ def test_model_file_can_be_read_by_sentencepiece(subwords: Tokenizer, tmp_path: 
 def test_truncated_files_raise(kind: str, part: float, tmp_path: Path):
     content = TRAINED[kind].serialized()
     (tmp_path / "cut").write_bytes(content[: max(int(part * len(content)) - 2, 0)])
-    with pytest.raises(DataError, match=r"cut: not .*\n(?s:.*)train the tokenizer again"):
+    with pytest.raises(DataError, match=r"cut: .*\nhint: "):
         load_tokenizer(tmp_path / "cut")
 
 
@@ -201,11 +201,11 @@ def test_wrong_kind_and_missing_file_raise(tmp_path: Path):
     for saved, other in itertools.permutations(TRAINED.values(), 2):
         with pytest.raises(DataError):
             type(other).deserialized(saved.serialized(), "x")
-    with pytest.raises(DataError, match="not of kind 'bpe'"):
+    with pytest.raises(DataError, match="'bpe'"):
         BPE.deserialized(TRAINED["unigram"].serialized(), "x")
-    with pytest.raises(DataError, match="cannot be read: No such file"):
+    with pytest.raises(DataError, match="No such file"):
         load_tokenizer(tmp_path / "none")
-    with pytest.raises(DataError, match="cannot be written: No such file"):
+    with pytest.raises(DataError, match="No such file"):
         TRAINED["word"].save(tmp_path / "none" / "file")
 
 
@@ -225,7 +225,7 @@ def test_a_model_with_other_special_tokens_raises():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lines", [[], [""], ["  ", "\x00\t"]])
 def test_training_without_text_raises(kind: str, lines: list[str]):
-    with pytest.raises(DataError, match=r"train_tokenizer\(\): .*(no lines|empty)"):
+    with pytest.raises(DataError, match=r"train_tokenizer\(\): "):
         train_tokenizer(kind, lines)
 
 
@@ -247,7 +247,7 @@ def test_size_is_an_upper_bound(kind: str, size: int):
 
 def test_invalid_arguments_of_training_raise():
     for kind, size in (("unigram", 263), ("bpe", 0), ("word", 4), ("character", -1)):
-        with pytest.raises(ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: .*or more"):
+        with pytest.raises(ArgumentError, match=rf"train_tokenizer\(\): size is {size}\nexpected: "):
             train_tokenizer(kind, LINES, size)
     with pytest.raises(UnknownName, match="did you mean 'unigram'"):
         train_tokenizer("unigrams", LINES)
@@ -392,7 +392,7 @@ def test_sizes_is_one_size_or_two():
 
 
 def test_an_iterator_of_pairs_is_enough_for_a_joint_tokenizer_only():
-    with pytest.raises(ArgumentError, match=r"(?s)only once.*list\(pairs\)"):
+    with pytest.raises(ArgumentError, match=r"hint: .*list\(pairs\)"):
         train_tokenizers((pair for pair in PAIRS), "word")
     both, _ = train_tokenizers((pair for pair in PAIRS), "word", joint=True)
     assert both.fingerprint == train_tokenizers(PAIRS, "word", joint=True)[0].fingerprint

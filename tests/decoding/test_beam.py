@@ -165,7 +165,7 @@ class Endless(Model):
 def test_hypotheses_at_the_maximum_length_are_unfinished():
     (result,) = search(Endless(), Batch.collate([[4, 4]]), Beam(size=3, best=5, rules=Rules(maximum=4)))
     assert [each.finished for each in result] == [False] * 3
-    assert result[0].tokens == result[0].said == (5, 5, 5, 5)
+    assert result[0].tokens == result[0].output_tokens == (5, 5, 5, 5)
     assert [each.ranking for each in result] == sorted((each.ranking for each in result), reverse=True)
 
 

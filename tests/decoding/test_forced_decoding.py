@@ -10,7 +10,7 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, observe, search
 from regard.decoding import forced_decoding as observing_module
 from regard.decoding.forced_decoding import pieces_of
-from regard.models.eval_mode import in_eval_mode
+from regard.models.base import in_eval_mode
 from tests.decoding.toys import Looking
 from tests.models.variants import make
 
@@ -31,7 +31,7 @@ def test_forced_decoding_reproduces_the_scores_of_the_search(name: str, how):
     model = models(name)
     for source, result in zip(SOURCES, search(model, Batch.collate(SOURCES), how, look="*"), strict=True):
         for each in result:
-            targets = [each.said]
+            targets = [each.output_tokens]
             seen = observe(model, Batch.collate([source], targets), look="*")
             length = len(each.tokens)
             assert each.token_scores == pytest.approx(seen.token_scores[0, :length].tolist(), abs=1e-5)

@@ -31,10 +31,10 @@ def test_beam_keywords_hint_at_search(keyword: str):
 def test_unknown_keywords_list_the_known_ones():
     with pytest.raises(UnknownName) as caught:
         Translator(*PARTS, serach=Beam())
-    assert "did you mean 'search'" in str(caught.value) and "tokens_per_batch" in str(caught.value)
+    assert "'search'" in str(caught.value) and "tokens_per_batch" in str(caught.value)
     with pytest.raises(UnknownName) as caught:
         Translator(*PARTS).translate("hi", prefix="a")
-    assert "did you mean 'prefixes'" in str(caught.value) and "hint" not in str(caught.value)
+    assert "'prefixes'" in str(caught.value) and "hint" not in str(caught.value)
 
 
 def test_load_checks_keywords_before_the_run_folder(tmp_path):

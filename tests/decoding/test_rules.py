@@ -73,8 +73,8 @@ def test_every_search_obeys_the_rules(way, minimum: int, more: int, repeat: int,
             assert len(each.tokens) == len(each.token_scores)
             assert len(each.tokens) <= minimum + more
             assert len(each.tokens) >= minimum or (each.finished and repeat == 1)  # every word was used
-            assert not {PAD, BOS, UNK} & set(each.tokens) and EOS not in each.said
-            grams = [each.said[i : i + repeat] for i in range(len(each.said) - repeat + 1)]
+            assert not {PAD, BOS, UNK} & set(each.tokens) and EOS not in each.output_tokens
+            grams = [each.output_tokens[i : i + repeat] for i in range(len(each.output_tokens) - repeat + 1)]
             assert not repeat or len(set(grams)) == len(grams)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
 from regard.errors import ArgumentError, UnknownName
@@ -165,7 +167,7 @@ def test_translation_begins_with_its_prefix():
     first, blank, free = made.translate(lines, prefixes)
     assert first.text.startswith("a man") and blank.text == ""
     assert free.text == made.translate(["길을"])[0].text
-    with pytest.raises(ArgumentError, match="prefix of line 3 has 9 tokens"):
+    with pytest.raises(ArgumentError, match=r"line 3 .*9 tokens"):
         made.translate(lines, ["", "", "a a a a a a a a a"])
     with pytest.raises(ArgumentError, match="2 prefixes for 3 lines"):
         made.translate(lines, ["", ""])
@@ -331,3 +333,51 @@ def test_invalid_search_raises(wrong: object):
 
 def test_repr():
     assert repr(translator()).startswith("Translator(") and "search=" in repr(translator())
+
+
+def test_a_call_can_search_and_look_differently():
+    made = translator()
+    beam = Beam(3, best=2, rules=Rules(maximum=9))
+    expected = translator(search=beam, look=None).translate([TEXT])
+    (found,) = made.translate([TEXT], search=beam, look=None)
+    assert found.to_dict() == expected[0].to_dict() and found.others and found.attention == {}
+    assert [each.to_dict() for each in made.stream([TEXT], search=beam, look=None)] == [found.to_dict()]
+    assert made.translate(TEXT).attention and made.search == Greedy(Rules(maximum=9))
+    assert made.score(TEXT, "a man", look=None).attention == {}
+    assert str(made.align(TEXT, "a man", look="decoder.cross")) == str(made.align(TEXT, "a man"))
+    with pytest.raises(ArgumentError, match=r"(?s)^score\(\).*'nothing'"):
+        made.score(TEXT, "a man", look="nothing")
+    with pytest.raises(ArgumentError, match="Beam"):
+        made.translate(TEXT, search="beam")  # type: ignore[call-overload]
+
+
+def test_a_call_can_align_other_units():
+    tokenizer = train_tokenizer("character", ["3 May 2019"])
+    model = build_model("bahdanau", tokenizer.size, tokenizer.size, width=8)
+    made = Translator(model, tokenizer, tokenizer)
+    units = {unit: made.score("3 May", "May", unit=unit).units for unit in (None, "word")}
+    assert units == {None: ("character", "character"), "word": ("word", "word")}
+    assert made.align("3 May", "May", unit="word").matrix.shape == (1, 2) and made.unit == "auto"
+
+
+def test_token_ids_are_those_of_the_tokenizers():
+    made = translator(longest=8)
+    for each in (made.score(TEXT, "a man went home"), made.translate("길을 걸었다."), made.translate(TEXT)):
+        for ids, pieces, tokenizer in (
+            (each.token_ids, each.pieces, made.target_tokenizer),
+            (each.source_token_ids, each.source_pieces, made.source_tokenizer),
+        ):
+            assert len(ids) == len(pieces)
+            shown = zip(ids, pieces, strict=True)
+            texts = [token for token in shown if token[1] != "</s>"]
+            assert tokenizer.pieces([number for number, _ in texts]) == [piece for _, piece in texts]
+            assert {number for number, piece in zip(ids, pieces, strict=True) if piece == "</s>"} <= {EOS}
+
+
+def test_a_translation_as_a_dict_is_json():
+    (result,) = translator(search=Beam(3, best=2, rules=Rules(maximum=9))).translate([TEXT])
+    content = json.loads(json.dumps(result.to_dict(), ensure_ascii=False))
+    assert content == result.to_dict()
+    assert (content["text"], content["score"]) == (result.text, result.score)
+    assert content["token_ids"] == list(result.token_ids) and len(content["others"]) == 1
+    assert [tuple(link) for link in content["alignment"]] == list(result.alignment.links)

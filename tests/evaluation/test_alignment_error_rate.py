@@ -63,7 +63,7 @@ def test_written_links_parse_to_the_same_links(sure, possible, base):
 )
 def test_invalid_links_raise_with_their_line(tmp_path, wrong):
     (tmp_path / "links").write_text(f"0-0\n0-0 {wrong}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"links, line 2: '.*' is not a link") as caught:
+    with pytest.raises(DataError, match=r"links, line 2: '.*'") as caught:
         read_links(tmp_path / "links")
     assert "\x1b" not in str(caught.value)
 
@@ -80,7 +80,7 @@ def test_read_links_reads_plain_and_gzip_files_with_empty_lines(tmp_path):
     (tmp_path / "links.gz").write_bytes(gzip.compress(b"0-0\r\n\n1-1"))
     assert [str(links) for links in read_links(tmp_path / "links.gz")] == ["0-0", "", "1-1"]
     (tmp_path / "odd").write_bytes(b"0-0\n\xff\n")
-    with pytest.raises(DataError, match="odd, line 2: not valid UTF-8 at byte 1"):
+    with pytest.raises(DataError, match=r"odd, line 2: .*UTF-8.*byte 1"):
         read_links(tmp_path / "odd")
 
 
@@ -135,7 +135,7 @@ def test_different_numbers_of_sentences_raise():
 def test_links_past_the_end_of_a_sentence_raise():
     drawn = [parse_links("0-0"), parse_links("1-2")]
     assert score_links([[], []], drawn, lengths=[(1, 1), (2, 3)]).sure == 2
-    with pytest.raises(DataError, match=r"(?s)sentence 2: link 1-2 .*2 source and 2 target.*base="):
+    with pytest.raises(DataError, match=r"(?s)sentence 2: .*1-2.*base="):
         score_links([[], []], drawn, lengths=[(1, 1), (2, 2)])
 
 

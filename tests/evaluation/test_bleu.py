@@ -98,7 +98,7 @@ def test_invalid_input_raises(metric):
 
 def test_unknown_tokenizers_and_those_that_download_raise():
     for name in ("flores200", "13b"):
-        with pytest.raises(UnknownName, match=f"tokenizer of BLEU '{name}'"):
+        with pytest.raises(UnknownName, match=f"'{name}'"):
             bleu(["a"], ["a"], tokenize=name)
 
 
@@ -109,7 +109,7 @@ def test_missing_tokenizer_raises_with_its_package(monkeypatch):
         raise RuntimeError("extra dependencies")
 
     monkeypatch.setattr(sacrebleu.metrics, "BLEU", refuse)
-    with pytest.raises(ArgumentError, match=r"(?s)'ko-mecab' is not installed.*sacrebleu\[ko\]"):
+    with pytest.raises(ArgumentError, match=r"(?s)'ko-mecab'.*sacrebleu\[ko\]"):
         bleu(["a"], ["a"], tokenize="ko-mecab")
 
 

@@ -112,15 +112,15 @@ def test_empty_translations_are_scored():
 
 
 def test_invalid_input_raises():
-    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 translations.* 1 references"):
+    with pytest.raises(DataError, match=r"moses_bleu\(\): 2 .* 1 "):
         moses_bleu(["a", "b"], ["a"])
     with pytest.raises(DataError, match="nothing to score"):
         moses_bleu([], [])
-    with pytest.raises(UnknownName, match="language of Moses 'dee'; did you mean 'de'"):
+    with pytest.raises(UnknownName, match=r"'dee'.*'de'"):
         moses_bleu(["a"], ["a"], "dee")
 
 
 def test_missing_package_raises_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(ArgumentError, match=r"(?s)sacremoses is not.*\.\[moses\]"):
+    with pytest.raises(ArgumentError, match=r"(?s)sacremoses.*\.\[moses\]"):
         moses_bleu(["a"], ["a"])

@@ -94,5 +94,5 @@ def test_alignments_are_accepted_and_possible_links_are_ignored():
 
 
 def test_unknown_method_raises_with_the_known_ones():
-    with pytest.raises(UnknownName, match=r"(?s)unknown symmetrisation 'grow'.*grow-diag-final-and"):
+    with pytest.raises(UnknownName, match=r"(?s)'grow'.*grow-diag-final-and"):
         symmetrise([], [], "grow")

@@ -1,4 +1,4 @@
-"""Trouble at every call that changes the disk: refusals, half a write, SIGKILL; a checkpoint stays whole."""
+"""Failures at every system call that writes (errors, partial writes, SIGKILL) leave a complete checkpoint."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ import torch
 from regard.errors import DataError
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.reading import PACKAGE, ROOT
-from tests.training.test_checkpoints import content, kept, names
+from tests.training.test_checkpoints import content, identify, names
 
 CALLS = ("mkdir", "open", "write", "fsync", "close", "rename", "replace", "unlink", "rmdir")
-"""All the calls of os that save() and mark_best() change the disk with."""
+"""The functions of os with which save() and mark_best() write."""
 
 REAL = {name: getattr(os, name) for name in CALLS}
-REAL["fsync"] = lambda handle: None  # slow, and nothing that a test without a loss of power can see
+REAL["fsync"] = lambda handle: None  # slow, and without effect unless the power fails
 
-DEEDS: dict[str, Callable[[Checkpoints], object]] = {
-    "the first": lambda checkpoints: checkpoints.save(100, *content(100)),
-    "the next": lambda checkpoints: checkpoints.save(300, *content(300)),
-    "again": lambda checkpoints: checkpoints.save(200, *content(200, 1)),
-    "the best": lambda checkpoints: checkpoints.mark_best(200),
+ACTIONS: dict[str, Callable[[Checkpoints], object]] = {
+    "first save": lambda checkpoints: checkpoints.save(100, *content(100)),
+    "next save": lambda checkpoints: checkpoints.save(300, *content(300)),
+    "save again": lambda checkpoints: checkpoints.save(200, *content(200, 1)),
+    "mark best": lambda checkpoints: checkpoints.mark_best(200),
 }
 
-WAYS = {
-    "refused": "the call fails",
-    "late": "the call is done, and fails",
-    "dead": "the call fails, and so does every one after it",
-    "interrupted": "the call is not done, for someone pressed Ctrl-C",
+FAILURES = {
+    "error": "the call has no effect and raises OSError",
+    "late error": "the call has its effect and raises OSError",
+    "every later error": "this call and all later ones raise OSError",
+    "interrupt": "the call has no effect and raises KeyboardInterrupt",
 }
-"""What may become of a call; and "killed", for which a process is needed."""
+"""How a call can fail; "killed" needs a process of its own."""
 
-LEFT = {
-    "the first": {None, (100, 0)},
-    "the next": {(200, 0), (300, 0)},
-    "again": {(200, 0), (200, 1)},
-    "the best": {(200, 0)},
+LATEST = {
+    "first save": {None, (100, 0)},
+    "next save": {(200, 0), (300, 0)},
+    "save again": {(200, 0), (200, 1)},
+    "mark best": {(200, 0)},
 }
-"""What may be the latest after each deed, whatever happened to it; None: no checkpoint."""
+"""The possible latest checkpoints after each action, wherever it failed; None: no checkpoint."""
 
 
-class Trouble:
-    """Stands before the calls, counts them, and makes trouble at one: see WAYS."""
+class FailingCalls:
+    """Replaces the functions of os, records the calls, and makes call number `at` fail: see FAILURES."""
 
-    def __init__(self, at: int | None = None, way: str = "refused"):
-        self.at, self.way = at, way
-        self.made: list[str] = []
+    def __init__(self, at: int | None = None, failure: str = "error"):
+        self.at, self.failure = at, failure
+        self.names: list[str] = []
 
-    def __enter__(self) -> Trouble:
+    def __enter__(self) -> FailingCalls:
         for name in CALLS:
             setattr(os, name, functools.partial(self.call, name))
         return self
@@ -72,29 +72,29 @@ class Trouble:
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         if name == "open" and _reads(*arguments):
             return REAL[name](*arguments, **options)
-        number = len(self.made)
-        self.made.append(name)
-        if self.at is None or number < self.at or (number > self.at and self.way != "dead"):
+        number = len(self.names)
+        self.names.append(name)
+        if self.at is None or number < self.at or (number > self.at and self.failure != "every later error"):
             return REAL[name](*arguments, **options)
         if name == "write":
             REAL["write"](arguments[0], arguments[1][: len(arguments[1]) // 2])
-        elif name == "close" or self.way == "late":
+        elif name == "close" or self.failure == "late error":
             REAL[name](*arguments, **options)
-        if self.way == "killed":
+        if self.failure == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.way == "interrupted":
+        if self.failure == "interrupt":
             raise KeyboardInterrupt
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _reads(path: Any, flags: int, *_: object) -> bool:
-    """Whether this opens a file only to read it; a folder is opened to be flushed."""
+    """Whether this call opens a file for reading; a folder is opened to flush it."""
     return not flags & (os.O_WRONLY | os.O_RDWR) and not os.path.isdir(path)
 
 
-def prepared(folder: Path, deed: str) -> Path:
-    """A run folder with the checkpoints 100, the best, 150 and 200; or none yet, for the first."""
-    if deed != "the first":
+def prepared(folder: Path, action: str) -> Path:
+    """Return a run folder with checkpoints 100 (the best), 150 and 200; without any for the first save."""
+    if action != "first save":
         checkpoints = Checkpoints(folder)
         for step in (100, 150, 200):
             checkpoints.save(step, *content(step))
@@ -103,9 +103,9 @@ def prepared(folder: Path, deed: str) -> Path:
     return folder
 
 
-def copies(folder: Path, deed: str) -> Iterator[tuple[int, Path]]:
-    """Numbers without an end, and a prepared run folder for each."""
-    pattern = prepared(folder / "pattern", deed)
+def copies(folder: Path, action: str) -> Iterator[tuple[int, Path]]:
+    """Yield 0, 1, 2, ..., each with a prepared run folder of its own."""
+    pattern = prepared(folder / "pattern", action)
     for number in range(1000):
         run = folder / str(number)
         if pattern.exists():
@@ -113,87 +113,88 @@ def copies(folder: Path, deed: str) -> Iterator[tuple[int, Path]]:
         yield number, run
 
 
-def sound(run: Path, deed: str) -> None:
-    """Something whole is the latest, nothing had to be passed over, and saving goes on."""
+def assert_usable(run: Path, action: str) -> None:
+    """Assert that the latest checkpoint is complete, that none was skipped, and that another can be saved."""
     checkpoints = Checkpoints(run)
     latest = checkpoints.latest()
-    assert (None if latest is None else kept(latest)) in LEFT[deed]
+    assert (None if latest is None else identify(latest)) in LATEST[action]
     best = checkpoints.best()
-    if deed == "the first":
+    if action == "first save":
         assert best is None
-        # Killed after the first checkpoint got its place and before a pointer led to it: it is found.
+        # Killed between the rename of the first checkpoint and the pointer: the checkpoint is found.
         assert [note for note in checkpoints.notes if "latest is missing" not in note] == []
     else:
-        assert kept(best) == (100, 0) or (deed, kept(best)) == ("the best", (200, 0))
+        assert identify(best) == (100, 0) or (action, identify(best)) == ("mark best", (200, 0))
         assert checkpoints.notes == []
     checkpoints.save(400, *content(400))
-    assert kept(Checkpoints(run).latest()) == (400, 0)
+    assert identify(Checkpoints(run).latest()) == (400, 0)
     known = {"best", "latest", *(f"step-{step:06d}" for step in (100, 150, 200, 300, 400))}
     assert set(names(run)) <= known
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-@pytest.mark.parametrize("way", WAYS)
-def test_whatever_call_fails_a_whole_checkpoint_is_the_latest(way: str, deed: str, tmp_path: Path):
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_latest_checkpoint_is_complete_whichever_call_fails(failure: str, action: str, tmp_path: Path):
     raised, failed = 0, set()
-    for number, run in copies(tmp_path, deed):
+    for number, run in copies(tmp_path, action):
         checkpoints = Checkpoints(run)
-        with Trouble(number, way) as trouble:
+        with FailingCalls(number, failure) as calls:
             try:
-                DEEDS[deed](checkpoints)
+                ACTIONS[action](checkpoints)
             except (DataError, KeyboardInterrupt) as error:
                 raised += 1
-                if way != "interrupted":
+                if failure != "interrupt":
                     assert str(error).startswith(f"{run}: ") and "No space left on device" in str(error)
                     assert "hint: free some space" in str(error)
-            else:  # after the pointer is there, only tidying up can fail, and then this is said
-                assert checkpoints.notes or number >= len(trouble.made)
-        if number >= len(trouble.made):
+            else:  # once the pointer is written, only cleaning up can fail, which leaves a note
+                assert checkpoints.notes or number >= len(calls.names)
+        if number >= len(calls.names):
             break
-        failed.add(trouble.made[number])
+        failed.add(calls.names[number])
         left = list(run.glob(".*"))
-        assert way in ("dead", "interrupted") or not left or str(left[0]) in checkpoints.notes[0]
-        sound(run, deed)
+        if left and failure not in ("every later error", "interrupt"):
+            assert str(left[0]) in checkpoints.notes[0]
+        assert_usable(run, action)
     assert 8 <= raised <= number and failed >= {"open", "write", "fsync", "close", "replace"}
-    assert deed == "the best" or (raised > 30 and failed >= {"mkdir", "rename"})
+    assert action == "mark best" or (raised > 30 and failed >= {"mkdir", "rename"})
 
 
-def die_everywhere(folder: Path) -> None:
-    """Do each deed over and over in processes that are killed at the first call, the second, and so on."""
-    for deed in DEEDS:
-        for number, run in copies(folder / deed, deed):
+def kill_at_every_call(folder: Path) -> None:
+    """Run each action in processes that are killed at the first call, at the second, and so on."""
+    for action in ACTIONS:
+        for number, run in copies(folder / action, action):
             child = os.fork()
             if not child:
-                with Trouble(number, "killed"):
-                    DEEDS[deed](Checkpoints(run))
+                with FailingCalls(number, "killed"):
+                    ACTIONS[action](Checkpoints(run))
                 os._exit(0)
             _, status = os.waitpid(child, 0)
-            sound(run, deed)
+            assert_usable(run, action)
             if not os.WIFSIGNALED(status):
-                print(json.dumps([deed, number, os.waitstatus_to_exitcode(status)]))
+                print(json.dumps([action, number, os.waitstatus_to_exitcode(status)]))
                 break
             assert os.WTERMSIG(status) == signal.SIGKILL
 
 
-def test_killed_at_whatever_call_a_whole_checkpoint_is_the_latest(tmp_path: Path):
+def test_latest_checkpoint_is_complete_wherever_the_process_is_killed(tmp_path: Path):
     code = (
-        "import pathlib, sys, torch; from tests.files.test_atomic_io import die_everywhere;"
-        "torch.set_num_threads(1); die_everywhere(pathlib.Path(sys.argv[1]))"
+        "import pathlib, sys, torch; from tests.files.test_atomic_io import kill_at_every_call;"
+        "torch.set_num_threads(1); kill_at_every_call(pathlib.Path(sys.argv[1]))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), str(ROOT)])}
     command = [sys.executable, "-c", code, str(tmp_path)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     ends = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [(deed, code) for deed, _, code in ends] == [(deed, 0) for deed in DEEDS]
-    assert all(kills >= (8 if deed == "the best" else 35) for deed, kills, _ in ends)
+    assert [(action, code) for action, _, code in ends] == [(action, 0) for action in ACTIONS]
+    assert all(kills >= (8 if action == "mark best" else 35) for action, kills, _ in ends)
 
 
-def test_everything_is_on_the_disk_before_something_leads_to_it(
+def test_files_are_flushed_before_the_names_that_lead_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What a loss of power may undo is what was not flushed: the order of calls is the promise."""
-    run = prepared(tmp_path / "run", "the next")
+    """A power failure can undo what was not flushed, so the order of calls matters."""
+    run = prepared(tmp_path / "run", "next save")
     events: list[str] = []
     opened: dict[int, str] = {}
 
@@ -231,17 +232,17 @@ def test_everything_is_on_the_disk_before_something_leads_to_it(
     assert len(events) == 16 and all(event.startswith("delete ") for event in events[11:])
 
 
-def test_reading_writes_nothing_so_a_folder_may_be_read_only(tmp_path: Path):
-    run = prepared(tmp_path / "run", "the next")
+def test_reading_a_run_folder_writes_nothing(tmp_path: Path):
+    run = prepared(tmp_path / "run", "next save")
     (run / ".step-000300.0a1b2c3d.part").mkdir()
     os.rename(run / "step-000200", run / ".step-000200.0a1b2c3d.earlier")  # killed while it was replaced
     os.truncate(run / "step-000100" / "state.json", 3)
     before = names(run)
-    with Trouble() as trouble:
+    with FailingCalls() as calls:
         checkpoints = Checkpoints(run)
-        assert kept(checkpoints.latest()) == (200, 0) and kept(checkpoints.best()) == (200, 0)
+        assert identify(checkpoints.latest()) == (200, 0) and identify(checkpoints.best()) == (200, 0)
         assert [each.step for each in checkpoints.all()] == [100, 150, 200]
-    assert trouble.made == [] and names(run) == before
+    assert calls.names == [] and names(run) == before
 
 
 @pytest.mark.parametrize(
@@ -253,35 +254,35 @@ def test_reading_writes_nothing_so_a_folder_may_be_read_only(tmp_path: Path):
         (errno.EIO, "another disk"),
     ],
 )
-def test_a_refusal_is_told_with_what_to_do(
+def test_error_has_the_reason_and_a_hint(
     code: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    run = prepared(tmp_path / "run", "the next")
+    run = prepared(tmp_path / "run", "next save")
 
-    def refuse(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "mkdir", refuse)
+        patched.setattr(os, "mkdir", fail)
         with pytest.raises(DataError) as caught:
             Checkpoints(run).save(300, {"weights": {"a": torch.zeros(1_000_000)}}, {})
     problem, advice = str(caught.value).split("\nhint: ")
     assert problem.startswith(f"{run}: ") and "step 300" in problem and problem.endswith(os.strerror(code))
     assert hint in advice and "step-000200 is still the latest" in advice
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == code
-    sound(run, "the next")
+    assert_usable(run, "next save")
 
 
-def test_a_disk_that_takes_a_little_at_a_time_gets_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_partial_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "write", lambda handle, block: REAL["write"](handle, block[:7]))
-    made = Checkpoints(tmp_path).save(100, *content(100))
-    made.verify()
-    assert kept(made) == (100, 0)
+    checkpoint = Checkpoints(tmp_path).save(100, *content(100))
+    checkpoint.verify()
+    assert identify(checkpoint) == (100, 0)
 
 
-def test_a_disk_that_is_full_in_earnest(tmp_path: Path):
-    """The system itself refuses here, by a limit on the size of files."""
-    run = prepared(tmp_path / "run", "the next")
+def test_write_error_of_the_operating_system(tmp_path: Path):
+    """The error comes from the operating system, which limits the size of files here."""
+    run = prepared(tmp_path / "run", "next save")
     code = (
         "import pathlib, resource, signal, sys, torch;"
         "from regard.training.checkpoints.checkpoints import Checkpoints;"
@@ -292,6 +293,6 @@ def test_a_disk_that_is_full_in_earnest(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", code, str(run)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 1 and "step 300 could not be saved: File too large" in ran.stderr
+    assert ran.returncode == 1 and "step 300" in ran.stderr and "File too large" in ran.stderr
     assert not list(run.glob(".*"))
-    sound(run, "the next")
+    assert_usable(run, "next save")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -25,14 +26,14 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_second_training_is_told_who_the_first_is(tmp_path: Path):
+def test_error_names_the_folder_and_the_process_that_holds_the_lock(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-            says = rf"{tmp_path.name}: another training.*process {holder.pid}"
-            with pytest.raises(DataError, match=says), locked(tmp_path):
+            facts = rf"{tmp_path.name}: .*process {holder.pid}"
+            with pytest.raises(DataError, match=facts), locked(tmp_path):
                 pass
         finally:
             holder.send_signal(signal.SIGKILL)
@@ -40,20 +41,20 @@ def test_a_second_training_is_told_who_the_first_is(tmp_path: Path):
         assert (tmp_path / ".lock").read_text() == f"process {os.getpid()}\n"
 
 
-def test_it_is_free_again_after_an_error(tmp_path: Path):
+def test_lock_is_released_after_an_error(tmp_path: Path):
     with pytest.raises(ZeroDivisionError), locked(tmp_path):
         raise ZeroDivisionError
     with locked(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
-def test_a_released_lock_names_no_process(tmp_path: Path):
+def test_lock_file_is_empty_after_release(tmp_path: Path):
     with locked(tmp_path):
         pass
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
-def test_a_moved_folder_is_noticed_and_stays_locked(tmp_path: Path):
+def test_moved_folder_stays_locked_and_its_new_path_is_known(tmp_path: Path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     with locked(here) as lock:
@@ -74,21 +75,21 @@ def test_a_moved_folder_is_noticed_and_stays_locked(tmp_path: Path):
         pass
 
 
-def test_a_removed_folder_is_noticed(tmp_path: Path):
+def test_removed_or_replaced_folder_raises(tmp_path: Path):
     here = tmp_path / "here"
     here.mkdir()
     with locked(here) as lock:
         shutil.rmtree(here)
-        with pytest.raises(FolderMoved, match="removed") as caught:
+        with pytest.raises(FolderMoved, match=str(here)) as removed:
             lock.check()
         here.mkdir()
-        with pytest.raises(FolderMoved, match="replaced") as again:
+        with pytest.raises(FolderMoved, match=str(here)) as replaced:
             lock.check()
-    assert caught.value.place is again.value.place is None
+    assert removed.value.place is replaced.value.place is None
     assert list(here.iterdir()) == []
 
 
-def test_a_removed_lock_file_is_written_and_locked_again(tmp_path: Path):
+def test_deleted_lock_file_is_written_and_locked_again(tmp_path: Path):
     with locked(tmp_path) as lock:
         (tmp_path / ".lock").unlink()
         lock.check()
@@ -101,7 +102,28 @@ def test_a_removed_lock_file_is_written_and_locked_again(tmp_path: Path):
         lock.check()
 
 
-def test_a_link_as_lock_file_is_not_followed(tmp_path: Path):
+def test_disk_without_locks_is_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def unsupported(*_: object, **__: object) -> bool:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr("regard.files.folder_lock.lock_descriptor", unsupported)
+    with locked(tmp_path) as first, locked(tmp_path) as second:
+        first.check()
+        second.check()
+    assert (tmp_path / ".lock").read_bytes() == b""
+
+
+def test_lock_file_that_is_always_replaced_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def replaced(*_: object, **__: object) -> bool:
+        (tmp_path / ".lock").unlink()
+        return True
+
+    monkeypatch.setattr("regard.files.folder_lock.lock_descriptor", replaced)
+    with pytest.raises(DataError, match=r"\.lock"), locked(tmp_path):
+        pass
+
+
+def test_link_or_fifo_as_lock_file_raises(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")

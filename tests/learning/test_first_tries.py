@@ -40,7 +40,13 @@ def test_exact_match_is_high(page, tmp_path, monkeypatch, name: str, tokenizer: 
         "seed": seed(),
         "data": {"tsv": [str(tmp_path / "train.tsv")], "tokenizer": tokenizer},
         "model": {"width": 128, "dropout": 0.1},
-        "training": {"steps": count, "tokens": 1536, "rate": 2e-3, "warm_up": 100, "best": "exact"},
+        "training": {
+            "steps": count,
+            "batch_tokens": 1536,
+            "learning_rate": 2e-3,
+            "warmup_steps": 100,
+            "best": "exact",
+        },
     }
     train_translation(settings, tmp_path / "run", console=Console(quiet=True))
     translator = load_translator(tmp_path / "run", look=None)

@@ -42,8 +42,8 @@ def test_demo_learns_its_first_sentence(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     run = train_demo(
         tmp_path / "run",
-        data={"pairs": 10_000, "held_out": 10, "longest": 10},
-        training={"steps": 250, "tokens": 400, "evaluate_every": 250},
+        data={"pairs": 10_000, "held_out": 10, "max_length": 10},
+        training={"steps": 250, "batch_tokens": 400, "evaluate_every": 250},
         evaluation={"sentences": 2, "samples": 0},
     )
     unmarked = SENTENCES[0]

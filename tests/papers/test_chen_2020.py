@@ -75,7 +75,7 @@ class FakeTranslator:
     def __init__(self, pairs: list[list[int]], seed: int):
         self.pairs, self.generator = pairs, torch.Generator().manual_seed(seed)
 
-    def score(self, sources, targets):
+    def score(self, sources, targets, look=None, unit=None):
         return [self._scored(links) for links in self.pairs]
 
     def _scored(self, links: list[int]) -> Scored:

@@ -1,7 +1,7 @@
-"""Use a mutated run folder in every way and say what is wrong with the outcome.
+"""Load, show, translate with and resume mutated run folders, and return what goes wrong.
 
-A mutation must be detected, by one of our errors or by a note that names a file, or leave every output the
-same. Anything else is a fault: another exception, another output, a hang, memory without a bound.
+A mutation must be detected, by a RegardError or a note that names a file, or must not change any output.
+Anything else is a fault: another exception, a different output, a hang, or unbounded memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.reliability.mutations import Mutation
 from tests.tasks.small import settings, train, written
 
 LOOK = "look.seen"
-"""A file that is not part of a run, but kept beside it here to be mutated too."""
+"""A .seen file; not part of a run, but stored in its folder here so that it is mutated too."""
 
 SECONDS = 10.0
-"""What one use of a mutated run may take; a usual one takes less than a tenth of a second."""
+"""Time limit of one use of a mutated run; typical uses take less than 0.1 seconds."""
 
 ROOM = 1 << 30
-"""Bytes of address space that a process which uses mutated runs may take beyond what it has."""
+"""Additional address space, in bytes, for a process that uses mutated runs."""
 
 KINDS: dict[str, dict[str, Any]] = {
     "words": {},
@@ -48,19 +48,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "training": {"ema": 0.5},
     },
 }
-"""The runs that are mutated: settings over those of tests.tasks.small."""
+"""The runs that are mutated: changes to the settings of tests.tasks.small."""
 
 
 class Hang(BaseException):
-    """Something took too long; no `except Exception` holds it back."""
+    """Raised at the time limit; a BaseException, so that no `except Exception` catches it."""
 
 
 @dataclass
 class Original:
-    """A small run and what it gives while nothing is damaged.
+    """A small undamaged run and its outputs.
 
-    place: with the folders run (all of it), killed (after step 2), cache and data. outputs: what is
-    translated, by step. best: the step that load_translator() takes. final: the weights of the last step.
+    place: contains the folders run (completed), killed (stopped after step 2), cache and data.
+    outputs: translations by step. best: the step that load_translator() loads. final: the last weights file.
     """
 
     place: Path
@@ -70,7 +70,7 @@ class Original:
 
     @classmethod
     def made(cls, place: Path, kind: str) -> Original:
-        """Train a run of this kind, once with all its steps and once as if it was killed after half."""
+        """Train a run of this kind; store it completed, and as if it had been killed halfway."""
         sections = KINDS[kind]
         model = sections.get("model", {})
         given = settings(written(place / "data", pairs=60), **sections)
@@ -79,35 +79,37 @@ class Original:
         }
         with environment(place):
             train(given, place / "run")
-            made = cls(place)
+            original = cls(place)
             site = "decoder.0.cross" if kind == "subwords" else "decoder.cross"
             write_choice(place / "run", Choice(site, None, False))
             run = load_translator(place / "run", search=Greedy(), look="*")
-            run.translate(made.sentences[0]).seen().save(place / "run" / LOOK)
+            run.translate(original.sentences[0]).seen().save(place / "run" / LOOK)
             for step in (2, 4):
-                made.outputs[step] = made.translated(load_translator(place / "run", checkpoint=str(step)))
-            made.best = run.checkpoint.step
-        made.final = (place / "run" / "step-000004" / "weights.safetensors").read_bytes()
+                original.outputs[step] = original.translated(
+                    load_translator(place / "run", checkpoint=str(step))
+                )
+            original.best = run.checkpoint.step
+        original.final = (place / "run" / "step-000004" / "weights.safetensors").read_bytes()
         shutil.copytree(place / "run", place / "killed", ignore=shutil.ignore_patterns("step-000004", LOOK))
         for pointer in ("latest", "best"):
             (place / "killed" / pointer).write_text("step-000002\n")
-        return made
+        return original
 
     @property
     def sentences(self) -> list[str]:
-        """What is translated."""
+        """The sentences to translate."""
         lines = (self.place / "data" / "a.ko").read_text(encoding="utf-8").splitlines()
         return sorted(lines, key=len)[-2:]
 
     def translated(self, run: Any) -> list[str]:
-        """What a run makes of the sentences, with all that depends on its weights."""
+        """Return the translations of a run, with scores and alignments."""
         run.search = Greedy(rules=Rules(maximum=6))
         return [f"{each.text} {each.score!r} {each.alignment!r}" for each in run.translate(self.sentences)]
 
 
 @contextlib.contextmanager
 def environment(place: Path) -> Iterator[None]:
-    """Encoded pairs are kept in this place, inside a `with`."""
+    """Set the cache folder inside a `with` block."""
     before = os.environ.get("REGARD_CACHE")
     os.environ["REGARD_CACHE"] = str(place / "cache")
     try:
@@ -120,9 +122,9 @@ def environment(place: Path) -> Iterator[None]:
 
 
 def fault(original: Original, mutation: Mutation, work: Path, resumed: bool = False) -> str:
-    """What is wrong with how a mutated run is used; "" where nothing is.
+    """Return what goes wrong when a mutated run is used; "" if nothing does.
 
-    work: a folder of its own. resumed: train the rest of the killed run, instead of loading the whole one.
+    work: an empty folder. resumed: resume the killed run instead of loading the completed one.
     """
     shutil.copytree(original.place / ("killed" if resumed else "run"), work / "run")
     shutil.copytree(original.place / "cache", work / "cache")
@@ -137,15 +139,15 @@ def fault(original: Original, mutation: Mutation, work: Path, resumed: bool = Fa
 
 
 def _used(use: Callable[[Original, Path], str], original: Original, work: Path) -> str:
-    """The fault of one use, within its time; an error of ours that names a file is none."""
+    """Return the fault of one use, with a time limit; a RegardError that names a file is no fault."""
     name = use.__name__.lstrip("_")
     before = signal.signal(signal.SIGALRM, _hang)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = use(original, work)
-        return f"{name}: {found}" if found else ""
+            problem = use(original, work)
+        return f"{name}: {problem}" if problem else ""
     except RegardError as error:
         named = re.search(r"/\S|config\.toml", str(error))
         return "" if named else f"{name}: names no file: {error}"
@@ -166,9 +168,9 @@ def _load(original: Original, work: Path) -> str:
     run = load_translator(work / "run", device="cpu")
     step = run.checkpoint.step
     if step != original.best and not any(str(work) in note for note in run.notes):
-        return f"step {step} is taken for the best, and no note says why"
-    found = original.translated(run)
-    return "" if found == original.outputs[step] else f"another output: {found}"
+        return f"step {step} is loaded instead of the best, without a note"
+    outputs = original.translated(run)
+    return "" if outputs == original.outputs[step] else f"different output: {outputs}"
 
 
 def _show(original: Original, work: Path) -> str:
@@ -178,8 +180,10 @@ def _show(original: Original, work: Path) -> str:
     for part in describe_run(facts, console):
         console.print(part)
     facts.written()
-    obeyed = [character for character in page.getvalue() if not character.isprintable() and character != "\n"]
-    return f"prints {obeyed[:3]}" if obeyed else ""
+    control = [
+        character for character in page.getvalue() if not character.isprintable() and character != "\n"
+    ]
+    return f"prints {control[:3]}" if control else ""
 
 
 def _look(original: Original, work: Path) -> str:
@@ -190,12 +194,12 @@ def _look(original: Original, work: Path) -> str:
 
 def _resume(original: Original, work: Path) -> str:
     train({}, work / "run", resume=True)
-    found = (work / "run" / "step-000004" / "weights.safetensors").read_bytes()
-    return "" if found == original.final else "other weights at the end"
+    weights = (work / "run" / "step-000004" / "weights.safetensors").read_bytes()
+    return "" if weights == original.final else "different weights at the end"
 
 
 def limit_memory() -> None:
-    """Bound the address space of this process, so that memory without a bound is a MemoryError."""
+    """Limit the address space of this process, so that unbounded allocations raise MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     bound = pages * os.sysconf("SC_PAGE_SIZE") + ROOM
     resource.setrlimit(resource.RLIMIT_AS, (bound, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,6 +1,6 @@
-"""Mutations of a run folder: every byte region of every file, hostile values, and files that are none.
+"""Mutations of a run folder: changed bytes in every file, hostile values, and files replaced by other things.
 
-mutations(folder, seed, count) is a function of its arguments alone: a failure is repeated by its number.
+mutations(folder, seed, count) depends only on its arguments, so a failure can be repeated by its number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import tomli_w
 
 REGIONS = 64
-"""Into how many regions a file is divided; mutations go through all of them in turn."""
+"""Number of regions of a file; mutations change one region after the other."""
 
 DEEP = "[" * 100_000
 HOSTILE: tuple[Any, ...] = (
@@ -49,12 +49,12 @@ HOSTILE: tuple[Any, ...] = (
     {"a": {"b": []}},
     [1, "two", None],
 )
-"""Values of other types, and numbers and texts that nobody expects."""
+"""Values of wrong types, extreme numbers and unexpected texts."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change to one file. what: the kind of change, and where; signed: whether the manifest agrees."""
+    """One change to one file. what: kind and position; signed: whether the manifest is updated too."""
 
     number: int
     file: str
@@ -64,7 +64,7 @@ class Mutation:
 
     @property
     def changes_content(self) -> bool:
-        """Whether the file stays a readable file, with other bytes."""
+        """Whether the file is still a regular file, with other bytes."""
         return not self.what.startswith("replaced")
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Mutation:
 
 
 def mutations(folder: Path, seed: int, count: int) -> Iterator[Mutation]:
-    """So many mutations of the files in a folder, file after file, kind after kind, region after region."""
+    """Yield `count` mutations of the files in a folder: all files in turn, then other kinds and regions."""
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     contents = {file: (folder / file).read_bytes() for file in files}
     for number in range(count):
@@ -95,7 +95,7 @@ def _mutation(number: int, file: str, content: bytes, turn: int, chance: random.
         what, changed = _with_other_value(file, content, chance)
     else:
         what, changed = _with_other_bytes(content, region, chance)
-    # Signed bytes would be other weights, which nobody can tell from good ones; signed values are checked.
+    # Changed weights with matching hashes cannot be detected; changed values with matching hashes can.
     signed = kind == "values" and "step-" in file and "manifest" not in file and chance.random() < 0.5
     return Mutation(number, file, what, lambda path: _write(path, changed, signed), signed)
 
@@ -104,13 +104,13 @@ def _write(path: Path, content: bytes, signed: bool) -> None:
     path.write_bytes(content)
     manifest = path.with_name("manifest.json")
     if signed and manifest.is_file():
-        told = json.loads(manifest.read_bytes())
-        told["files"][path.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        manifest.write_text(json.dumps(told))
+        listed = json.loads(manifest.read_bytes())
+        listed["files"][path.name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest.write_text(json.dumps(listed))
 
 
 def _with_other_bytes(content: bytes, region: int, chance: random.Random) -> tuple[str, bytes]:
-    """The content with some bytes changed in one of its regions."""
+    """Return the content with some bytes of one region changed."""
     size = max(len(content) // REGIONS, 1)
     place = min(region * len(content) // REGIONS + chance.randrange(size), max(len(content) - 1, 0))
     length = chance.choice((1, 2, 8, 64))
@@ -138,7 +138,7 @@ def _structured(file: str) -> bool:
 
 
 def _with_other_value(file: str, content: bytes, chance: random.Random) -> tuple[str, bytes]:
-    """The content with one value replaced, or one key removed, added or repeated."""
+    """Return the content with one value replaced, or one key removed, added or repeated."""
     if file.endswith(".toml"):
         return _with_other_setting(content, chance)
     if file.endswith(".jsonl"):
@@ -156,7 +156,7 @@ def _with_other_value(file: str, content: bytes, chance: random.Random) -> tuple
 
 
 def _with_other_node(content: bytes, chance: random.Random) -> tuple[str, bytes]:
-    """JSON with one node changed, also inside of text that is JSON itself, as in .seen files."""
+    """Return JSON with one node changed, also inside strings that contain JSON, as in .seen files."""
     whole = {"": json.loads(content)}
     holder, key, place = chance.choice(list(_nodes(whole)))
     value = holder[key]
@@ -186,7 +186,7 @@ def _with_other_node(content: bytes, chance: random.Random) -> tuple[str, bytes]
 
 
 def _nodes(value: Any, place: str = "") -> Iterator[tuple[Any, Any, str]]:
-    """Every node as (holder, key, place); at most three items of each list."""
+    """Yield every node as (container, key, path); at most three items of each list."""
     entries = value.items() if isinstance(value, dict) else enumerate(value[:3])
     for key, inner in list(entries):
         yield value, key, f"{place}.{key}".lstrip(".")
@@ -221,7 +221,7 @@ def _with_other_setting(content: bytes, chance: random.Random) -> tuple[str, byt
 def _replaced(
     file: str, content: bytes, turn: int, chance: random.Random
 ) -> tuple[str, Callable[[Path], None]]:
-    """Something else under the name of a file."""
+    """Return a replacement of a file: a description, and the function that replaces it."""
 
     def linked(path: Path, target: str | None = None) -> None:
         aside = path.with_name(f".aside-{path.name}")
@@ -257,7 +257,7 @@ def _replaced(
         "nested JSON": lambda path: _write(path, DEEP.encode(), False),
         "a JSON list": lambda path: _write(path, b"[1, 2]", False),
         "a JSON number": lambda path: _write(path, b"17", False),
-        "bytes that are no UTF-8": lambda path: _write(path, b"\xff\xfe" + content, False),
+        "invalid UTF-8": lambda path: _write(path, b"\xff\xfe" + content, False),
     }
     names = list(ways)
     name = names[turn % len(names)]

@@ -1,6 +1,6 @@
-"""Every number that a user gives has a bound: too large, negative, NaN or infinite is an error that names it.
+"""Numbers from users have bounds: values that are too large, negative, NaN or infinite raise and are named.
 
-What is not an error must be harmless: memory grows with what is generated, not with what is permitted.
+Accepted values must be harmless: memory grows with the generated tokens, not with the permitted maximum.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ UNLIMITED = {
     "training.steps": "a run may be as long as its user wants",
     "training.epochs": "likewise",
     "training.minutes": "likewise",
-    "training.rate": "a diverging run is detected when it diverges",
-    "training.warm_up": "compared with the step",
-    "training.clip": "compared with the norm of the gradient; inf is no clipping",
+    "training.learning_rate": "a diverging run is detected when it diverges",
+    "training.warmup_steps": "compared with the step",
+    "training.max_grad_norm": "compared with the norm of the gradient; inf is no clipping",
     "training.evaluate_every": "compared with the step",
     "training.save_every": "compared with the step",
     "training.log_every": "compared with the step",
     "training.patience": "compared with a number of evaluations",
     "data.held_out": "compared with the number of pairs",
-    "data.longest": "compared with the lengths of pairs",
+    "data.max_length": "compared with the lengths of pairs",
     "evaluation.sentences": "compared with the number of pairs",
     "seed": "any seed is as good as another",
 }
-"""Settings that take 10**9, and why that is harmless."""
+"""Settings that accept 10**9, and why that is harmless."""
 
 
 COMMAND = typer.main.get_command(app)
@@ -62,7 +62,7 @@ COMMAND = typer.main.get_command(app)
 
 
 def commands(command: Any = COMMAND, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command of the command line, with its words."""
+    """Yield every command of the command line, with its path of names."""
     command = getattr(command, "loaded", command)
     if not hasattr(command, "commands"):
         yield path, command
@@ -72,7 +72,7 @@ def commands(command: Any = COMMAND, path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def numeric_options() -> list[tuple[tuple[str, ...], str, type]]:
-    """(command, option, int or float) of every numeric option."""
+    """Return (command, option, int or float) for every numeric option."""
     found = []
     for path, command in commands():
         hints = typing.get_type_hints(inspect.unwrap(command.callback))
@@ -87,7 +87,7 @@ def _kinds(hint: Any) -> set[Any]:
 
 
 def numeric_settings(kind: type[BaseModel], above: str = "") -> Iterator[str]:
-    """The names of all numeric settings, those of sections too."""
+    """Yield the names of all numeric settings, including those of sections."""
     for name, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from numeric_settings(field.annotation, f"{above}{name}.")
@@ -101,8 +101,8 @@ SETTINGS = sorted({*numeric_settings(TranslationSettings)} - {"data.columns"})
 
 def test_every_numeric_option_and_setting_is_found():
     assert {option for path, option, _ in OPTIONS if path == ("translate",)} >= {
-        "--batch",
-        "--best",
+        "--batch-tokens",
+        "--n-best",
         "--max-length",
         "--temperature",
         "--threads",
@@ -110,16 +110,18 @@ def test_every_numeric_option_and_setting_is_found():
         "--top-p",
     }
     assert len(OPTIONS) >= 50 and {path[0] for path, *_ in OPTIONS} >= {"align", "data", "train", "view"}
-    assert {"training.rate", "data.pairs", "evaluation.beam", "seed"} <= {*SETTINGS} and len(SETTINGS) >= 28
+    assert {"training.learning_rate", "data.pairs", "evaluation.beam_size", "seed"} <= {*SETTINGS} and len(
+        SETTINGS
+    ) >= 28
 
 
 @pytest.mark.parametrize(
     ("path", "option", "kind"), OPTIONS, ids=[f"{'-'.join(path)}{option}" for path, option, _ in OPTIONS]
 )
-def test_an_option_refuses_extreme_numbers(tmp_path: Path, monkeypatch, capsys, path, option, kind):
+def test_options_reject_extreme_numbers(tmp_path: Path, monkeypatch, capsys, path, option, kind):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.cli.app", COMMAND)
-    for value in EXTREMES[option == "--seed" :]:  # 10**9 is a seed
+    for value in EXTREMES[option == "--seed" :]:  # 10**9 is a valid seed
         with pytest.raises(SystemExit) as ended:
             main([*path, *_needed(path), f"{option}={value}"])
         errors = capsys.readouterr().err
@@ -130,35 +132,35 @@ def test_an_option_refuses_extreme_numbers(tmp_path: Path, monkeypatch, capsys, 
 
 
 def _needed(path: tuple[str, ...]) -> list[str]:
-    """Arguments without which a command refuses at once: files that are not there."""
+    """Return the required arguments of a command, with files that do not exist."""
     needed = {
         "align": ["absent", "--source", "a", "--target", "b"],
-        "average": ["absent", "--out", "new"],
+        "average": ["absent", "--output", "new"],
         "evaluate": ["absent", "--source", "a", "--target", "b"],
         "intervene": ["absent", "a sentence"],
         "score": ["absent", "--source", "a", "--target", "b"],
-        "train": ["--source", "a", "--target", "b", "--out", "new"],
+        "train": ["--source", "a", "--target", "b", "--output", "new"],
         "translate": ["absent", "--sample"],
         "view": ["absent", "a sentence"],
-        "data": ["--source", "a", "--target", "b", "--out", "new"] if path[-1] == "split" else [],
+        "data": ["--source", "a", "--target", "b", "--output", "new"] if path[-1] == "split" else [],
     }
     return needed.get(path[0], [])
 
 
 def _needs_more(errors: str) -> bool:
-    """Whether a number was accepted, and a file that is not there refused after it."""
-    return "absent" in errors or "there is no such file" in errors
+    """Whether the number was accepted, and the error is about a missing file."""
+    return "absent" in errors or "no such file" in errors
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_refuses_extreme_numbers(name: str):
+def test_settings_reject_extreme_numbers(name: str):
     for value in (10**9, 10**30, -1, -1.0, math.nan, math.inf, -math.inf, 1e300):
         *section, key = name.split(".")
         content: dict[str, Any] = {"data": {"built_in": "korean"}}
         (content.setdefault(section[0], {}) if section else content)[key] = value
         if value == 10**9 and name in UNLIMITED:
             build(TranslationSettings, content, "the settings")
-        elif name == "training.clip" and value in (1e300, math.inf, 10**30):
+        elif name == "training.max_grad_norm" and value in (1e300, math.inf, 10**30):
             continue
         else:
             with pytest.raises(regard.ArgumentError) as error:
@@ -168,7 +170,7 @@ def test_a_setting_refuses_extreme_numbers(name: str):
 
 @pytest.mark.parametrize("value", [10**9, 10**30, -(10**9), math.nan, math.inf])
 @pytest.mark.parametrize("option", ["width", "layers", "view.window"])
-def test_a_model_refuses_extreme_numbers(option: str, value: float):
+def test_model_options_reject_extreme_numbers(option: str, value: float):
     *above, name = option.split(".")
     options: dict[str, Any] = {name: value}
     model = {above[0]: options} if above else options
@@ -177,17 +179,17 @@ def test_a_model_refuses_extreme_numbers(option: str, value: float):
     assert f"{name} is" in str(error.value)
 
 
-def test_a_model_larger_than_the_memory_is_refused_before_anything_is_read(tmp_path: Path, capsys):
-    options = ["--built-in", "korean", "--set", "model.width=1000000", "--out", str(tmp_path / "run")]
+def test_model_larger_than_memory_raises_before_data_are_read(tmp_path: Path, capsys):
+    options = ["--built-in", "korean", "--set", "model.width=1000000", "--output", str(tmp_path / "run")]
     with pytest.raises(SystemExit) as ended:
         main(["train", *options])
     assert ended.value.code == 2 and "GB" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000, "1e999", "{" * 900])
-def test_a_setting_on_the_command_line_may_be_any_text(text: str):
-    content = {"data": {"built_in": "korean"}, **override([f"training.tokens={text}"])}
-    with pytest.raises(regard.ArgumentError, match=r"training\.tokens"):
+def test_any_text_as_a_setting_raises_an_error_that_names_it(text: str):
+    content = {"data": {"built_in": "korean"}, **override([f"training.batch_tokens={text}"])}
+    with pytest.raises(regard.ArgumentError, match=r"training\.batch_tokens"):
         build(TranslationSettings, content, "the settings")
 
 
@@ -208,13 +210,13 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_a_call_refuses_extreme_numbers(name: str):
+def test_calls_reject_extreme_numbers(name: str):
     with pytest.raises(regard.ArgumentError, match="expected: "):
         BAD_CALLS[name]()
 
 
 @pytest.mark.parametrize("columns", [f"1,{10**30}", f"{'9' * 5000},1", "-1,2", "0,1"])
-def test_columns_are_numbers_of_columns_or_names(tmp_path: Path, capsys, columns: str):
+def test_invalid_columns_raise(tmp_path: Path, capsys, columns: str):
     (tmp_path / "a.tsv").write_text("a\tb\n")
     with pytest.raises(SystemExit) as ended:
         main(["data", "check", "--tsv", str(tmp_path / "a.tsv"), f"--columns={columns}"])
@@ -229,7 +231,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_memory_of_a_search_grows_with_what_is_generated(name: str, monkeypatch):
+def test_memory_of_a_search_grows_with_generated_tokens(name: str, monkeypatch):
     model, batch = Table(6, seed=1), Batch.collate([[4, 5], [5], [4, 4, 5]])
     large = SEARCHES[name](model, batch, Rules(maximum=100_000))
     assert large.tokens.shape[-1] == ROOM and int(large.lengths.max()) < ROOM
@@ -243,7 +245,7 @@ def test_memory_of_a_search_grows_with_what_is_generated(name: str, monkeypatch)
     assert torch.equal(grown.token_scores, large.token_scores[..., :kept])
 
 
-def test_many_hypotheses_are_searched_in_smaller_batches():
+def test_more_hypotheses_give_smaller_batches():
     model = build_model("bahdanau", 30, 30, width=4)
     rooms = [
         Translator(model, Spaced(30), Spaced(30), search=each)._room
@@ -252,22 +254,22 @@ def test_many_hypotheses_are_searched_in_smaller_batches():
     assert rooms == [4096, 4096, 4096, 409, 65]
 
 
-def test_duplicates_of_very_many_pairs_are_estimated_from_a_sample(monkeypatch):
+def test_duplicates_of_many_pairs_are_estimated_from_a_sample(monkeypatch):
     different, repeated = 4000, 3000
     lines = [f"line {number}" for number in range(different)]
     lines += lines[:repeated] + ["line 7"] * 5000
     exact = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert exact.count == repeated + 5000 and exact.examples[0].number == different + 1
     monkeypatch.setattr(data_report, "MOST_KEYS", 1000)
-    found = pairs_from_lists(lines, lines).inspect()["duplicate"]
-    assert "estimated" in found.says and "estimated" not in exact.says
-    assert abs(found.count - exact.count) < 0.15 * exact.count
-    monkeypatch.setattr(data_report, "MOST_KEYS", 8100)  # repeated pairs need no room
+    estimate = pairs_from_lists(lines, lines).inspect()["duplicate"]
+    assert "estimated" in estimate.says and "estimated" not in exact.says
+    assert abs(estimate.count - exact.count) < 0.15 * exact.count
+    monkeypatch.setattr(data_report, "MOST_KEYS", 8100)  # repeated pairs need no memory
     compacted = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert compacted.count == exact.count and compacted.examples == exact.examples
 
 
-def test_files_of_very_many_lines_are_not_searched_for_the_missing_one(tmp_path: Path, monkeypatch):
+def test_long_files_are_not_searched_for_the_missing_line(tmp_path: Path, monkeypatch):
     source, target = tmp_path / "a.ko", tmp_path / "a.en"
     source.write_text("".join(f"{number}\n" for number in range(30_000)))
     target.write_text("".join(f"{number}\n" for number in range(20_000)))
@@ -278,7 +280,7 @@ def test_files_of_very_many_lines_are_not_searched_for_the_missing_one(tmp_path:
     assert report.refused is not None and "30,000 and 20,000" in str(report.refused)
 
 
-def test_a_line_that_unpacks_to_gigabytes_is_refused_with_its_number(tmp_path: Path, monkeypatch, capsys):
+def test_too_long_compressed_line_raises_with_its_number(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr("regard.data.read_text.LONGEST_LINE", 1 << 20)
     bomb, other = tmp_path / "a.gz", tmp_path / "b"
     bomb.write_bytes(gzip.compress(b"one\ntwo\n" + bytes(1 << 24)))

@@ -1,4 +1,4 @@
-"""Run folders made by strangers: links, FIFOs and devices in them, and numbers that ask for all memory."""
+"""Untrusted run folders: symbolic links, FIFOs, devices, and numbers that would allocate too much memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.reliability.damaged_runs import Original
 from tests.tasks.small import train
 
 ROOM = 200 << 20
-"""Bytes that refusing a model may take; the models would take gigabytes."""
+"""Memory in bytes that rejecting a model may allocate; the models themselves need gigabytes."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_lock_that_is_a_link_is_not_written_through(run: Path, secret: Path):
+def test_lock_file_that_is_a_symbolic_link_raises(run: Path, secret: Path):
     (run / ".lock").unlink()
     (run / ".lock").symlink_to(secret)
     with pytest.raises(DataError, match=r"\.lock: .*symbolic link"), locked(run):
@@ -68,32 +68,32 @@ def test_a_lock_that_is_a_link_is_not_written_through(run: Path, secret: Path):
     assert secret.read_text() == "mine\n"
 
 
-def test_a_log_that_is_a_link_is_not_appended_to(run: Path, secret: Path):
+def test_log_that_is_a_symbolic_link_is_not_written(run: Path, secret: Path):
     (run / "log.jsonl").unlink()
     (run / "log.jsonl").symlink_to(secret)
-    complaints: list[str] = []
-    journal = Journal(run / "log.jsonl", complaints.append)
+    warnings: list[str] = []
+    journal = Journal(run / "log.jsonl", warnings.append)
     journal.write({"kind": "x"})
     journal.rewind(0)
-    assert secret.read_text() == "mine\n" and "log.jsonl" in complaints[0]
+    assert secret.read_text() == "mine\n" and "log.jsonl" in warnings[0]
     train({}, run, resume=True)
     assert secret.read_text() == "mine\n" and (run / "step-000004").is_dir()
 
 
-def test_averaging_copies_no_link_and_waits_for_no_fifo(run: Path, secret: Path, tmp_path: Path, capsys):
+def test_averaging_skips_symbolic_links_and_fifos(run: Path, secret: Path, tmp_path: Path, capsys):
     (run / "notes.txt").symlink_to(secret)
     os.mkfifo(run / "pipe")
     average_run(run, Checkpoints(run).all(), tmp_path / "mean")
     copied = sorted(path.name for path in (tmp_path / "mean").iterdir())
     assert "notes.txt" not in copied and "pipe" not in copied and "config.toml" in copied
-    said = capsys.readouterr().err
-    assert "notes.txt" in said and "pipe" in said
+    errors = capsys.readouterr().err
+    assert "notes.txt" in errors and "pipe" in errors
 
 
 @pytest.mark.parametrize(
     "name", ["config.toml", "source.tokenizer", "alignment.json", "step-000002/state.json"]
 )
-def test_a_fifo_or_a_device_is_refused_by_name(run: Path, name: str):
+def test_fifo_or_device_raises_with_its_name(run: Path, name: str):
     (run / name).unlink()
     os.mkfifo(run / name)
     with pytest.raises(DataError, match=name.split("/")[-1]):
@@ -104,18 +104,18 @@ def test_a_fifo_or_a_device_is_refused_by_name(run: Path, name: str):
         load_translator(run)
 
 
-def test_the_run_folder_itself_may_be_a_link(original: Original, tmp_path: Path):
+def test_run_folder_can_be_a_symbolic_link(original: Original, tmp_path: Path):
     (tmp_path / "link").symlink_to(original.place / "run")
     assert load_translator(tmp_path / "link").checkpoint.step == original.best
 
 
-def test_files_are_regular_and_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_files_must_be_regular_and_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "config.toml"
     path.write_bytes(bytes(LIMITS["config"] + 1))
     with pytest.raises(OSError, match="limit"):
         read_limited(path, "config")
     (tmp_path / "link").symlink_to(path)
-    monkeypatch.delattr(os, "O_NOFOLLOW")  # as on systems that have none
+    monkeypatch.delattr(os, "O_NOFOLLOW")  # as on systems without O_NOFOLLOW
     with pytest.raises(OSError, match="symbolic link"):
         open_regular(tmp_path / "link")
     with open(path, "rb", opener=open_regular) as file:
@@ -125,7 +125,7 @@ def test_files_are_regular_and_of_limited_size(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a": 1, "a": 2}', "9" * 5000, "\ud800", b"\xff", b"", b"{\0}"]
 )
-def test_whatever_is_wrong_with_json_is_one_error(text: str | bytes):
+def test_invalid_json_raises_value_error(text: str | bytes):
     content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     with pytest.raises(ValueError):
         parse_json(content)
@@ -150,9 +150,9 @@ def changed_model(run: Path, **options: Any) -> None:
         {"name": "transformer", "size": "tiny", "heads": 10**9, "position": "alibi"},
     ],
 )
-def test_a_model_that_does_not_fit_its_weights_is_refused_before_it_is_built(run: Path, options: Any):
+def test_model_that_does_not_match_its_weights_raises_before_it_is_built(run: Path, options: Any):
     changed_model(run, **options)
-    (run / "manifest.json").unlink(missing_ok=True)  # which would be a reason by itself
+    (run / "manifest.json").unlink(missing_ok=True)  # the manifest would detect the change first
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     for attempt in (load_translator, lambda run: train({}, run, resume=True)):
         with pytest.raises(RegardError, match=r"config\.toml"):
@@ -167,7 +167,7 @@ def test_a_model_that_does_not_fit_its_weights_is_refused_before_it_is_built(run
 def test_show_prints_no_control_characters(run: Path):
     config = tomllib.loads((run / "config.toml").read_text())
     config["model"] |= {"score": "\x1b[31m[bold]"}
-    config["data"]["odd"] = {"\x1b]0;title\x07": "\x9b2J"}
+    config["data"]["problems"] = {"\x1b]0;title\x07": "\x9b2J"}
     (run / "config.toml").write_text(tomli_w.dumps(config))
     (run / "data.json").write_text(json.dumps({"\x1b[2J": "\x1b[31m"}))
     with (run / "log.jsonl").open("a") as log:
@@ -185,13 +185,13 @@ def test_show_prints_no_control_characters(run: Path):
 @pytest.mark.parametrize(
     "content", ["[1]", "17", '{"train": 5}', '{"train": "a", "train": "b"}', "[" * 10**5, ""]
 )
-def test_fingerprints_that_are_none_are_refused_by_name(run: Path, content: str):
+def test_invalid_data_json_raises(run: Path, content: str):
     (run / "data.json").write_text(content)
     with pytest.raises(DataError, match=r"data\.json"):
         fingerprints_of(run)
 
 
-def test_state_of_other_types_is_refused_by_name():
+def test_state_with_wrong_types_raises_with_its_field():
     for state in (
         {"step": -1},
         {"step": True},
@@ -208,7 +208,7 @@ def test_state_of_other_types_is_refused_by_name():
             averaged_from({"averaged": about}, "state.json")
 
 
-def test_optimizer_tensors_of_other_shapes_are_refused(original: Original):
+def test_optimizer_tensors_with_wrong_shapes_raise(original: Original):
     run = load_translator(original.place / "run")
     tensors = run.checkpoint.tensors("optimizer")
     name = next(each for each in tensors if each.endswith("/exp_avg"))
@@ -217,11 +217,11 @@ def test_optimizer_tensors_of_other_shapes_are_refused(original: Original):
         {k: v for k, v in tensors.items() if k != name},
     ):
         with pytest.raises(DataError, match=name.removesuffix("/exp_avg")):
-            optimizer = build_optimizer(run.model, beta=0.9, weight_decay=0.0)
+            optimizer = build_optimizer(run.model, beta2=0.9, weight_decay=0.0)
             load_optimizer(run.model, optimizer, wrong, "place")
 
 
-def test_headers_are_checked_against_the_file(tmp_path: Path):
+def test_tensor_file_headers_are_checked_against_the_file_size(tmp_path: Path):
     about = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     for wrong in ({"shape": [10**12]}, {"dtype": "F3"}, {"data_offsets": [0, 10**9]}, {"shape": [-1, -2]}):
         header = json.dumps({"a": about | wrong}).encode()
@@ -234,13 +234,13 @@ def test_headers_are_checked_against_the_file(tmp_path: Path):
         read_header(path)
 
 
-def test_seen_files_are_checked_by_type(tmp_path: Path):
+def test_fields_of_seen_files_are_checked_by_type(tmp_path: Path):
     path = tmp_path / "a.seen"
     Seen((Site("decoder.cross", [[1.0]], ["a"], ["b"]),), ("b",), ("a",), (0,), (0,)).save(path)
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    told = json.loads(header["__metadata__"]["told"])
+    fields = json.loads(header["__metadata__"]["told"])
     for wrong in (
         {"title": 3},
         {"source": [1]},
@@ -248,14 +248,14 @@ def test_seen_files_are_checked_by_type(tmp_path: Path):
         {"source_words": [10**30]},
         {"notes": "text"},
     ):
-        header["__metadata__"]["told"] = json.dumps(told | wrong)
+        header["__metadata__"]["told"] = json.dumps(fields | wrong)
         text = json.dumps(header).encode()
         path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
         with pytest.raises(DataError, match=r"a\.seen"):
             Seen.load(path)
 
 
-def test_an_alignment_site_that_was_changed_or_is_not_in_the_model_is_refused(run: Path):
+def test_changed_or_unknown_alignment_site_raises(run: Path):
     whole = json.loads((run / "alignment.json").read_text())
     unsigned = {name: value for name, value in whole.items() if name != "checksum"}
     assert load_translator(run).alignment.site == whole["site"]
@@ -272,7 +272,7 @@ def test_an_alignment_site_that_was_changed_or_is_not_in_the_model_is_refused(ru
     assert load_translator(run).alignment.shifted
 
 
-def test_a_vocabulary_holds_no_control_characters():
+def test_vocabulary_with_control_characters_raises():
     content = json.dumps({"kind": "character", "version": 1, "tokens": ["a", "\x1b", "["]}).encode()
     with pytest.raises(DataError, match="place"):
         Characters.deserialized(content, "place")
@@ -280,7 +280,7 @@ def test_a_vocabulary_holds_no_control_characters():
 
 @pytest.mark.parametrize("name", ["header.json", "source", "numbers", ""])
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "list"])
-def test_a_damaged_cache_is_rebuilt_whatever_is_in_its_place(tmp_path: Path, name: str, kind: str):
+def test_damaged_cache_is_rebuilt(tmp_path: Path, name: str, kind: str):
     pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]
     tokenizers = train_tokenizers(pairs, "word")
     first = encode_pairs(pairs, *tokenizers, tmp_path)

@@ -11,7 +11,7 @@ from tests.agreement.test_backends import ON_CPU, ON_GPU, assert_agrees
 from tests.conftest import seed
 
 COUNT = 5000
-"""Calls per backend in `make test-all`, refused ones not counted."""
+"""Calls per backend in `make test-all`, without those that the backend does not support."""
 SAMPLE = 20
 """Calls per backend in `make test`."""
 
@@ -19,7 +19,7 @@ SCALES = (0.01, 1.0, 1.0, 1.0, 4.0)
 
 
 def generate(draw: random.Random, device: str) -> Inputs:
-    """The inputs of one random call."""
+    """Return the inputs of one random call."""
     choice = {name: draw.choice(values) for name, values in FACTORS.items()}
     longest = draw.choice((4, 40, 200))
     key_heads = draw.randint(1, 3)
@@ -31,13 +31,13 @@ def generate(draw: random.Random, device: str) -> Inputs:
         "temperature": draw.choice((1.0, draw.uniform(0.2, 5.0))),
     }
     inputs = Inputs(Case(**choice), device)
-    if choice["score"] != "cosine":  # which divides by the norm, and its gradient with it
+    if choice["score"] != "cosine":  # cosine is invariant to scale, and its gradient shrinks with it
         inputs.query = inputs.query * draw.choice(SCALES)
     return inputs
 
 
 def assert_calls_agree(backend: str, count: int, device: str) -> None:
-    """Generate calls until `count` were run by the backend."""
+    """Generate calls until the backend has run `count` of them, and compare each with float64."""
     draw, ran = random.Random(f"{seed()} {backend}"), 0
     while ran < count:
         inputs = generate(draw, device)
@@ -49,7 +49,7 @@ def assert_calls_agree(backend: str, count: int, device: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ON_CPU)
-def test_a_sample_of_generated_calls_agrees(backend: str):
+def test_sample_of_generated_calls_agrees(backend: str):
     assert_calls_agree(backend, SAMPLE, "cpu")
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment from the start: status 130, one line, no traceback, nothing left behind."""
+"""Ctrl-C at any moment: exit status 130, one line, no traceback, no files left."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from regard import __main__ as entry
 from tests.reading import PACKAGE
 
 MOMENTS = 60
-"""Interrupts of each command in `make test-all`."""
+"""Number of interrupts per command in `make test-all`."""
 
 COMMANDS = {
     "version": ["--version"],
     "tour": ["tour"],
-    "train": ["train", "--built-in", "korean", "--out", "run", "--minutes", "1", "--threads", "1"],
+    "train": ["train", "--built-in", "korean", "--output", "run", "--minutes", "1", "--threads", "1"],
 }
 
 
 def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int, str]:
-    """Start a command, send SIGINT after this time; its status and its standard error."""
+    """Start a command and send SIGINT after this time; return its exit status and standard error."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "REGARD_CACHE": str(folder / "cache")}
     process = subprocess.Popen(
         [sys.executable, "-m", "regard", *arguments],
@@ -50,9 +50,9 @@ def interrupted(folder: Path, arguments: list[str], seconds: float) -> tuple[int
 
 
 def quiet(name: str, status: int, errors: str) -> bool:
-    """Whether a command ended as it should: status 130, and a last line that says so."""
+    """Whether a command ended with status 130, no traceback, and a last line about the interrupt."""
     if status in (1, -signal.SIGINT) and not re.search(r"regard/(cli|__main__)|typer|torch", errors):
-        return True  # Python itself was still starting: our entry point has not been called
+        return True  # Python was still starting and had not called our entry point
     if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
         return False
     last = errors.strip().splitlines()[-1] if errors.strip() else ""
@@ -62,14 +62,14 @@ def quiet(name: str, status: int, errors: str) -> bool:
 @pytest.mark.parametrize(
     ("name", "seconds"), [("version", 0.1), ("tour", 0.3), ("tour", 0.8), ("train", 0.2), ("train", 1.2)]
 )
-def test_an_early_interrupt_exits_with_one_line(tmp_path: Path, name: str, seconds: float):
+def test_early_interrupt_prints_one_line(tmp_path: Path, name: str, seconds: float):
     status, errors = interrupted(tmp_path, COMMANDS[name], seconds)
     assert quiet(name, status, errors), (status, errors)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: str):
+def test_interrupt_at_any_moment_prints_one_line(tmp_path: Path, name: str):
     chosen = random.Random(name)
     for number in range(MOMENTS):
         folder = tmp_path / str(number)
@@ -79,7 +79,7 @@ def test_an_interrupt_at_many_moments_exits_with_one_line(tmp_path: Path, name: 
 
 
 def frames(*stack: tuple[str, str, str]) -> Any:
-    """Frames of a stack, innermost first: the module, the function and the file of each."""
+    """Return a fake stack from (module, function, file) per frame, innermost first."""
     frame = None
     for module, function, file in reversed(stack):
         code = SimpleNamespace(co_name=function, co_filename=file)
@@ -87,7 +87,7 @@ def frames(*stack: tuple[str, str, str]) -> Any:
     return frame
 
 
-def test_an_interrupt_of_a_command_prints_at_once(monkeypatch, capfd):
+def test_interrupt_of_a_command_prints_at_once(monkeypatch, capfd):
     monkeypatch.setattr(entry, "_announced", [])
     command = ("regard.cli.train", "train", "train.py")
     with pytest.raises(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def test_an_interrupt_of_a_command_prints_at_once(monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("starting", [False, True])
-def test_an_interrupt_of_an_import_exits_at_once_while_a_command_starts(monkeypatch, capfd, starting: bool):
+def test_interrupt_during_imports_exits_at_once(monkeypatch, capfd, starting: bool):
     def leave(status: int) -> None:
         raise SystemExit(status)
 
@@ -116,19 +116,19 @@ def test_an_interrupt_of_an_import_exits_at_once_while_a_command_starts(monkeypa
     assert printed == ("regard: interrupted\n" if starting else "stopping ...\n")
 
 
-def test_a_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):
+def test_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):
     from regard.cli import main
-    from regard.tasks.translation import train_run
+    from regard.tasks.translation import prepare_run
 
-    def strike(*arguments: object) -> None:
+    def strike(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_run, "plan_run", strike)
+    monkeypatch.setattr(prepare_run, "plan_run", strike)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "run"
-    options = ["--built-in", "korean", "--set", "data.pairs=200", "--out", str(out), "--steps", "2"]
+    options = ["--built-in", "korean", "--set", "data.pairs=200", "--output", str(out), "--steps", "2"]
     with pytest.raises(SystemExit) as ended:
         main(["train", *options])
     assert ended.value.code == 130
-    assert "stopped before the first step" in capsys.readouterr().err
+    assert "first step" in capsys.readouterr().err
     assert not (out / "config.toml").exists() and not list(out.glob("step-*"))

@@ -1,4 +1,4 @@
-"""Run folders that are damaged or hostile: each mutation is detected, or harmless and the same in output."""
+"""Damaged and hostile run folders: each mutation is detected, or does not change any output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.reliability.mutations import Mutation, mutations
 
 QUICK, QUICK_RESUMED = 140, 10
 MANY, MANY_RESUMED = 9_000, 1_000
-"""How many mutations are loaded, translated and shown, and how many are resumed."""
+"""Numbers of mutated runs that are loaded and shown, and of those that are resumed."""
 
 HASHED = True
-"""Whether checkpoints hold hashes of the tokenizers and of config.toml: until then, other content of these
-files cannot be detected, and the quick sample leaves it out."""
+"""Whether run folders have hashes of the tokenizers and of config.toml. Without them, changes to these files
+cannot be detected, and the quick sample leaves them out."""
 
 UNHASHED = ("config.toml", "source.tokenizer", "target.tokenizer")
 
@@ -37,19 +37,19 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Original:
 
 
 def detectable(folder: Path, count: int) -> Iterator[Mutation]:
-    """So many mutations of a folder; those that only hashes detect are left out until there are any."""
+    """Return `count` mutations of a folder, without those that only hashes detect if HASHED is False."""
     every = mutations(folder, seed(), 2 * count)
-    found = (each for each in every if HASHED or not (each.file in UNHASHED and each.changes_content))
-    return islice(found, count)
+    chosen = (each for each in every if HASHED or not (each.file in UNHASHED and each.changes_content))
+    return islice(chosen, count)
 
 
-def test_a_sample_of_mutations_is_detected_or_harmless(original: Original, tmp_path: Path):
+def test_sample_of_mutations_is_detected_or_harmless(original: Original, tmp_path: Path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     faults = []
     for folder, count, resumed in (("run", QUICK, False), ("killed", QUICK_RESUMED, True)):
         for mutation in detectable(original.place / folder, count):
-            if found := fault(original, mutation, tmp_path / "work", resumed):
-                faults.append(f"{mutation}: {found}")
+            if problem := fault(original, mutation, tmp_path / "work", resumed):
+                faults.append(f"{mutation}: {problem}")
     assert faults == []
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < GROWTH
 
@@ -63,9 +63,9 @@ def test_thousands_of_mutations_are_detected_or_harmless(kind: str, tmp_path: Pa
         (original, seed(), first, workers, resumed) for resumed in (False, True) for first in range(workers)
     ]
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start) as pool:
-        found = list(pool.map(_faults, parts))
-    assert [each for faults, _ in found for each in faults] == []
-    assert sum(count for _, count in found) == (MANY + MANY_RESUMED) // len(KINDS)
+        results = list(pool.map(_faults, parts))
+    assert [each for faults, _ in results for each in faults] == []
+    assert sum(count for _, count in results) == (MANY + MANY_RESUMED) // len(KINDS)
 
 
 def _start() -> None:
@@ -74,10 +74,10 @@ def _start() -> None:
 
 
 def _faults(part: tuple[Original, int, int, int, bool]) -> tuple[list[str], int]:
-    """The faults of every so many-th mutation from the first on, and how many those are."""
+    """Return the faults of the mutations first, first + step, ..., and the number of these mutations."""
     original, number, first, step, resumed = part
     folder = original.place / ("killed" if resumed else "run")
     work = original.place / f"work-{first}-{resumed}"
     every = mutations(folder, number, (MANY_RESUMED if resumed else MANY) // len(KINDS))
-    found = {str(each): fault(original, each, work, resumed) for each in islice(every, first, None, step)}
-    return [f"{mutation}: {text}" for mutation, text in found.items() if text], len(found)
+    texts = {str(each): fault(original, each, work, resumed) for each in islice(every, first, None, step)}
+    return [f"{mutation}: {text}" for mutation, text in texts.items() if text], len(texts)

@@ -1,4 +1,4 @@
-"""A write that fails, anywhere: the error names a file, nothing is lost, and the same command works again."""
+"""Failing writes at any moment: the error names a file, nothing is lost, and the same command works again."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ CODES = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
 LINES = "나는 학교에 간다 .\n그 개가 잔다 .\n"
 
 COMMANDS: dict[str, list[str]] = {
-    "translate": ["translate", "RUN", "a.ko", "--greedy", "--out", "new.en", "--alignments", "new.links"],
-    "translate page": ["translate", "RUN", "a.ko", "--greedy", "--out", "-", "--page", "new.html"],
-    "score": ["score", "RUN", "--source", "a.ko", "--target", "a.en", "--out", "new.txt"],
-    "align": ["align", "RUN", "--source", "a.ko", "--target", "a.en", "--out", "new.links"],
-    "view page": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.html"],
-    "view seen": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.seen"],
-    "view svg": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--out", "new.svg"],
-    "korean": ["data", "korean", "--pairs", "50", "--out", "new", "--overwrite"],
-    "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--out", "new", "--overwrite"],
-    "average": ["average", "RUN", "--last", "2", "--out", "new"],
+    "translate": ["translate", "RUN", "a.ko", "--greedy", "--output", "new.en", "--alignments", "new.links"],
+    "translate page": ["translate", "RUN", "a.ko", "--greedy", "--output", "-", "--page", "new.html"],
+    "score": ["score", "RUN", "--source", "a.ko", "--target", "a.en", "--output", "new.txt"],
+    "align": ["align", "RUN", "--source", "a.ko", "--target", "a.en", "--output", "new.links"],
+    "view page": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.html"],
+    "view seen": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.seen"],
+    "view svg": ["view", "RUN", "나는 학교에 간다 .", "--greedy", "--output", "new.svg"],
+    "korean": ["data", "korean", "--pairs", "50", "--output", "new", "--overwrite"],
+    "split": ["data", "split", "--tsv", "a.tsv", "--held-out", "5", "--output", "new", "--overwrite"],
+    "average": ["average", "RUN", "--last", "2", "--output", "new"],
 }
-"""Every command that writes besides training; RUN is a trained run, and what it writes begins with new."""
+"""Every command that writes files, except training. RUN is a trained run; output names begin with "new"."""
 
 PER_COMMAND, TRAININGS = 70, 300
-"""Failed writes of each command, and of trainings, in `make test-all`."""
+"""Number of failed writes per command, and of training runs with a failed write, in `make test-all`."""
 
 
 class Faults:
-    """Counts the writing calls to files below a folder, and lets one of them fail."""
+    """Counts the calls that write below a folder, and makes one of them fail."""
 
     def __init__(self, folder: Path, fail_at: int = 0, code: int = errno.ENOSPC):
         self.folder, self.fail_at, self.code, self.count = str(folder), fail_at, code, 0
@@ -88,7 +88,7 @@ class Faults:
 
 
 def prepare(folder: Path, run: Path) -> None:
-    """The inputs of the commands, in a folder of their own."""
+    """Create a folder with the inputs of the commands."""
     folder.mkdir()
     (folder / "a.ko").write_text(LINES, encoding="utf-8")
     (folder / "a.en").write_text("I go to school .\nThe dog sleeps .\n", encoding="utf-8")
@@ -97,12 +97,12 @@ def prepare(folder: Path, run: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Return the content of every file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Bench:
-    """Runs one command, whole or with a write that fails, and compares what it leaves."""
+    """Runs one command, with or without a failing write, and compares the files it leaves."""
 
     def __init__(self, name: str, folder: Path, run: Path, give: Callable[..., Said]):
         self.arguments = [str(run) if each == "RUN" else each for each in COMMANDS[name]]
@@ -111,23 +111,23 @@ class Bench:
         self.inputs = content(folder)
         os.chdir(folder)
         with Faults(folder).injected() as counted:
-            said = give(*self.arguments)
-        assert said.status == 0, said.err
+            result = give(*self.arguments)
+        assert result.status == 0, result.err
         self.calls, self.whole = counted.count, content(folder)
         assert self.calls and self.whole != self.inputs
 
     def fail(self, at: int, code: int, *, earlier: bool) -> str:
-        """What is wrong after a write has failed; "" where all is as it should be."""
+        """Let one write fail, and return what is wrong afterwards; "" if nothing is."""
         self._reset(earlier)
         before = content(self.folder)
         with Faults(self.folder, at, code).injected():
-            said = self.give(*self.arguments)
+            result = self.give(*self.arguments)
         after = content(self.folder)
-        if said.status == 0:
+        if result.status == 0:
             return "" if after == self.whole else f"status 0, and other files: {sorted(after)}"
         problems = []
-        if "REGARD_TRACEBACK" in said.err or "new" not in said.err or os.strerror(code) not in said.err:
-            problems.append(f"it says: {said.err}")
+        if "REGARD_TRACEBACK" in result.err or "new" not in result.err or os.strerror(code) not in result.err:
+            problems.append(f"error: {result.err}")
         for name, old in before.items():
             if after.get(name) not in (old, self.whole.get(name)):
                 problems.append(f"{name} is damaged")
@@ -135,13 +135,13 @@ class Bench:
         left = set(after) - set(before) - set(self.whole) - parts
         problems += [f"{name} is left" for name in left]
         again = self.give(*self.arguments)
-        kept = {name: old for name, old in content(self.folder).items() if name not in parts}
-        if again.status != 0 or kept != self.whole:
+        files = {name: old for name, old in content(self.folder).items() if name not in parts}
+        if again.status != 0 or files != self.whole:
             problems.append(f"again: {again.status} {again.err}")
         return "; ".join(problems)
 
     def _reset(self, earlier: bool) -> None:
-        """The inputs alone; or also whole files of an earlier run, where the command replaces them."""
+        """Restore the inputs; if `earlier`, also create output files for the command to replace."""
         os.chdir(self.folder.parent)
         shutil.rmtree(self.folder)
         prepare(self.folder, self.run)
@@ -160,7 +160,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_failed_write_names_its_file_and_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
+def test_failed_write_names_its_file_and_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
     bench, chosen = Bench(name, here / "work", trained, command), random.Random(name)
     for at in {1, bench.calls, chosen.randint(1, bench.calls)}:
         assert bench.fail(at, chosen.choice(CODES), earlier=chosen.random() < 0.5) == "", at
@@ -168,7 +168,7 @@ def test_a_failed_write_names_its_file_and_loses_nothing(name: str, here: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_write_that_fails_at_any_moment_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
+def test_failed_write_at_any_moment_loses_nothing(name: str, here: Path, trained, command):  # noqa: F811
     bench, chosen = Bench(name, here / "work", trained, command), random.Random(name)
     for number in range(PER_COMMAND):
         at = 1 + number % bench.calls
@@ -178,14 +178,14 @@ def test_a_write_that_fails_at_any_moment_loses_nothing(name: str, here: Path, t
 SETTINGS = {"steps": 8, "evaluate_every": 4, "save_every": 2}
 
 
-def survives(folder: Path, at: int, code: int, whole: dict[str, bytes]) -> str:
-    """What is wrong with a training one of whose writes failed, and that was resumed; "" if nothing is."""
+def fault_after_resume(folder: Path, at: int, code: int, whole: dict[str, bytes]) -> str:
+    """Let one write of a training run fail and resume it; return what is wrong, "" if nothing is."""
     try:
         with Faults(folder, at, code).injected() as faults:
             trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS).run()
     except RegardError as error:
         if not any(word in str(error) for word in (folder.name, "step-", "log.jsonl")):
-            return f"it says: {error}"
+            return f"error without a file: {error}"
     except OSError as error:
         return f"a bare {error!r}"
     if faults.count < at:
@@ -196,7 +196,7 @@ def survives(folder: Path, at: int, code: int, whole: dict[str, bytes]) -> str:
     return "" if bits(folder) == whole else "other bits"
 
 
-def test_a_training_whose_write_fails_is_resumed_with_the_same_bits(tmp_path: Path):
+def test_run_with_a_failed_write_resumes_with_the_same_bits(tmp_path: Path):
     (tmp_path / "whole").mkdir()
     with Faults(tmp_path).injected() as counted:
         trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
@@ -204,11 +204,11 @@ def test_a_training_whose_write_fails_is_resumed_with_the_same_bits(tmp_path: Pa
     for at in (1, counted.count // 2, counted.count):
         folder = tmp_path / f"run-{at}"
         folder.mkdir()
-        assert survives(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at
+        assert fault_after_resume(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at
 
 
 @pytest.mark.slow
-def test_a_training_whose_writes_fail_anywhere_is_resumed_with_the_same_bits(tmp_path: Path):
+def test_run_with_a_failed_write_at_any_moment_resumes_with_the_same_bits(tmp_path: Path):
     (tmp_path / "whole").mkdir()
     with Faults(tmp_path).injected() as counted:
         trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
@@ -216,12 +216,12 @@ def test_a_training_whose_writes_fail_anywhere_is_resumed_with_the_same_bits(tmp
     for number in range(TRAININGS):
         folder, at = tmp_path / f"run-{number}", 1 + number % counted.count
         folder.mkdir()
-        assert survives(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at
+        assert fault_after_resume(folder, at, chosen.choice(CODES), bits(tmp_path / "whole")) == "", at
         shutil.rmtree(folder)
 
 
 def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) -> tuple[int, str]:
-    """A command in a process whose files may have this many bytes: its status and its standard error."""
+    """Run a command with a limit on file sizes, in bytes; return its exit status and standard error."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     with open(out, "wb") as output:
         ran = subprocess.run(
@@ -236,24 +236,28 @@ def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) ->
     return ran.returncode, ran.stderr
 
 
-def test_a_limit_of_the_system_on_files_is_reported_with_the_file(tmp_path: Path):
-    status, errors = limited(tmp_path, 4096, "data", "korean", "--pairs", "500", "--out", "new")
+def test_file_size_limit_is_reported_with_the_file(tmp_path: Path):
+    status, errors = limited(tmp_path, 4096, "data", "korean", "--pairs", "500", "--output", "new")
     assert status == 2 and "new/train." in errors and os.strerror(errno.EFBIG) in errors
     assert content(tmp_path) == {}
 
 
-def test_a_full_disk_behind_standard_output_is_reported(tmp_path: Path):
+def test_full_disk_at_standard_output_is_reported(tmp_path: Path):
     status, errors = limited(tmp_path, 1 << 20, "data", "sample", out="/dev/full")
     assert status == 1 and "standard output" in errors and os.strerror(errno.ENOSPC) in errors
     assert "Traceback" not in errors and "Exception ignored" not in errors
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch, command):  # noqa: F811
+def test_error_names_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch, command):  # noqa: F811
     (tmp_path / "file").touch()
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file" / "cache"))
     options = ["--built-in", "korean", "--set", "data.pairs=100", "--steps", "1"]
-    said = command("train", *options, "--out", tmp_path / "run")
-    assert said.status == 2 and str(tmp_path / "file") in said.err and os.strerror(errno.ENOTDIR) in said.err
+    result = command("train", *options, "--output", tmp_path / "run")
+    assert (
+        result.status == 2
+        and str(tmp_path / "file") in result.err
+        and os.strerror(errno.ENOTDIR) in result.err
+    )
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    again = command("train", *options, "--set", "model.width=8", "--out", tmp_path / "run")
+    again = command("train", *options, "--set", "model.width=8", "--output", tmp_path / "run")
     assert again.status == 0, again.err

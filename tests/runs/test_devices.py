@@ -1,17 +1,28 @@
-"""Devices: the one that is asked for, if it is there."""
+"""choose_device: the requested device, or the fastest that is available."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
 
 
-def test_a_device_is_one_that_is_there():
+def test_choose_device():
     assert choose_device("cpu") == "cpu"
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    assert choose_device("auto") == next(name for name, here in there.items() if here)
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    assert choose_device("auto") == next(name for name, usable in available.items() if usable)
     with pytest.raises(UnknownName, match="did you mean 'cuda'"):
         choose_device("cdua")
+
+
+def test_gpu_means_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("gpu") == "cuda" and choose_device("gpu:1") == "cuda:1"
+    with pytest.raises(ArgumentError, match="cuda:2"):
+        choose_device("gpu:2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ArgumentError, match="cuda"):
+        choose_device("gpu")

@@ -1,4 +1,4 @@
-"""A small corpus and a run on it, made once; encoded pairs are kept where a test leaves nothing behind."""
+"""A small corpus and a trained run, created once per session, with a cache of its own."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def cache(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def data(place: Path) -> dict[str, list[str]]:
-    """Where a small corpus is. Nobody changes it."""
+    """The files of a small corpus. Tests must not change them."""
     return written(place / "data")
 
 
 @pytest.fixture(scope="session")
 def links(data: dict[str, list[str]]) -> str:
-    """The file of its alignments."""
+    """The file of the corpus's gold alignments."""
     return str(Path(data["source"][0]).with_suffix(".links"))
 
 
 @pytest.fixture(scope="session")
 def finished(place: Path, data: dict[str, list[str]]) -> Path:
-    """A run that has ended. Nobody changes it."""
+    """The folder of an ended run. Tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(place / "cache"))
         train(settings(data), place / "run")
@@ -42,6 +42,6 @@ def finished(place: Path, data: dict[str, list[str]]) -> Path:
 
 
 @pytest.fixture
-def begun(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+def run_copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the ended run, which tests may change."""
     return Path(shutil.copytree(finished, tmp_path / "run"))

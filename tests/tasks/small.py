@@ -1,4 +1,4 @@
-"""Small corpora and settings: a run that is trained in a second."""
+"""Small corpora and settings for runs that train in a second."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from regard.training.settings import merged
 
 
 def written(folder: Path, pairs: int = 120, split: str = "train", name: str = "a") -> dict[str, list[str]]:
-    """Write pairs and their links to files; returns the settings that name the pairs.
+    """Write pairs and their links to files; return the settings that name the pairs.
 
-    They are of version 1 of the grammar: some tests depend on the lengths of its sentences.
+    Uses version 1 of the grammar, because some tests depend on the lengths of its sentences.
     """
     folder.mkdir(parents=True, exist_ok=True)
     examples = list(korean_english(split, pairs, version=1))
@@ -32,11 +32,11 @@ def written(folder: Path, pairs: int = 120, split: str = "train", name: str = "a
 
 
 def settings(data: dict[str, Any], /, **sections: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a small run on these data, with others over them."""
+    """Return the settings of a small run on these data, changed by `sections`."""
     usual = {
         "data": {"tokenizer": "word", "held_out": 5, **data},
         "model": {"name": "luong", "width": 8, "feeding": False},
-        "training": {"steps": 4, "tokens": 300, "evaluate_every": 2, "log_every": 1, "warm_up": 1},
+        "training": {"steps": 4, "batch_tokens": 300, "evaluate_every": 2, "log_every": 1, "warmup_steps": 1},
         "evaluation": {"sentences": 2, "samples": 0},
     }
     if {"minutes", "epochs"} & set(sections.get("training", {})):
@@ -44,8 +44,8 @@ def settings(data: dict[str, Any], /, **sections: dict[str, Any]) -> dict[str, A
     return merged(usual, sections)
 
 
-def train(given: dict[str, Any], folder: Path, **options: Any) -> Outcome:
-    """Train quietly, on the CPU."""
+def train(chosen: dict[str, Any], folder: Path, **options: Any) -> Outcome:
+    """Train on the CPU without output."""
     return train_translation(
-        given, folder, **{"machine": Machine("cpu"), "console": Console(quiet=True), **options}
+        chosen, folder, **{"machine": Machine("cpu"), "console": Console(quiet=True), **options}
     )

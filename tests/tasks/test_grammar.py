@@ -1,4 +1,4 @@
-"""The version of the built-in corpus's grammar: written down by new runs, 1 where a run folder names none."""
+"""Versions of the built-in corpus's grammar: new runs store version 2; runs without one use version 1."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FINGERPRINTS = {
 
 
 def small(**data: Any) -> dict[str, Any]:
-    given = {"built_in": "korean", "pairs": 300, "held_out": 8, **data}
-    return settings(given, training={"save_every": 2, "keep": 4})
+    corpus = {"built_in": "korean", "pairs": 300, "held_out": 8, **data}
+    return settings(corpus, training={"save_every": 2, "keep": 4})
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A finished run whose config.toml names no grammar, as they were before version 2."""
+    """An ended run without data.grammar in its config.toml, as before version 2."""
     folder = tmp_path / "old"
     train(small(grammar=1), folder)
     config = config_of(folder)
@@ -43,7 +43,7 @@ def old(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_new_run_uses_version_2_and_writes_it_down(tmp_path: Path):
+def test_new_run_uses_version_2_and_stores_it(tmp_path: Path):
     train(small(), tmp_path / "run")
     assert config_of(tmp_path / "run")["data"]["grammar"] == 2
     assert [pair.source for pair in load_task(tmp_path / "run").corpus.split.train] == [
@@ -57,12 +57,12 @@ def test_version_1_can_be_chosen(tmp_path: Path):
     assert json.loads((tmp_path / "run" / "data.json").read_text()) == FINGERPRINTS
 
 
-def test_other_versions_are_refused(tmp_path: Path):
+def test_unknown_versions_raise(tmp_path: Path):
     with pytest.raises(ArgumentError, match=r"data\.grammar is 3"):
         train(small(grammar=3), tmp_path / "run")
 
 
-def test_a_run_folder_without_a_version_resumes_with_the_same_bits(old: Path):
+def test_run_without_a_version_resumes_with_the_same_bits(old: Path):
     before, config = bits(old), (old / "config.toml").read_bytes()
     shutil.rmtree(last(old).path)
     outcome = train({}, old, resume=True)
@@ -72,18 +72,18 @@ def test_a_run_folder_without_a_version_resumes_with_the_same_bits(old: Path):
     assert json.loads((old / "data.json").read_text()) == FINGERPRINTS
 
 
-def test_a_run_folder_without_a_version_is_not_resumed_with_version_2(old: Path):
-    with pytest.raises(ArgumentError, match=r"data\.grammar: not set -> 2"):
+def test_run_without_a_version_cannot_be_resumed_with_version_2(old: Path):
+    with pytest.raises(ArgumentError, match=r"data\.grammar: .*-> 2"):
         train({"data": {"grammar": 2}}, old, resume=True)
 
 
-def test_a_run_that_starts_from_another_keeps_its_version(old: Path, tmp_path: Path):
+def test_init_from_keeps_the_version_of_the_other_run(old: Path, tmp_path: Path):
     train(small(), tmp_path / "next", init_from=old)
     assert config_of(tmp_path / "next")["data"]["grammar"] == 1
 
 
 @pytest.mark.parametrize("grammar", [None, 2])
-def test_a_mark_that_ends_a_word_is_split_off(old: Path, tmp_path: Path, grammar: int | None):
+def test_final_punctuation_is_split_from_its_word(old: Path, tmp_path: Path, grammar: int | None):
     if grammar is not None:
         train(small(grammar=grammar), tmp_path / "run")
     run = load_translator(old if grammar is None else tmp_path / "run", device="cpu")
@@ -94,5 +94,5 @@ def test_a_mark_that_ends_a_word_is_split_off(old: Path, tmp_path: Path, grammar
     assert streamed.source == "너는 갔니 ?"
 
 
-def test_a_run_on_files_reads_lines_as_they_are(finished: Path):
+def test_run_on_files_does_not_split_punctuation(finished: Path):
     assert load_translator(finished, device="cpu").translate("나는 간다.").source == "나는 간다."

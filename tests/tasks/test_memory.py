@@ -1,4 +1,4 @@
-"""Ten million pairs are trained on in two gigabytes: what a pair takes is measured, with fewer of them."""
+"""Training on ten million pairs fits in two gigabytes, extrapolated from smaller corpora."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ folder, pairs = Path(sys.argv[1]), int(sys.argv[2])
 draw, words = random.Random(0), [f"word{number}" for number in range(2000)]
 with open(folder / "a.ko", "w") as source, open(folder / "a.en", "w") as target:
     for number in range(pairs):
-        said = draw.choices(words, k=draw.randrange(4, 16))
-        print(*said, file=source)
-        print(*reversed(said), file=target)
-given = {
+        sentence = draw.choices(words, k=draw.randrange(4, 16))
+        print(*sentence, file=source)
+        print(*reversed(sentence), file=target)
+settings = {
     "data": {"source": str(folder / "a.ko"), "target": str(folder / "a.en"), "tokenizer": "word"},
     "model": {"name": "luong", "width": 16, "feeding": False},
-    "training": {"steps": 20, "tokens": 1000, "evaluate_every": 20},
+    "training": {"steps": 20, "batch_tokens": 1000, "evaluate_every": 20},
     "evaluation": {"sentences": 2, "samples": 0},
 }
-train_translation(given, folder / "run", machine=Machine("cpu", 1), console=Console(quiet=True))
-status = Path("/proc/self/status")  # Linux; what getrusage() says there can be the parent's
+train_translation(settings, folder / "run", machine=Machine("cpu", 1), console=Console(quiet=True))
+status = Path("/proc/self/status")  # on Linux, getrusage() can return the peak of the parent process
 if status.exists():
     print(int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024)
 else:
@@ -41,7 +41,7 @@ else:
 
 
 def peak(folder: Path, pairs: int) -> int:
-    """The most memory that training on so many pairs takes, in bytes."""
+    """Return the peak memory of training on this many pairs, in bytes."""
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(folder / "cache")}
     command = [sys.executable, "-c", TRAIN, str(folder), str(pairs)]
@@ -51,7 +51,7 @@ def peak(folder: Path, pairs: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_pair_takes_so_little_that_ten_million_fit(tmp_path: Path):
+def test_ten_million_pairs_fit_in_two_gigabytes(tmp_path: Path):
     few, many = 50_000, 350_000
     least, most = peak(tmp_path / "few", few), peak(tmp_path / "many", many)
     each = (most - least) / (many - few)

@@ -1,10 +1,11 @@
-"""Runs that are killed again and again.
+"""Kill and resume training many times, and compare the results with an uninterrupted run.
 
-python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE: on cuda steps are captured.
+python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE
+On cuda, steps are captured as CUDA graphs.
 
-A script of its own: it imports torch once, starts nothing, and forks a process for each attempt, so that a
-hundred kills take minutes. It prints, as JSON, how often a run was killed, how often inside a save, and
-whether every run that reached its end has the bits of the one that was never stopped.
+The script imports torch once and forks a process per attempt, so that a hundred kills take minutes. It prints
+JSON: the number of kills, of kills inside a save, of completed runs, and how completed runs differ from the
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # the optimizer imports it when it is made: once here, not once a fork
+import torch._dynamo  # imported by the optimizer; here once, instead of in each fork
 from rich.console import Console
 
 from regard.tasks.translation import Machine, train_translation
 
 SETTINGS: dict[str, Any] = {
     "seed": 3,
-    "data": {"built_in": "korean", "pairs": 200, "held_out": 8, "tokenizer": "bpe", "sampling": 0.1},
+    "data": {"built_in": "korean", "pairs": 200, "held_out": 8, "tokenizer": "bpe", "subword_sampling": 0.1},
     "model": {"name": "luong", "width": 12, "dropout": 0.2, "feeding": False},
     "training": {
         "steps": 30,
-        "tokens": 200,
-        "accumulate": 2,
+        "batch_tokens": 200,
+        "accumulation_steps": 2,
         "ema": 0.9,
         "word_dropout": 0.1,
-        "guided": 0.1,
+        "guided_alignment": 0.1,
         "evaluate_every": 7,
         "save_every": 2,
         "log_every": 5,
@@ -45,17 +46,17 @@ SETTINGS: dict[str, Any] = {
 CAPTURED: dict[str, Any] = {
     **SETTINGS,
     "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
-    "training": {**SETTINGS["training"], "guided": 0.0, "capture": True, "steps": 12},
+    "training": {**SETTINGS["training"], "guided_alignment": 0.0, "capture": True, "steps": 12},
 }
-"""What is trained on a GPU: a model whose steps are captured, with the additive kernels in them."""
+"""Settings on a GPU: a model whose steps are captured as CUDA graphs, including the additive kernels."""
 
 FILES = ("weights.safetensors", "raw.safetensors", "optimizer.safetensors")
 CALLS = ("fsync", "replace", "rename", "unlink")
-"""What a save does to the disk: a process can be killed just before any of them."""
+"""File operations of a save; a process can be killed just before any of them."""
 
 
 def train(folder: Path, rank: int, world: int, port: int, fatal: int | None, device: str) -> None:
-    """What one process does: train on, and die before the fatal-th of its calls."""
+    """Resume training in one process, which kills itself before its call number `fatal` of CALLS."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
@@ -69,19 +70,19 @@ def train(folder: Path, rank: int, world: int, port: int, fatal: int | None, dev
 
 
 def deadly(call: Any, left: list[int]) -> Any:
-    """The call, until it has been made often enough."""
+    """Wrap a function so that the process is killed once left[0] calls have been made."""
 
-    def made(*given: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        return call(*given, **named)
+        return call(*arguments, **options)
 
-    return made
+    return counted
 
 
 def attempt(folder: Path, world: int, delay: float | None, fatal: int | None, device: str) -> bool:
-    """Start a run and kill it, after a delay or at a call; whether it came to its end before that."""
+    """Start a run and kill it after a delay or at a call; return whether it completed before that."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,7 +105,7 @@ def attempt(folder: Path, world: int, delay: float | None, fatal: int | None, de
                 if done:
                     codes[child] = os.waitstatus_to_exitcode(status)
         late = delay is not None and time.monotonic() - began > delay
-        # As torchrun does: where one has fallen, none goes on.
+        # As torchrun does: if one process fails, all are killed.
         if late or any(codes.values()):
             for child in children:
                 if child not in codes:
@@ -119,42 +120,42 @@ def attempt(folder: Path, world: int, delay: float | None, fatal: int | None, de
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """The bytes of the last checkpoint, and what the log says apart from times and interruptions."""
+    """Return the bytes of the last checkpoint, and the log without times and events."""
     last = folder / (folder / "latest").read_text().strip()
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    passing = {"time", "tokens_per_second", "memory", "cuda_memory"}
+    varying = {"time", "tokens_per_second", "memory", "cuda_memory"}
     return {
         "files": {name: (last / name).read_bytes() for name in FILES},
         "best": (folder / "best").read_text(),
-        "said": [record.get("text") for record in records if record["kind"] == "capture"],
+        "capture": [record.get("text") for record in records if record["kind"] == "capture"],
         "log": [
-            {key: value for key, value in record.items() if key not in passing}
+            {key: value for key, value in record.items() if key not in varying}
             for record in records
             if record["kind"] in ("training", "evaluation")
         ],
     }
 
 
-def beside(expected: Any, found: Any) -> str:
-    """Which files differ; of records the first that do, and how many there are."""
+def describe_difference(expected: Any, actual: Any) -> str:
+    """Describe a difference: the files that differ, or the number of records and the first that differs."""
     if isinstance(expected, dict):
-        return f", {[name for name in expected if expected[name] != found[name]]}"
+        return f", {[name for name in expected if expected[name] != actual[name]]}"
     if not isinstance(expected, list):
         return ""
-    unlike = [(a, b) for a, b in zip(expected, found, strict=False) if a != b]
-    return f", {len(expected)} and {len(found)} records, {unlike[:1]}"
+    unlike = [(a, b) for a, b in zip(expected, actual, strict=False) if a != b]
+    return f", {len(expected)} and {len(actual)} records, {unlike[:1]}"
 
 
 def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
-    """Kill runs until there were enough kills, and compare all that came to their end."""
+    """Kill runs until there are enough kills, and compare all completed runs with an uninterrupted one."""
     chance = random.Random(seed)
     began = time.monotonic()
     if not attempt(folder / "unbroken", world, None, None, device):
         raise SystemExit("the unbroken run did not end")
     whole = time.monotonic() - began
     expected = outcome(folder / "unbroken")
-    if expected.pop("said"):
-        raise SystemExit("steps were to be captured, and were not")
+    if expected.pop("capture"):
+        raise SystemExit("steps were not captured")
     killed = inside = compared = 0
     different: list[str] = []
     while killed < kills or not compared:
@@ -164,9 +165,9 @@ def main(folder: Path, kills: int, world: int, seed: int, device: str) -> None:
         delay = chance.uniform(0.0, whole) if not at_call and killed < kills else None
         if attempt(folder / name, world, delay, fatal, device):
             compared += 1
-            found = outcome(folder / name)
-            unlike = [key for key in expected if found[key] != expected[key]]
-            different += [f"{name}: {key}{beside(expected[key], found[key])}" for key in unlike]
+            actual = outcome(folder / name)
+            unlike = [key for key in expected if actual[key] != expected[key]]
+            different += [f"{name}: {key}{describe_difference(expected[key], actual[key])}" for key in unlike]
         else:
             killed, inside = killed + 1, inside + at_call
     print(json.dumps({"killed": killed, "inside": inside, "compared": compared, "different": different}))

@@ -1,4 +1,4 @@
-"""Budgets: minutes become steps, and the number of steps follows the pace; with a clock of their own."""
+"""Time budgets: minutes are converted to steps, and the number of steps follows the speed (fake clock)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.training.toys import Toy, last, records, trainer
 
 
 class Clock:
-    """Seconds that pass when somebody says so."""
+    """A fake clock: time passes only by passes()."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -30,28 +30,28 @@ class Clock:
 
 
 def timed(folder: Path, clock: Clock, step: float, evaluation: float, **settings: object) -> Trainer:
-    """A trainer of a toy whose steps and evaluations take so many seconds each."""
+    """Return a trainer of a toy task; each step and each evaluation takes this many seconds."""
     task = Toy()
     task.on_loss = lambda count: clock.passes(step)
     task.on_evaluation = lambda count: clock.passes(evaluation)
-    made = trainer(folder, task, log=True, **settings)
-    return Trainer(task, made.settings, folder, seed=5, log=made.log, clock=clock)
+    usual = trainer(folder, task, log=True, **settings)
+    return Trainer(task, usual.settings, folder, seed=5, log=usual.log, clock=clock)
 
 
-def test_minutes_become_a_number_of_steps_that_fits(tmp_path: Path):
+def test_minutes_are_converted_to_steps_that_fit(tmp_path: Path):
     clock = Clock()
-    run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warm_up=50)
+    run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0, warmup_steps=50)
     at = run.run()
     assert at.ended == f"stopped after 2 minutes at step {at.step}" and at.step == at.total
     assert 108 <= clock.now - 1000 <= 120
     assert last(tmp_path).state["total"] == at.total
 
 
-def test_the_last_step_is_shown_before_the_run_returns(tmp_path: Path):
+def test_last_step_is_logged_before_the_run_returns(tmp_path: Path):
     page, clock = io.StringIO(), Clock()
     task = Toy()
     task.on_loss = lambda count: clock.passes(0.01)
-    settings = Training(minutes=1 / 60, rate=0.05, best="loss")
+    settings = Training(minutes=1 / 60, learning_rate=0.05, best="loss")
     with Log(None, console=Console(file=page, width=200)) as log:
         at = Trainer(task, settings, tmp_path, log=log, clock=clock).run()
         lines = page.getvalue().splitlines()
@@ -60,9 +60,9 @@ def test_the_last_step_is_shown_before_the_run_returns(tmp_path: Path):
     assert page.getvalue().splitlines() == [*lines, at.ended]
 
 
-def test_a_slow_start_does_not_shorten_the_run(tmp_path: Path):
+def test_slow_first_steps_do_not_shorten_the_run(tmp_path: Path):
     steps = {}
-    for slow in (0, 10):  # once, the first steps of a demo took a third of its time
+    for slow in (0, 10):  # regression: slow first steps once took a third of a demo
         clock = Clock()
         run = timed(tmp_path / str(slow), clock, step=0.5, evaluation=0.5, minutes=1.0)
         run.task.on_loss = lambda count, slow=slow, clock=clock: clock.passes(  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_a_slow_start_does_not_shorten_the_run(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 0.25), (0.25, 1.0)])
-def test_a_new_pace_is_planned_for(tmp_path: Path, before: float, after: float):
+def test_total_steps_follow_a_change_of_speed(tmp_path: Path, before: float, after: float):
     clock = Clock()
     run = timed(tmp_path, clock, step=1.0, evaluation=0.5, minutes=2.0)
     run.task.on_loss = lambda count: clock.passes(  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ def test_a_new_pace_is_planned_for(tmp_path: Path, before: float, after: float):
     assert totals[-1] == pytest.approx(at.total, rel=0.05)
 
 
-def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path):
+def test_resumed_run_keeps_its_total_steps(tmp_path: Path):
     clock = Clock()
     first = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0)
     for _ in range(30):
@@ -105,7 +105,7 @@ def test_a_resumed_run_keeps_its_number_of_steps(tmp_path: Path):
 
 
 @pytest.mark.parametrize("length", [{"minutes": 4.0}, {"steps": 60}])
-def test_another_length_replaces_it(tmp_path: Path, length: dict[str, float]):
+def test_new_length_replaces_the_total_steps(tmp_path: Path, length: dict[str, float]):
     clock = Clock()
     before = timed(tmp_path, clock, step=1.0, evaluation=1.0, minutes=0.5).run().total
     changed = timed(tmp_path, clock, step=1.0, evaluation=1.0, **length)
@@ -115,7 +115,7 @@ def test_another_length_replaces_it(tmp_path: Path, length: dict[str, float]):
     assert at.total == 60 or 150 < at.total < 245
 
 
-def test_time_that_runs_out_ends_a_run_and_it_stays_ended(tmp_path: Path):
+def test_run_out_of_time_ends_and_does_not_continue_when_resumed(tmp_path: Path):
     clock = Clock()
     run = timed(tmp_path, clock, step=1.0, evaluation=1.0, minutes=1.0)
     run.task.on_loss = lambda count: clock.passes(1.0 if count < 40 else 30.0)  # type: ignore[attr-defined]
@@ -126,12 +126,12 @@ def test_time_that_runs_out_ends_a_run_and_it_stays_ended(tmp_path: Path):
     assert again.run().step == at.step
 
 
-def test_the_speed_is_known_after_some_steps_or_a_tenth_of_the_time():
+def test_speed_is_known_after_20_steps_or_a_tenth_of_the_time():
     assert [pace_is_known(600, 10, step) for step in (5, 19, 20)] == [False, False, True]
     assert pace_is_known(600, 60, 3) and not pace_is_known(600, 59, 3)
 
 
-def test_evaluations_take_a_tenth_of_the_time_at_most():
+def test_evaluations_take_at_most_a_tenth_of_the_time():
     for evaluation in (0.01, 1.0, 3.0, 10.0, 1000.0):
         total, every = plan_steps(600, 60, 100, 0.6, evaluation, None)
         count = -(-(total - 100) // every)
@@ -140,14 +140,14 @@ def test_evaluations_take_a_tenth_of_the_time_at_most():
     assert plan_steps(600, 60, 100, 0.6, 6.0, every=10) == (100 + int(510 / 1.2), 10)
 
 
-def test_a_length_from_epochs_and_from_nothing():
-    assert total_steps(Training(epochs=1.5, accumulate=2), epoch=100) == 75
+def test_total_steps_from_epochs_and_by_default():
+    assert total_steps(Training(epochs=1.5, accumulation_steps=2), epoch=100) == 75
     assert [total_steps(Training(), epoch) for epoch in (1, 100, 10**6)] == [2000, 3000, 100_000]
     assert evaluation_interval(Training(), None) is None
     assert evaluation_interval(Training(), 15) == 2
 
 
-def test_the_time_left_of_a_budget_in_minutes_is_that_of_the_clock(tmp_path: Path):
+def test_time_left_of_a_time_budget_follows_the_clock(tmp_path: Path):
     clock, left = Clock(), list[tuple[float, float]]()
     run = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0)
 
@@ -158,7 +158,7 @@ def test_the_time_left_of_a_budget_in_minutes_is_that_of_the_clock(tmp_path: Pat
 
     run.task.on_loss = pass_a_second  # type: ignore[attr-defined]
     run.run()
-    assert left and all(found == pytest.approx(true) for found, true in left)
+    assert left and all(logged == pytest.approx(exact) for logged, exact in left)
     steps = timed(tmp_path / "steps", clock, step=1.0, evaluation=5.0, steps=3)
     steps.run()
     assert steps.log.time_left is None

@@ -1,4 +1,4 @@
-"""A compiled loss: it is the same, it sees few shapes, and one too many is an error."""
+"""Compiled training: equal results, a limited number of shapes, and an error beyond the limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from regard.tasks.translation import Machine, train_translation
 from tests.training.toys import Toy, last, records, trainer
 
 TINY: dict[str, Any] = {
-    "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "longest": 15},
+    "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "max_length": 15},
     "model": {"name": "transformer", "width": 8, "heads": 2, "inner": 8, "layers": 1, "dropout": 0.0},
-    "training": {"steps": 5, "tokens": 128, "log_every": 1, "compile": True},
+    "training": {"steps": 5, "batch_tokens": 128, "log_every": 1, "compile": True},
     "evaluation": {"sentences": 1, "samples": 0},
 }
 
@@ -34,7 +34,7 @@ def fresh_compiler(monkeypatch: pytest.MonkeyPatch):
 
 
 class Uneven(Toy):
-    """Batches of so many points and no more, each count once an epoch."""
+    """A toy task whose batches have 1, 2, ..., `counts` points, each once per epoch."""
 
     def __init__(self, counts: int, shapes: int):
         super().__init__()
@@ -50,11 +50,11 @@ class Uneven(Toy):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile without a compiler: graphs are traced, and counted, and run as they are."""
+    """Use the backend "eager" of torch.compile: graphs are traced and counted, but not compiled."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
 
-def test_a_compiled_run_is_the_same(tmp_path: Path, quick: None):
+def test_compiled_run_has_the_same_weights(tmp_path: Path, quick: None):
     for name, compiled in (("plain", False), ("compiled", True)):
         trainer(tmp_path / name, Uneven(4, shapes=4), steps=8, compile=compiled).run()
     plain, compiled = (last(tmp_path / name).tensors("weights") for name in ("plain", "compiled"))
@@ -62,12 +62,12 @@ def test_a_compiled_run_is_the_same(tmp_path: Path, quick: None):
         torch.testing.assert_close(compiled[name], plain[name])
 
 
-def test_more_shapes_than_torch_allows_are_allowed_where_the_task_has_them(tmp_path: Path, quick: None):
+def test_recompile_limit_of_torch_is_raised_to_the_shapes_of_the_task(tmp_path: Path, quick: None):
     assert trainer(tmp_path, Uneven(12, shapes=12), steps=24, compile=True).run().step == 24
 
 
-def test_a_shape_too_many_is_an_error(tmp_path: Path, quick: None):
-    with pytest.raises(RegardError, match=r"more than 8 shapes\n.*training.compile = false"):
+def test_more_shapes_than_the_task_announced_raise(tmp_path: Path, quick: None):
+    with pytest.raises(RegardError, match=r" 8 .*\n.*training.compile = false"):
         trainer(tmp_path, Uneven(12, shapes=8), steps=24, compile=True).run()
 
 
@@ -75,11 +75,11 @@ def test_a_shape_too_many_is_an_error(tmp_path: Path, quick: None):
 @pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="torch.compile needs a C++ compiler"
 )
-def test_a_transformer_loses_the_same_compiled_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compiled_transformer_has_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     losses = []
     for name in ("compiled", "plain"):
-        if name == "plain":  # on the same batches, which are planned for the compiler
+        if name == "plain":  # compile = true stays set, so the batches are the same
             monkeypatch.setattr(torch, "compile", lambda module, **options: module)
         train_translation(TINY, tmp_path / name, machine=Machine("cpu"), console=Console(quiet=True))
         losses.append([(each["loss"], each["norm"]) for each in records(tmp_path / name, "training")])

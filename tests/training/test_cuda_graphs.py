@@ -1,4 +1,4 @@
-"""Captured steps: the same gradients, whatever was seen before; and losses that can be captured."""
+"""CUDA graphs of training steps, on a fake device: equal gradients, limits, and fallbacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECURRENT = [name for name, (kind, _) in VARIANTS.items() if kind != "transforme
 
 
 class Device:
-    """What stands in for CUDA graphs: a replay runs the step again, into the tensors of the first time."""
+    """A fake for CUDA graphs: a replay runs the step again and copies its results to the captured tensors."""
 
     def __init__(self) -> None:
         self.captured, self.replayed, self.refuses = 0, 0, False
@@ -39,34 +39,34 @@ class Device:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
         self.captured += 1
         step()  # a warm-up
-        made = step()
+        results = step()
 
         def replay() -> None:
             self.replayed += 1
-            for place, found in zip(_results(made), _results(step()), strict=True):
-                place.copy_(found)
+            for captured, replayed in zip(_results(results), _results(step()), strict=True):
+                captured.copy_(replayed)
 
-        return replay, made
+        return replay, results
 
 
-def _results(made: Any) -> list[Tensor]:
-    loss, _ = made
+def _results(results: Any) -> list[Tensor]:
+    loss, _ = results
     return [loss.total, *loss.shown.values()]
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    made = Device()
-    monkeypatch.setattr(cuda_graphs, "recorded", made.recorded)
+    device = Device()
+    monkeypatch.setattr(cuda_graphs, "recorded", device.recorded)
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
     monkeypatch.setattr(cuda_graphs, "release_generator", lambda device: None)
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (True, ""))
-    return made
+    return device
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_no_recurrent_loss_asks_the_device_for_a_number(name: str):
-    """A tensor without numbers, on meta, cannot be read: what waits for the device fails there."""
+def test_recurrent_losses_do_not_synchronise(name: str):
+    """Reading a value raises on the meta device, so code that would synchronise on CUDA fails here."""
     kind, options = VARIANTS[name]
     model = build_model(kind, SIZE, SIZE, **options, dropout=0.1).to("meta").train()
     batch = Batch.collate([[4, 5, 6], [7]], [[4], [5, 6]]).to("meta")
@@ -75,65 +75,65 @@ def test_no_recurrent_loss_asks_the_device_for_a_number(name: str):
     assert all(each.grad is not None for each in model.parameters())
 
 
-def test_what_does_ask_is_found_so():
+def test_reading_a_value_raises_on_the_meta_device():
     with pytest.raises(RuntimeError, match="meta"):
         bool(torch.zeros(2, device="meta").any())
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_captured_run_is_the_ordinary_one(tmp_path: Path, device: Device, accumulate: int, monkeypatch):
-    trainer(tmp_path / "captured", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+def test_captured_run_has_the_same_bits(tmp_path: Path, device: Device, accumulate: int, monkeypatch):
+    trainer(tmp_path / "captured", Uneven(4, shapes=4), steps=8, accumulation_steps=accumulate).run()
     assert device.captured == 4 and device.replayed == 8 * accumulate
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
-    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulate=accumulate).run()
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=8, accumulation_steps=accumulate).run()
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
 
 
-def test_chance_does_not_depend_on_what_was_captured_before(tmp_path: Path, device: Device):
+def test_random_numbers_do_not_depend_on_earlier_captures(tmp_path: Path, device: Device):
     trainer(tmp_path, Toy(dropout=0.5), steps=6, save_every=3, keep=9).run()
     whole = bits(tmp_path)
     while last(tmp_path).step > 3:
         shutil.rmtree(last(tmp_path).path)
     again = trainer(tmp_path, Toy(dropout=0.5), steps=6)
-    found = again.resume()
-    assert found is not None and found.step == 3
+    checkpoint = again.resume()
+    assert checkpoint is not None and checkpoint.step == 3
     again.run()
     assert device.captured == 2 and bits(tmp_path) == whole
 
 
-def test_graphs_are_few_and_the_one_unused_longest_goes(tmp_path: Path, device: Device):
+def test_least_recently_used_graph_is_dropped(tmp_path: Path, device: Device):
     trainer(tmp_path, Uneven(4, shapes=2), steps=8).run()
-    assert device.captured == 8  # of four shapes that come in turn, none is there again
+    assert device.captured == 8  # four shapes in turn, two graphs: every step captures
 
 
-def test_what_cannot_be_captured_runs_as_it_is_and_is_said_once(tmp_path: Path, device: Device):
+def test_failed_capture_runs_eagerly_and_is_logged_once(tmp_path: Path, device: Device):
     device.refuses = True
     trainer(tmp_path / "refused", Toy(dropout=0.5), steps=4, log=True).run()
-    (said,) = records(tmp_path / "refused", "capture")
-    assert said["text"].endswith("RuntimeError: operation not permitted when stream is capturing")
+    (record,) = records(tmp_path / "refused", "capture")
+    assert record["text"].endswith("RuntimeError: operation not permitted when stream is capturing")
     device.refuses = False
     trainer(tmp_path / "taken", Toy(dropout=0.5), steps=4).run()
     assert bits(tmp_path / "refused") == bits(tmp_path / "taken")
 
 
-def test_a_capture_that_fails_within_a_step_keeps_what_was_added(
+def test_failed_capture_keeps_the_gradients_accumulated_so_far(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     task = Uneven(4, shapes=4)
 
     def fail(count: int) -> None:
-        if count == 8:  # each shape is run three times: this is the third of the first step
+        if count == 8:  # each shape runs three times; call 8 is in the third batch of step 1
             raise RuntimeError("no memory is left")
 
     task.on_loss = fail
-    trainer(tmp_path / "captured", task, steps=4, accumulate=3).run()
+    trainer(tmp_path / "captured", task, steps=4, accumulation_steps=3).run()
     assert device.replayed == 2
     monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_: (False, ""))
-    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=4, accumulate=3).run()
+    trainer(tmp_path / "plain", Uneven(4, shapes=4), steps=4, accumulation_steps=3).run()
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
 
 
-def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
+def test_error_in_the_loss_is_raised(tmp_path: Path, device: Device):
     task = Toy()
 
     def fail(count: int) -> None:
@@ -158,37 +158,37 @@ def test_an_error_of_the_loss_itself_is_raised(tmp_path: Path, device: Device):
         ({"capture": "auto"}, "cuda", 2, True, (False, "exchange gradients")),
     ],
 )
-def test_who_is_captured(
+def test_when_steps_are_captured(
     settings: dict[str, Any], device: str, world: int, small: bool, chosen: tuple[bool, str]
 ):
     task = Toy()
     task.small_steps = small
-    found, said = capture_chosen(Training(**settings), task, device, world)
-    assert found == chosen[0]
-    assert chosen[1] in said and bool(said) == bool(chosen[1])
+    captured, reason = capture_chosen(Training(**settings), task, device, world)
+    assert captured == chosen[0]
+    assert chosen[1] in reason and bool(reason) == bool(chosen[1])
 
 
-def test_a_task_can_say_why_not():
+def test_task_can_give_a_reason_against_capture():
     task = Toy()
     task.small_steps, task.uncapturable = True, "it is watched"
     captured, text = capture_chosen(Training(capture="auto"), task, "cuda")
     assert not captured and "it is watched" in text
 
 
-def test_what_is_asked_for_and_cannot_be_is_said(tmp_path: Path):
+def test_unsupported_capture_is_logged(tmp_path: Path):
     trainer(tmp_path, steps=1, capture=True, log=True).run()
-    (said,) = records(tmp_path, "capture")
-    assert "not captured" in said["text"] and "cpu" in said["text"]
+    (record,) = records(tmp_path, "capture")
+    assert "not captured" in record["text"] and "cpu" in record["text"]
 
 
-def test_tensors_are_found_in_tuples_and_dataclasses():
+def test_tensors_in_tuples_and_dataclasses_are_found():
     x, y = torch.zeros(1), torch.ones(2)
     assert [id(each) for each in tensors_in((Numbers(x, y), None))] == [id(x), id(y)]
 
 
 @dataclass(frozen=True)
 class Weighed(Numbers):
-    """Points with a number of their own, which is no tensor."""
+    """A batch with a Python number besides its tensors."""
 
     weight: float = 1.0
 
@@ -197,14 +197,14 @@ class Weighed(Numbers):
 
 
 class Listed(list[Tensor]):
-    """Points in a list, which is not looked into."""
+    """A batch as a list, in which tensors are not searched."""
 
     def to(self, device: Any) -> Listed:
         return self
 
 
 class Held(Toy):
-    """A toy whose batches are made anew by `hold`, and opened again before the loss by `open`."""
+    """A toy task whose batches are converted by `hold`, and converted back by `open` before the loss."""
 
     def __init__(self, hold: Callable[[Numbers, int], Any], open: Callable[[Any], tuple[Tensor, Tensor]]):
         super().__init__()
@@ -230,7 +230,7 @@ class Held(Toy):
     ],
     ids=["a number", "a list"],
 )
-def test_what_is_no_tensor_is_never_frozen(
+def test_values_other_than_tensors_are_not_constant_in_graphs(
     tmp_path: Path, device: Device, hold: Any, open: Any, captured: int, monkeypatch: pytest.MonkeyPatch
 ):
     trainer(tmp_path / "captured", Held(hold, open), steps=5).run()
@@ -240,29 +240,29 @@ def test_what_is_no_tensor_is_never_frozen(
     assert bits(tmp_path / "captured") == bits(tmp_path / "plain")
 
 
-def test_a_batch_that_is_elsewhere_is_not_captured():
+def test_batch_on_another_device_is_not_captured():
     with pytest.raises(Uncaptured, match="a tensor on cpu"):
         shape_of(Numbers(torch.zeros(1), torch.zeros(1)), torch.device("cuda"))
 
 
-def test_another_device_than_the_current_one_is_not_captured(monkeypatch: pytest.MonkeyPatch):
-    """The graph would be of the current one, and empty: the first batch would be learned for ever."""
+def test_device_other_than_the_current_one_is_not_captured(monkeypatch: pytest.MonkeyPatch):
+    """The graph would record the current device and be empty; each replay would repeat the first batch."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     task = Toy()
     captured = Captured(task.loss, task.model, torch.device("cpu"), most=2)
     captured._device = torch.device("cuda", 1)
-    with pytest.raises(Uncaptured, match="cuda:1 is not the current device"):
+    with pytest.raises(Uncaptured, match="cuda:1"):
         captured.run(next(task.batches(0)), seed=0, factor=1.0)
 
 
-def test_steps_before_a_capture_move_no_running_mean(
+def test_warm_up_steps_do_not_change_batch_norm_statistics(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
-    found = []
+    weights = []
     for chosen in (True, False):
         monkeypatch.setattr("regard.training.loop.capture_chosen", lambda *_, chosen=chosen: (chosen, ""))
         task = Toy()
         task.model.insert(1, nn.BatchNorm1d(8))
         trainer(tmp_path / str(chosen), task, steps=3).run()
-        found.append(bits(tmp_path / str(chosen)))
-    assert device.captured == 1 and found[0] == found[1]
+        weights.append(bits(tmp_path / str(chosen)))
+    assert device.captured == 1 and weights[0] == weights[1]

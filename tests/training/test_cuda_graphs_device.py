@@ -1,4 +1,4 @@
-"""Recurrent models on a CUDA device: their gradients are those of the CPU, captured or not."""
+"""Recurrent models on a CUDA device, with and without CUDA graphs, have the gradients of the CPU."""
 
 from __future__ import annotations
 
@@ -27,68 +27,68 @@ BATCHES = (
 )
 
 
-def made(name: str, **more: Any) -> nn.Module:
+def make_model(name: str, **more: Any) -> nn.Module:
     kind, options = VARIANTS[name]
     torch.manual_seed(0)
     return build_model(kind, SIZE, SIZE, **{**options, "width": 24, **more}).train()
 
 
-def learned(model: nn.Module, device: str, said: list[str], **options: Any) -> Tensor:
-    """The gradients of three steps, the last of two batches; as one vector."""
+def gradients_of(model: nn.Module, device: str, messages: list[str], **options: Any) -> Tensor:
+    """Return the gradients of the last of three steps, which has two batches, as one vector."""
     task = Learned(model, lambda batch: cross_entropy(model(batch), batch.labels, 0.1))
-    gradients = Gradients(task, seed=1, device=torch.device(device), say=said.append, **options)
+    gradients = Gradients(task, seed=1, device=torch.device(device), say=messages.append, **options)
     for step, batches in enumerate((BATCHES[:1], BATCHES[1:], BATCHES)):
         model.zero_grad(set_to_none=True)
         gradients.add(step, batches, 9)
-    found = [each.grad.double().flatten().cpu() for each in model.parameters() if each.grad is not None]
-    return torch.cat(found)
+    parts = [each.grad.double().flatten().cpu() for each in model.parameters() if each.grad is not None]
+    return torch.cat(parts)
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_gradients_are_those_of_the_cpu(name: str):
-    model, said = made(name), list[str]()
-    exact = learned(copy.deepcopy(model).double(), "cpu", said)
+def test_gradients_equal_those_of_the_cpu(name: str):
+    model, messages = make_model(name), list[str]()
+    exact = gradients_of(copy.deepcopy(model).double(), "cpu", messages)
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
         for captured in (False, True):
-            found = learned(copy.deepcopy(model).cuda(), "cuda", said, captured=captured)
-            assert (found - exact).norm() <= 1e-4 * exact.norm()
+            ours = gradients_of(copy.deepcopy(model).cuda(), "cuda", messages, captured=captured)
+            assert (ours - exact).norm() <= 1e-4 * exact.norm()
     finally:
         torch.backends.cudnn.allow_tf32 = before
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_in_half_precision_too_and_twice_the_same_bits(name: str):
-    model, said = made(name, dropout=0.3), list[str]()
+def test_half_precision_is_close_and_captured_runs_are_bitwise_identical(name: str):
+    model, messages = make_model(name, dropout=0.3), list[str]()
     runs = [
-        learned(copy.deepcopy(model).cuda(), "cuda", said, half=True, captured=captured)
+        gradients_of(copy.deepcopy(model).cuda(), "cuda", messages, half=True, captured=captured)
         for captured in (False, True, True)
     ]
-    assert said == []
+    assert messages == []
     assert runs[1].equal(runs[2])
     assert (runs[1] - runs[0]).norm() <= 0.05 * runs[0].norm()
 
 
-def test_what_reads_the_device_runs_as_it_is():
-    model, said = nn.Linear(5, 5).cuda(), list[str]()
+def test_loss_that_synchronises_runs_eagerly():
+    model, messages = nn.Linear(5, 5).cuda(), list[str]()
 
     def loss(batch: Batch) -> tuple[Tensor, Tensor]:
-        found = nn.functional.dropout(model(batch.source.float()), 0.5).square().sum()
-        assert found.item() >= 0
-        return found, found.detach()
+        total = nn.functional.dropout(model(batch.source.float()), 0.5).square().sum()
+        assert total.item() >= 0
+        return total, total.detach()
 
     gradients = Gradients(
-        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=said.append
+        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=messages.append
     )
     sources = Batch.collate([[4, 5, 6, 7]], [[4]])
     losses = [gradients.add(1, [sources], 4)[""].item() for _ in range(3)]
-    assert len(said) == 1 and losses[0] == losses[1] == losses[2]
+    assert len(messages) == 1 and losses[0] == losses[1] == losses[2]
 
 
 class Old:
-    """A graph that nobody but itself holds."""
+    """A CUDA graph in a reference cycle: only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.graph, self.itself = torch.cuda.CUDAGraph(), self
@@ -96,39 +96,39 @@ class Old:
             torch.zeros(1, device="cuda")
 
 
-def test_garbage_does_not_end_a_capture():
-    """An old graph that is found among it would be freed by a call that no capture survives."""
-    model, said, calls = nn.Linear(5, 5).cuda(), list[str](), list[int]()
+def test_garbage_collection_does_not_break_a_capture():
+    """Freeing a collected CUDA graph during a capture would invalidate the capture."""
+    model, messages, calls = nn.Linear(5, 5).cuda(), list[str](), list[int]()
     old = [Old()]
 
     def loss(batch: Batch) -> tuple[Tensor, Tensor]:
         calls.append(len(calls))
         if len(calls) == WARM_UPS + 1:  # the capture
             old.clear()
-            calls.append(len([[each] for each in range(100_000)]))  # so many that garbage is looked for
-        found = model(batch.source.float()).square().sum()
-        return found, found.detach()
+            calls.append(len([[each] for each in range(100_000)]))  # enough objects to start a collection
+        total = model(batch.source.float()).square().sum()
+        return total, total.detach()
 
     gradients = Gradients(
-        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=said.append
+        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=messages.append
     )
-    gc.freeze()  # so that even what is old is looked at soon
+    gc.freeze()  # fewer old objects, so that a full collection starts soon
     try:
         gradients.add(1, [Batch.collate([[4, 5, 6, 7]], [[4]])], 4)
     finally:
         gc.unfreeze()
-    assert said == [] and len(calls) == WARM_UPS + 2
+    assert messages == [] and len(calls) == WARM_UPS + 2
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_is_that_of_the_cpu(smoothing: float):
+def test_cross_entropy_equals_that_of_the_cpu(smoothing: float):
     torch.manual_seed(0)
     logits, labels = 5 * torch.randn(40, 30, 3000), torch.randint(0, 3000, (40, 30))
-    found = []
+    results = []
     for device, dtype in (("cpu", torch.float64), ("cuda", torch.float32)):
         own = logits.to(device, dtype).requires_grad_()
         total, plain = cross_entropy(own, labels.to(device), smoothing)
         total.backward()
-        found.append([each.double().cpu() for each in (total.detach(), plain, own.grad)])
-    for mine, oracle in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(mine, oracle, rtol=1e-5, atol=1e-6)
+        results.append([each.double().cpu() for each in (total.detach(), plain, own.grad)])
+    for ours, exact in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)

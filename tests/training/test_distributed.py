@@ -1,4 +1,4 @@
-"""Two processes train as one with batches twice as large, and say everything once."""
+"""Two processes train like one process with batches twice as large, and log everything once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.reading import ROOT
 from tests.training.two_processes import losses
 
 
-def trained(folder: Path, tokens: int, processes: int) -> list[tuple[float, float, int]]:
-    """The losses of a run of so many processes, started as users start them."""
+def train(folder: Path, tokens: int, processes: int) -> list[tuple[float, float, int]]:
+    """Train with this many processes, started by torchrun as users do, and return the losses."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
@@ -26,8 +26,8 @@ def trained(folder: Path, tokens: int, processes: int) -> list[tuple[float, floa
     return losses(folder)
 
 
-def test_two_processes_lose_what_one_does(tmp_path: Path):
-    one, two = trained(tmp_path / "one", 400, 1), trained(tmp_path / "two", 200, 2)
+def test_two_processes_have_the_losses_of_one(tmp_path: Path):
+    one, two = train(tmp_path / "one", 400, 1), train(tmp_path / "two", 200, 2)
     assert len(one) == len(two) == 12
     assert [tokens for _, _, tokens in one] == [tokens for _, _, tokens in two]
     for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
@@ -35,6 +35,6 @@ def test_two_processes_lose_what_one_does(tmp_path: Path):
         assert norm_two == pytest.approx(norm_one, rel=1e-4)
 
 
-def test_one_process_shares_with_itself():
+def test_share_returns_its_argument_for_a_single_process():
     alone = Processes()
     assert alone.share(None) is None and alone.share({"a": [1, "b"]}) == {"a": [1, "b"]}

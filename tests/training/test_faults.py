@@ -1,4 +1,4 @@
-"""Faults during training: what is saved is good, and an error loses no step that was taken."""
+"""Faults during training: saved weights are finite, and an error loses no completed step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {"steps": 12, "evaluate_every": 5, "ema": 0.9}
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, value: float, ema: float):
+def test_nonfinite_weights_are_never_saved(tmp_path: Path, value: float, ema: float):
     run = trainer(tmp_path, log=True, steps=8, save_every=2, evaluate_every=100, ema=ema)
     real = run.optimizer.step
 
@@ -38,30 +38,32 @@ def test_a_weight_that_is_not_finite_is_never_saved(tmp_path: Path, value: float
     with pytest.raises(NonFinite) as caught:
         run.run()
     assert str(caught.value).startswith("step 6: 3.weight ") and "step 4" in str(caught.value)
-    assert "training.rate is 0.05" in str(caught.value) and "training.clip is 1" in str(caught.value)
+    assert "training.learning_rate is 0.05" in str(caught.value) and "training.max_grad_norm is 1" in str(
+        caught.value
+    )
     assert [each.step for each in Checkpoints(tmp_path).all()] == [2, 4]
     assert last(tmp_path).step == 4
     assert [each["step"] for each in records(tmp_path, "nonfinite")] == [6]
-    going_on = trainer(tmp_path, log=True, steps=8, save_every=2, evaluate_every=100, ema=ema)
-    going_on.resume()
-    assert going_on.run().ended
+    resumed = trainer(tmp_path, log=True, steps=8, save_every=2, evaluate_every=100, ema=ema)
+    resumed.resume()
+    assert resumed.run().ended
 
 
-def test_a_learning_rate_that_is_far_too_high_saves_nothing(tmp_path: Path):
+def test_diverging_run_saves_only_finite_weights(tmp_path: Path):
     with pytest.raises(NonFinite):
-        trainer(tmp_path, rate=1e12, warm_up=0, clip=0.0, weight_decay=0.1).run()
+        trainer(tmp_path, learning_rate=1e12, warmup_steps=0, max_grad_norm=0.0, weight_decay=0.1).run()
     assert all(not first_nonfinite(each.tensors("weights")) for each in Checkpoints(tmp_path).all())
 
 
 @dataclass(frozen=True)
 class Others(Processes):
-    """One of two processes; the weights of the other one are not finite."""
+    """A fake of two processes, in which the weights of the other process are not finite."""
 
     def sum(self, values: Tensor) -> Tensor:
         return values + 1
 
 
-def test_every_process_refuses_weights_that_one_of_them_finds(tmp_path: Path):
+def test_every_process_raises_if_one_has_nonfinite_weights(tmp_path: Path):
     run = trainer(tmp_path)
     run.processes = Others()
     with pytest.raises(NonFinite, match="another process"):
@@ -92,27 +94,27 @@ def failing(at: int) -> Toy:
 
 
 @pytest.mark.parametrize(("at", "step"), [(1, 5), (2, 10), (3, 12)])
-def test_an_error_in_an_evaluation_loses_no_step(tmp_path: Path, at: int, step: int):
+def test_error_in_an_evaluation_loses_no_step(tmp_path: Path, at: int, step: int):
     trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
     folder = tmp_path / "failed"
     with pytest.raises(ZeroDivisionError):
         trainer(folder, failing(at), log=True, **SETTINGS).run()
     assert last(folder).step == step
     assert last(folder).state["evaluated"] < step and last(folder).state["ended"] == ""
-    going_on = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
-    found = going_on.resume()
-    assert found is not None and found.step == step
-    assert going_on.run().ended
+    resumed = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
+    checkpoint = resumed.resume()
+    assert checkpoint is not None and checkpoint.step == step
+    assert resumed.run().ended
     assert bits(folder) == bits(tmp_path / "whole")
     assert (folder / "best").read_text() == (tmp_path / "whole" / "best").read_text()
-    said, expected = (
+    logged, expected = (
         [(each["step"], each["loss"]) for each in records(run, "evaluation")]
         for run in (folder, tmp_path / "whole")
     )
-    assert said == expected
+    assert logged == expected
 
 
-def test_an_evaluation_does_not_write_the_tensors_again(tmp_path: Path):
+def test_evaluation_does_not_rewrite_the_tensors(tmp_path: Path):
     def inode() -> int:
         return (last(tmp_path).path / "weights.safetensors").stat().st_ino
 
@@ -125,10 +127,10 @@ def test_an_evaluation_does_not_write_the_tensors_again(tmp_path: Path):
     last(tmp_path).verify()
 
 
-def test_without_hard_links_the_tensors_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_tensors_are_copied_where_hard_links_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer(tmp_path / "linked", steps=4, evaluate_every=2).run()
 
-    def refuse(*given: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("os.link", refuse)
@@ -138,15 +140,15 @@ def test_without_hard_links_the_tensors_are_copied(tmp_path: Path, monkeypatch: 
         each.verify()
 
 
-def test_an_unknown_metric_is_refused_before_the_first_step(tmp_path: Path):
+def test_unknown_metric_raises_before_the_first_step(tmp_path: Path):
     task = Toy()
     task.metrics = ("loss", "bleu")
     with pytest.raises(UnknownName, match=r"training\.best.*'chrf'"):
         trainer(tmp_path, task, best="chrf")
 
 
-def broken_off(folder: Path, where: str, act: Callable[[], object]) -> FolderMoved:
-    """The error of a run in which something is done to its folder, in its seventh step or an evaluation."""
+def disturb(folder: Path, where: str, act: Callable[[], object]) -> FolderMoved:
+    """Call `act` in the seventh step or second evaluation of a run, and return the error of the run."""
     task = Toy(dropout=0.3)
     if where == "step":
         task.on_loss = lambda count: act() if count == 7 else None
@@ -162,36 +164,36 @@ def broken_off(folder: Path, where: str, act: Callable[[], object]) -> FolderMov
 
 
 @pytest.mark.parametrize(("where", "step"), [("step", 7), ("evaluation", 10)])
-def test_a_moved_run_folder_stops_the_run_and_loses_nothing(tmp_path: Path, where: str, step: int):
+def test_moving_the_run_folder_stops_the_run_and_loses_no_step(tmp_path: Path, where: str, step: int):
     whole, here, there = tmp_path / "whole", tmp_path / "here", tmp_path / "there"
     trainer(whole, Toy(dropout=0.3), log=True, **SETTINGS).run()
-    error = broken_off(here, where, lambda: here.rename(there))
+    error = disturb(here, where, lambda: here.rename(there))
     assert error.place == there and not here.exists()
     assert last(there).step == step
-    going_on = trainer(there, Toy(dropout=0.3), log=True, **SETTINGS)
-    going_on.resume()
-    assert going_on.run().ended
+    resumed = trainer(there, Toy(dropout=0.3), log=True, **SETTINGS)
+    resumed.resume()
+    assert resumed.run().ended
     assert bits(there) == bits(whole)
     for kind in ("training", "evaluation"):
-        said, expected = (
+        logged, expected = (
             [(each["step"], each["loss"]) for each in records(run, kind)] for run in (there, whole)
         )
-        assert said == expected
+        assert logged == expected
 
 
 @pytest.mark.parametrize("where", ["step", "evaluation"])
-def test_a_removed_run_folder_stops_the_run(tmp_path: Path, where: str):
+def test_removing_the_run_folder_stops_the_run(tmp_path: Path, where: str):
     here = tmp_path / "here"
-    assert broken_off(here, where, lambda: shutil.rmtree(here)).place is None
+    assert disturb(here, where, lambda: shutil.rmtree(here)).place is None
     assert not here.exists()
 
 
-def test_nothing_is_written_into_another_folder_of_the_same_name(tmp_path: Path):
+def test_nothing_is_written_to_a_new_folder_of_the_same_name(tmp_path: Path):
     here = tmp_path / "here"
 
     def replace() -> None:
         shutil.rmtree(here)
         here.mkdir()
 
-    assert broken_off(here, "step", replace).place is None
+    assert disturb(here, "step", replace).place is None
     assert list(here.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP save; a resumed run ends with the bits of a run that was never stopped."""
+"""Ctrl-C, SIGTERM and SIGHUP save a checkpoint; resumed runs equal uninterrupted runs bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kill(number: signal.Signals) -> None:
 
 
 def interrupted(folder: Path, number: signal.Signals, where: str, monkeypatch: pytest.MonkeyPatch) -> Toy:
-    """A run that gets a signal in its seventh step, its second evaluation, or inside its first save."""
+    """Return a task that sends a signal in its seventh step, second evaluation, or first save."""
     task = Toy(dropout=0.3)
     if where == "step":
         task.on_loss = lambda count: kill(number) if count == 7 else None
@@ -40,36 +40,38 @@ def interrupted(folder: Path, number: signal.Signals, where: str, monkeypatch: p
 
 @pytest.mark.parametrize("where", ["step", "evaluation", "save"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch, number: signal.Signals, where: str):
+def test_signal_saves_and_the_resumed_run_has_the_same_bits(
+    tmp_path: Path, monkeypatch, number: signal.Signals, where: str
+):
     trainer(tmp_path / "whole", Toy(dropout=0.3), log=True, **SETTINGS).run()
     folder = tmp_path / "broken"
     with monkeypatch.context() as patch:
         task = interrupted(folder, number, where, patch)
-        with interruptible() as asked:
-            at = trainer(folder, task, log=True, **SETTINGS).run(asked)
-    assert asked.cause == ("Ctrl-C" if number == signal.SIGINT else number.name)
+        with interruptible() as interruption:
+            at = trainer(folder, task, log=True, **SETTINGS).run(interruption)
+    assert interruption.cause == ("Ctrl-C" if number == signal.SIGINT else number.name)
     assert at.ended == "" and at.step == {"step": 7, "evaluation": 10, "save": 5}[where]
-    going_on = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
-    found = going_on.resume()
-    assert found is not None and found.step == at.step
-    assert going_on.run().ended == "completed all steps"
+    resumed = trainer(folder, Toy(dropout=0.3), log=True, **SETTINGS)
+    checkpoint = resumed.resume()
+    assert checkpoint is not None and checkpoint.step == at.step
+    assert resumed.run().ended == "completed all steps"
     assert bits(folder) == bits(tmp_path / "whole")
     for kind in ("training", "evaluation"):
-        told, expected = (
+        logged, expected = (
             [(e["step"], e["loss"]) for e in records(each, kind)] for each in (folder, tmp_path / "whole")
         )
-        assert told == expected
+        assert logged == expected
 
 
-def test_one_in_the_last_evaluation_leaves_a_run_that_has_not_ended(tmp_path: Path):
+def test_run_interrupted_in_its_last_evaluation_has_not_ended(tmp_path: Path):
     task = Toy()
     task.on_evaluation = lambda count: kill(signal.SIGINT)
-    with interruptible() as asked:
-        at = trainer(tmp_path, task, steps=4, evaluate_every=100).run(asked)
+    with interruptible() as interruption:
+        at = trainer(tmp_path, task, steps=4, evaluate_every=100).run(interruption)
     assert (at.step, at.ended, at.evaluated) == (4, "", 0)
-    going_on = trainer(tmp_path, steps=4, evaluate_every=100)
-    going_on.resume()
-    assert going_on.run().evaluated == 4
+    resumed = trainer(tmp_path, steps=4, evaluate_every=100)
+    resumed.resume()
+    assert resumed.run().evaluated == 4
 
 
 def twice(number: signal.Signals) -> Toy:
@@ -78,7 +80,7 @@ def twice(number: signal.Signals) -> Toy:
     return task
 
 
-def test_the_first_signal_prints_at_once_and_the_second_reports_unsaved_steps(tmp_path: Path, capfd):
+def test_first_signal_prints_at_once_and_second_reports_unsaved_steps(tmp_path: Path, capfd):
     task, printed = Toy(), list[str]()
 
     def strike(count: int) -> None:
@@ -88,37 +90,37 @@ def test_the_first_signal_prints_at_once_and_the_second_reports_unsaved_steps(tm
             kill(signal.SIGINT)
 
     task.on_loss = strike
-    for folder, saved in (("a", "nothing is saved"), ("b", "since step 2 ")):
+    for folder, saved in (("a", "nothing"), ("b", "step 2 ")):
         task.losses = 0
         (tmp_path / folder).mkdir()
         settings = {"evaluate_every": 100} if folder == "a" else {"save_every": 2}
-        with pytest.raises(KeyboardInterrupt), interruptible() as asked:
-            trainer(tmp_path / folder, task, log=True, **settings).run(asked)
+        with pytest.raises(KeyboardInterrupt), interruptible() as interruption:
+            trainer(tmp_path / folder, task, log=True, **settings).run(interruption)
         assert "stopping" in printed[-1] and "Ctrl-C again" in printed[-1]
         (record,) = records(tmp_path / folder, "stopped")
         assert saved in record["text"]
 
 
-def test_a_second_one_ends_at_once(tmp_path: Path):
-    with pytest.raises(KeyboardInterrupt), interruptible() as asked:
-        trainer(tmp_path / "a", twice(signal.SIGINT)).run(asked)
-    with pytest.raises(SystemExit) as caught, interruptible() as asked:
-        trainer(tmp_path / "b", twice(signal.SIGTERM)).run(asked)
+def test_second_signal_exits_at_once(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt), interruptible() as interruption:
+        trainer(tmp_path / "a", twice(signal.SIGINT)).run(interruption)
+    with pytest.raises(SystemExit) as caught, interruptible() as interruption:
+        trainer(tmp_path / "b", twice(signal.SIGTERM)).run(interruption)
     assert caught.value.code == 143
 
 
-def test_a_hangup_that_is_ignored_stays_ignored():
-    """As under nohup."""
+def test_ignored_sighup_stays_ignored():
+    """nohup ignores SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with interruptible() as asked:
+        with interruptible() as interruption:
             kill(signal.SIGHUP)
-        assert not asked and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert not interruption and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_exit_status_is_that_of_shells():
+def test_exit_statuses_are_those_of_shells():
     assert EXIT_STATUS == {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 

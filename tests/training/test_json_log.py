@@ -1,4 +1,4 @@
-"""The file of JSON lines: whole after a kill, cut back for a resume, no danger to a run on a full disk."""
+"""The JSON lines log: truncated lines after a kill, rewinding for a resume, and full disks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from regard.training.logs.json_log import Journal, strict
 
 
 class Disk:
-    """A disk that takes `room` more bytes, cuts off what is beyond, and then says that it is full."""
+    """A fake disk with `room` bytes left: a longer write is truncated, the next raises ENOSPC."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.room: int | None = None
         monkeypatch.setattr(module, "open", self.open, raising=False)
 
-    def open(self, *given: Any, **named: Any) -> Any:
-        disk, file = self, builtins.open(*given, **named)  # noqa: SIM115
+    def open(self, *arguments: Any, **options: Any) -> Any:
+        disk, file = self, builtins.open(*arguments, **options)  # noqa: SIM115
 
         class File:
             def __enter__(self) -> File:
@@ -50,13 +50,13 @@ class Disk:
 
 
 @pytest.fixture
-def complaints() -> list[str]:
+def warnings() -> list[str]:
     return []
 
 
 @pytest.fixture
-def journal(tmp_path: Path, complaints: list[str]) -> Journal:
-    return Journal(tmp_path / "log.jsonl", complaints.append)
+def journal(tmp_path: Path, warnings: list[str]) -> Journal:
+    return Journal(tmp_path / "log.jsonl", warnings.append)
 
 
 def numbers(journal: Journal) -> list[int]:
@@ -64,62 +64,62 @@ def numbers(journal: Journal) -> list[int]:
     return [json.loads(line)["n"] for line in journal.path.read_text().splitlines()]
 
 
-def test_what_was_there_is_added_to(journal: Journal, tmp_path: Path):
+def test_records_are_appended_to_an_existing_file(journal: Journal, tmp_path: Path):
     journal.write({"n": 1})
     Journal(tmp_path / "log.jsonl", journal.complain).write({"n": 2})
     assert numbers(journal) == [1, 2] and journal.position() == len('{"n": 1}\n{"n": 2}\n')
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"n": 7', b'{"n": 7}', b"x" * 200_000])
-def test_a_line_that_a_kill_left_is_cut_off(journal: Journal, complaints: list[str], torn: bytes):
+def test_incomplete_last_line_is_removed(journal: Journal, warnings: list[str], torn: bytes):
     assert journal.path is not None
     journal.path.write_bytes(b'{"n": 1}\n' + torn)
     journal.write({"n": 2})
-    assert numbers(journal) == [1, 2] and complaints == []
+    assert numbers(journal) == [1, 2] and warnings == []
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"n": 3'])
-def test_rewinding_cuts_back_to_a_position(journal: Journal, complaints: list[str], torn: bytes):
+def test_rewind_truncates_to_a_position(journal: Journal, warnings: list[str], torn: bytes):
     journal.write({"n": 1})
-    kept = journal.position()
+    position = journal.position()
     journal.write({"n": 2})
     assert journal.path is not None
     with journal.path.open("ab") as file:
         file.write(torn)
-    journal.rewind(kept)
-    assert journal.position() == kept == 9
+    journal.rewind(position)
+    assert journal.position() == position == 9
     journal.write({"n": 5})
-    assert numbers(journal) == [1, 5] and complaints == []
+    assert numbers(journal) == [1, 5] and warnings == []
 
 
-def test_a_position_inside_a_line_goes_back_to_its_start(journal: Journal):
+def test_rewind_into_a_line_removes_the_line(journal: Journal):
     journal.write({"n": 1})
     journal.write({"n": 2})
     journal.rewind(13)
     assert numbers(journal) == [1]
 
 
-def test_a_file_that_is_too_short_is_told_of(journal: Journal, complaints: list[str]):
+def test_rewind_beyond_the_end_warns(journal: Journal, warnings: list[str]):
     assert journal.path is not None
     journal.path.write_bytes(b'{"n": 1}\n{"n"')
     journal.rewind(1234)
-    (complaint,) = complaints
-    assert complaint.startswith("log.jsonl has only 13 of the 1,234 bytes")
+    (warning,) = warnings
+    assert all(fact in warning for fact in ("log.jsonl", "13", "1,234"))
     assert numbers(journal) == [1]
 
 
-def test_a_file_that_is_gone_begins_anew(journal: Journal, complaints: list[str]):
+def test_rewind_of_a_missing_file_warns(journal: Journal, warnings: list[str]):
     journal.rewind(0)
-    assert complaints == [] and journal.position() == 0
+    assert warnings == [] and journal.position() == 0
     assert journal.path is not None
     journal.path.unlink()
     journal.rewind(7)
-    assert len(complaints) == 1 and "0 of the 7 bytes" in complaints[0]
+    assert len(warnings) == 1 and "0 of the 7 " in warnings[0]
 
 
 @pytest.mark.parametrize("room", [0, 1, 8, 9, 12])
-def test_a_full_disk_is_told_of_once_and_written_when_there_is_room(
-    journal: Journal, complaints: list[str], monkeypatch: pytest.MonkeyPatch, room: int
+def test_full_disk_warns_once_and_records_are_written_later(
+    journal: Journal, warnings: list[str], monkeypatch: pytest.MonkeyPatch, room: int
 ):
     disk = Disk(monkeypatch)
     journal.write({"n": 1})
@@ -127,27 +127,27 @@ def test_a_full_disk_is_told_of_once_and_written_when_there_is_room(
     for n in range(2, 6):
         journal.write({"n": n})
     written = 1 + room // 9
-    assert numbers(journal) == list(range(1, written + 1))  # whole lines, all the time
+    assert numbers(journal) == list(range(1, written + 1))  # only complete lines
     assert journal.position() == 9 * written
-    assert len(complaints) == 1 and "log.jsonl cannot be written: No space left on device" in complaints[0]
+    assert len(warnings) == 1 and "log.jsonl" in warnings[0] and "No space left on device" in warnings[0]
     disk.room = None
     journal.write({"n": 6})
-    assert numbers(journal) == [1, 2, 3, 4, 5, 6] and len(complaints) == 1
+    assert numbers(journal) == [1, 2, 3, 4, 5, 6] and len(warnings) == 1
 
 
-def test_what_waits_for_the_disk_is_bounded(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch, complaints: list[str]
+def test_number_of_unwritten_records_is_bounded(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, warnings: list[str]
 ):
     disk = Disk(monkeypatch)
     disk.room = 0
     for n in range(module.HELD + 50):
         journal.write({"n": n})
     disk.room = None
-    assert journal.position() > 0 and len(complaints) == 1
+    assert journal.position() > 0 and len(warnings) == 1
     assert numbers(journal) == list(range(50, module.HELD + 50))
 
 
-def test_a_failing_sync_is_told_of(journal: Journal, complaints: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_failing_fsync_warns(journal: Journal, warnings: list[str], monkeypatch: pytest.MonkeyPatch):
     journal.write({"n": 1})
 
     def fail(number: int) -> None:
@@ -155,21 +155,21 @@ def test_a_failing_sync_is_told_of(journal: Journal, complaints: list[str], monk
 
     monkeypatch.setattr(os, "fsync", fail)
     journal.write({"n": 2})
-    assert journal.position() == 18 and len(complaints) == 1 and "Input/output error" in complaints[0]
+    assert journal.position() == 18 and len(warnings) == 1 and "Input/output error" in warnings[0]
 
 
-def test_a_folder_that_is_not_there_is_told_of(tmp_path: Path, complaints: list[str]):
-    journal = Journal(tmp_path / "nowhere" / "log.jsonl", complaints.append)
+def test_missing_folder_warns(tmp_path: Path, warnings: list[str]):
+    journal = Journal(tmp_path / "nowhere" / "log.jsonl", warnings.append)
     journal.write({"n": 1})
     journal.rewind(3)
-    assert journal.position() == 0 and len(complaints) == 1
+    assert journal.position() == 0 and len(warnings) == 1
     (tmp_path / "nowhere").mkdir()
     journal.write({"n": 2})
     assert numbers(journal) == [2]
 
 
-def test_anything_is_said_in_strict_json():
-    given = {
+def test_any_value_is_written_as_strict_json():
+    values = {
         "number": numpy.float32(0.5),
         "none": numpy.float64("nan"),
         "rows": torch.tensor([[1.0, float("inf")]]),
@@ -179,7 +179,7 @@ def test_anything_is_said_in_strict_json():
         "pair": "\ud83d\ude00",
         "lines": "\u2028\x85\n\0",
     }
-    text = json.dumps(strict(given), allow_nan=False)
+    text = json.dumps(strict(values), allow_nan=False)
     assert len(text.splitlines()) == 1
     assert json.loads(text) == {
         "number": 0.5,

@@ -1,4 +1,4 @@
-"""Shapes: batches of a few sizes, and what was added to make them so costs nothing."""
+"""Length buckets: batches have few shapes, and padding changes neither loss nor gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pairs(count: int, longest: int) -> EncodedPairs:
 
 
 @pytest.mark.parametrize("longest", [1, 8, 9, 33, 100, 257, 1000])
-def test_lengths_reach_as_far_as_they_must(longest: int):
+def test_lengths_are_multiples_of_8_up_to_the_longest(longest: int):
     lengths = Shapes(1024, longest).lengths
     assert list(lengths) == sorted(set(lengths))
     assert lengths[-1] >= longest and (len(lengths) == 1 or lengths[-2] < longest)
@@ -29,38 +29,38 @@ def test_lengths_reach_as_far_as_they_must(longest: int):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_an_epoch_has_a_shape_for_each_length_and_hardly_more(world: int):
+def test_epoch_has_about_one_shape_per_length(world: int):
     shapes = Shapes(tokens=500, longest=61)
     for rank in range(world):
         batches = Batches(pairs(3000, 60), 500, rounded=shapes.lengths, rank=rank, world=world)
-        seen = set()
+        shapes_of_epoch = set()
         for batch in batches.epoch(0):
             filled = shapes.filled(batch)
-            seen.add((filled.source.shape, filled.target.shape))
+            shapes_of_epoch.add((filled.source.shape, filled.target.shape))
             assert world > 1 or filled.source.numel() < 500 + filled.source.shape[1]
-        assert len(seen) <= len(shapes.lengths) + (world > 1)
-        assert len(seen) <= shapes.most
+        assert len(shapes_of_epoch) <= len(shapes.lengths) + (world > 1)
+        assert len(shapes_of_epoch) <= shapes.most
 
 
-def test_batches_that_grew_after_they_were_planned_have_few_shapes_too():
+def test_batches_lengthened_after_planning_have_few_shapes():
     shapes = Shapes(tokens=500, longest=61)
-    seen = set()
+    source_shapes = set()
     for batch in Batches(pairs(3000, 40), 500, rounded=shapes.lengths).epoch(0):
         longer = Batch.collate(
             [[4] * int(length * 1.4) for length in batch.source_lengths],
             [[5] * int(length * 1.4) for length in batch.target_lengths],
         )
-        seen.add(shapes.filled(longer).source.shape)
-    assert len(seen) <= shapes.most
+        source_shapes.add(shapes.filled(longer).source.shape)
+    assert len(source_shapes) <= shapes.most
 
 
-def test_the_budget_is_kept_by_the_lengths_that_batches_are_padded_to():
+def test_token_budget_counts_padded_lengths():
     data = EncodedPairs.in_memory([[4] * 8] * 100, [[5] * 8] * 100)  # 9 with EOS, padded to 16
     assert max(len(batch) for batch in Batches(data, 160).epoch(0)) == 17
     assert max(len(batch) for batch in Batches(data, 160, rounded=(8, 16)).epoch(0)) == 10
 
 
-def test_what_is_added_costs_nothing():
+def test_padding_changes_neither_loss_nor_gradients():
     torch.manual_seed(0)
     model = build_model("transformer", 9, 9, size="tiny", dropout=0.0)
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
@@ -71,3 +71,12 @@ def test_what_is_added_costs_nothing():
     torch.testing.assert_close(losses[0], losses[1])
     gradients = [torch.autograd.grad(loss, model.target.weight)[0] for loss, _ in losses]
     torch.testing.assert_close(*gradients)
+
+
+def test_batches_of_a_number_of_sentences_have_one_shape_for_each_length():
+    shapes = Shapes(None, longest=61, sentences=32)
+    batches = Batches(pairs(1000, 60), None, sentences=32, rounded=shapes.lengths)
+    filled = [shapes.filled(batch) for batch in batches.epoch(0)]
+    assert {len(batch) for batch in filled} == {32}
+    assert {batch.source.shape[1] for batch in filled} <= set(shapes.lengths)
+    assert sum(int((batch.target_lengths > 0).sum()) for batch in filled) == 1000

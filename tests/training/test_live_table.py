@@ -1,4 +1,4 @@
-"""What people see: a table on a terminal, lines in a pipe, hostile text harmless, a console that may go."""
+"""Terminal output of training: a live table, lines in a pipe, control characters, and broken consoles."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOSTILE = (
 
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same terminal wherever the tests run."""
+    """Use the same terminal settings on every machine."""
     for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -54,11 +54,11 @@ def written(console: Console) -> str:
 
 
 def seen(console: Console) -> list[str]:
-    """The lines that a terminal shows after all that was written to it."""
+    """Return the lines that a terminal shows after processing the output."""
     rows: list[list[str]] = [[]]
     row = column = 0
-    for found in re.finditer(r"\x1b\[([?\d;]*)([A-Za-z])|(.)", written(console), re.DOTALL):
-        argument, code, character = found.groups()
+    for part in re.finditer(r"\x1b\[([?\d;]*)([A-Za-z])|(.)", written(console), re.DOTALL):
+        argument, code, character = part.groups()
         if character == "\n":
             row, column = row + 1, 0
             rows.extend([] for _ in range(row + 1 - len(rows)))
@@ -74,7 +74,7 @@ def seen(console: Console) -> list[str]:
         elif code == "K":
             rows[row] = []
         else:
-            assert code in "mhl", found[0]
+            assert code in "mhl", part[0]
     return ["".join(line).rstrip() for line in rows]
 
 
@@ -82,7 +82,7 @@ def step(log: Log, number: int, loss: float = 2.314) -> None:
     log.step(number, loss=loss, tokens=142, rate=3e-4, norm=0.5, parts={"guided": 0.25})
 
 
-def test_the_table_stays_in_its_place():
+def test_table_is_redrawn_in_place():
     now, console = [0.0], on_terminal()
     with Log(None, total=10_000, console=console, clock=lambda: now[0]) as log:
         assert seen(console)[0].startswith("step  0/10,000  ")
@@ -106,7 +106,7 @@ def test_the_table_stays_in_its_place():
     ]
 
 
-def test_the_table_is_drawn_once_a_second_at_most():
+def test_table_is_redrawn_at_most_once_per_second():
     now, console = [0.0], on_terminal()
     with Log(None, console=console, clock=lambda: now[0]) as log:
         step(log, 1)
@@ -120,7 +120,7 @@ def test_the_table_is_drawn_once_a_second_at_most():
         assert len(written(console)) > before and "step  100" in seen(console)
 
 
-def test_the_table_shows_means_over_the_last_while():
+def test_table_shows_means_over_recent_steps():
     now, console = [0.0], on_terminal()
     with Log(None, console=console, clock=lambda: now[0], every=10.0) as log:
         for number in range(1, 200):
@@ -129,7 +129,7 @@ def test_the_table_shows_means_over_the_last_while():
         assert any(line.startswith("1.000        2.72") for line in seen(console))
 
 
-def test_the_best_evaluation_stays_among_the_last():
+def test_best_evaluation_stays_in_the_table():
     display = Display(on_terminal())
     for number in range(1, 21):
         display.keep(Evaluated(number, {"loss": 1.0}, best=number in (3, 7)))
@@ -153,7 +153,7 @@ def test_samples_are_printed_above_the_table():
     assert lines[3].startswith("step  2/10") and len([line for line in lines if "step" in line]) == 2
 
 
-def test_a_bar_of_another_console_comes_and_goes_below_the_table():
+def test_progress_bar_of_another_console_is_drawn_below_the_table():
     console = on_terminal()
     other = Console(file=console.file, force_terminal=True, width=100, color_system=None)
     with Log(None, total=10, console=console) as log:
@@ -169,12 +169,12 @@ def test_a_bar_of_another_console_comes_and_goes_below_the_table():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
-def test_the_terminal_is_left_as_it_was(error: type[BaseException], monkeypatch: pytest.MonkeyPatch):
+def test_terminal_is_restored_after_an_error(error: type[BaseException], monkeypatch: pytest.MonkeyPatch):
     console = on_terminal()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     streams = sys.stdout, sys.stderr
     with pytest.raises(error), Log(None, total=10, console=console) as log:
-        assert sys.stdout is not streams[0]  # so that print() goes above the table
+        assert sys.stdout is not streams[0]  # redirected, so that print() writes above the table
         step(log, 1)
         raise error
     assert (sys.stdout, sys.stderr) == streams
@@ -182,7 +182,7 @@ def test_the_terminal_is_left_as_it_was(error: type[BaseException], monkeypatch:
     assert 0 <= hidden < shown and written(console)[shown:] == "\x1b[?25h"
 
 
-def test_an_interrupt_while_the_table_starts_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch):
+def test_terminal_is_restored_after_an_interrupt_while_the_table_starts(monkeypatch: pytest.MonkeyPatch):
     console = on_terminal()
     drawn: list[int] = []
 
@@ -199,19 +199,19 @@ def test_an_interrupt_while_the_table_starts_leaves_the_terminal_as_it_was(monke
 
 
 @pytest.mark.parametrize("way", ["dumb", "quiet", "jupyter", "forced colours", "piped", "not entered"])
-def test_there_is_no_table_where_it_could_not_stay(way: str, monkeypatch: pytest.MonkeyPatch):
+def test_no_table_where_the_console_cannot_redraw(way: str, monkeypatch: pytest.MonkeyPatch):
     page = io.StringIO()
     if way == "dumb":
         monkeypatch.setenv("TERM", "dumb")
     if way == "forced colours":
         monkeypatch.setenv("FORCE_COLOR", "1")
-    made = {"dumb": {"force_terminal": True}, "quiet": {"force_terminal": True, "quiet": True}}
-    made |= {"jupyter": {"force_jupyter": True}, "not entered": {"force_terminal": True}}
+    options = {"dumb": {"force_terminal": True}, "quiet": {"force_terminal": True, "quiet": True}}
+    options |= {"jupyter": {"force_jupyter": True}, "not entered": {"force_terminal": True}}
     shown: list[object] = []
     fake = types.SimpleNamespace(display=shown.append)
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=fake))
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
-    log = Log(None, total=10, console=Console(file=page, width=200, **made.get(way, {})))
+    log = Log(None, total=10, console=Console(file=page, width=200, **options.get(way, {})))
     if way == "not entered":
         step(log, 1)
     else:
@@ -230,7 +230,7 @@ def test_long_lines_stay_one_line_in_a_pipe():
     assert len(written(console).splitlines()) == 1
 
 
-def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path):
+def test_control_characters_and_markup_have_no_effect(tmp_path: Path):
     inner = Table(HOSTILE)
     inner.add_row(HOSTILE)
     for console in (on_terminal(), Console(file=io.StringIO(), width=200)):
@@ -238,14 +238,14 @@ def test_hostile_text_is_shown_and_not_obeyed(tmp_path: Path):
             step(log, 1)
             log.event("saved", HOSTILE, text_of=HOSTILE)
             log.evaluation(1, {HOSTILE: 1.0}, shown=[HOSTILE, Text(HOSTILE), inner, Group(HOSTILE)])
-        text = re.sub(r"\x1b\[(\?25[lh]|\d*A|2K)|\r", "", written(console))  # what rich itself writes
+        text = re.sub(r"\x1b\[(\?25[lh]|\d*A|2K)|\r", "", written(console))  # sequences of rich itself
         assert text.count("[red]a[/red] [/]") >= 6
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e\ud800-\udfff]", text)
         text.encode("utf-8")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp949", "utf-8"])
-def test_text_that_the_console_cannot_write_is_shown_as_far_as_it_can(encoding: str):
+def test_characters_that_the_console_cannot_encode_are_replaced(encoding: str):
     for forced in (True, False):
         page = io.BytesIO()
         file = io.TextIOWrapper(page, encoding=encoding, newline="")
@@ -257,7 +257,7 @@ def test_text_that_the_console_cannot_write_is_shown_as_far_as_it_can(encoding: 
 
 
 class Failing(io.StringIO):
-    """A console's file that fails from some moment on."""
+    """A file whose write() raises `error` once it is set."""
 
     error: Exception | None = None
 
@@ -271,7 +271,7 @@ class Failing(io.StringIO):
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "full"), BrokenPipeError(), OSError(errno.EIO, "gone")]
 )
-def test_a_console_that_is_gone_does_not_end_a_run(
+def test_failing_console_does_not_end_the_run(
     error: Exception, forced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     page, path = Failing(), tmp_path / "log.jsonl"
@@ -290,7 +290,7 @@ def test_a_console_that_is_gone_does_not_end_a_run(
     assert page.getvalue() == before and os.path.getsize(tmp_path / "out") == 0
 
 
-def test_a_terminal_that_comes_back_has_its_cursor():
+def test_cursor_is_shown_again_on_a_terminal_that_recovers():
     page = Failing()
     with Log(None, console=Console(file=page, force_terminal=True)) as log:
         page.error = OSError(errno.EIO, "gone")
@@ -299,7 +299,7 @@ def test_a_terminal_that_comes_back_has_its_cursor():
     assert page.getvalue().endswith("\x1b[?25h")
 
 
-def test_a_console_that_is_closed_does_not_end_a_run(tmp_path: Path):
+def test_closed_console_does_not_end_the_run(tmp_path: Path):
     with (tmp_path / "out").open("w") as file, Log(None, console=Console(file=file), every=0) as log:
         step(log, 1)
         file.close()
@@ -307,7 +307,7 @@ def test_a_console_that_is_closed_does_not_end_a_run(tmp_path: Path):
     assert len((tmp_path / "out").read_text().splitlines()) == 1
 
 
-def test_a_drawing_that_fails_is_not_hidden():
+def test_error_while_rendering_is_raised():
     class Wrong:
         def __rich__(self) -> str:
             raise ValueError("a wrong drawing")
@@ -316,13 +316,13 @@ def test_a_drawing_that_fails_is_not_hidden():
         Display(Console(file=io.StringIO())).say(Wrong())
 
 
-def test_shown_things_keep_their_styles():
+def test_shown_texts_keep_their_styles():
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=80)
     console.print(Shown(Text("bold", style="bold")))
     assert written(console) == "\x1b[1mbold\x1b[0m\n"
 
 
-def test_numbers_in_words():
+def test_numbers_are_formatted():
     assert in_time(751.2) == "00:12:31" and in_time(360_000) == "100:00:00"
     assert in_bytes(812 * 2**20) == "812 MiB" and in_bytes(2**34) == "16.0 GiB"
     assert in_words("loss", 2.3144) == "2.314" and in_words("perplexity", 2e9) == "2.0e+09"

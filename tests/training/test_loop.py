@@ -1,4 +1,4 @@
-"""The loop: when it judges, saves and ends, what it keeps, and what it does not do."""
+"""The training loop: when it evaluates, saves and ends, and which checkpoints it keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def scored(name: str, values: list[float]) -> list[dict[str, float]]:
     return [{"loss": 1.0, "bleu": 1.0, "chrf": 1.0, name: value} for value in values]
 
 
-def test_patience_ends_a_run(tmp_path: Path):
+def test_run_ends_after_patience_evaluations(tmp_path: Path):
     task = Toy(scores=scored("loss", [3.0, 2.0, 2.5, 2.0, 1.0]))
     at = trainer(tmp_path, task, steps=100, evaluate_every=2, patience=2).run()
     assert (at.step, at.best, at.best_step, at.stale) == (8, 2.0, 4, 2)
@@ -31,15 +31,15 @@ def test_patience_ends_a_run(tmp_path: Path):
     ("name", "values", "best"),
     [("loss", [3.0, 1.0, 2.0], 4), ("bleu", [3.0, 9.0, 2.0], 4), ("chrf", [3.0, 1.0, 2.0], 2)],
 )
-def test_the_best_is_kept_by_the_score_that_was_named(tmp_path: Path, name: str, values: Any, best: int):
+def test_best_checkpoint_is_chosen_by_training_best(tmp_path: Path, name: str, values: Any, best: int):
     at = trainer(tmp_path, Toy(scores=scored(name, values)), steps=20, evaluate_every=2, best=name).run()
     assert at.best_step == best
-    found = Checkpoints(tmp_path).best()
-    assert found is not None and found.step == best
+    checkpoint = Checkpoints(tmp_path).best()
+    assert checkpoint is not None and checkpoint.step == best
     assert (tmp_path / "best").read_text() == f"step-{best:06d}\n"
 
 
-def test_of_two_as_good_the_one_with_the_lower_loss_is_kept(tmp_path: Path):
+def test_equal_scores_are_decided_by_the_loss(tmp_path: Path):
     scores = [{"loss": loss, "bleu": bleu} for loss, bleu in ((9.0, 0.0), (4.0, 0.0), (5.0, 0.0), (6.0, 0.1))]
     at = trainer(tmp_path, Toy(scores=scores[:3]), steps=6, evaluate_every=2, best="bleu").run()
     assert (at.best, at.best_loss, at.best_step, at.stale) == (0.0, 4.0, 4, 1)
@@ -47,19 +47,19 @@ def test_of_two_as_good_the_one_with_the_lower_loss_is_kept(tmp_path: Path):
     assert trainer(other, Toy(scores=scores), steps=8, evaluate_every=2, best="bleu").run().best_step == 8
 
 
-def test_a_score_that_is_no_number_is_beaten_by_any(tmp_path: Path):
+def test_nan_score_is_worse_than_any_other(tmp_path: Path):
     at = trainer(
         tmp_path, Toy(scores=scored("loss", [float("nan"), 2.0, float("nan")])), evaluate_every=4
     ).run()
     assert (at.best, at.best_step, at.stale) == (2.0, 8, 1)
 
 
-def test_a_score_that_nobody_gives_is_named(tmp_path: Path):
+def test_unknown_metric_raises_and_lists_known_ones(tmp_path: Path):
     with pytest.raises(UnknownName, match=r"'chrf'.*\n.*loss"):
         trainer(tmp_path, Toy(scores=[{"loss": 1.0}]), best="chrf").run()
 
 
-def test_it_judges_and_saves_when_it_was_told_and_no_checkpoint_twice(tmp_path: Path, monkeypatch):
+def test_evaluations_and_checkpoints_at_their_intervals_and_none_twice(tmp_path: Path, monkeypatch):
     saved: list[int] = []
     real = Checkpoints.save
     monkeypatch.setattr(
@@ -71,13 +71,13 @@ def test_it_judges_and_saves_when_it_was_told_and_no_checkpoint_twice(tmp_path: 
     assert [each["step"] for each in records(tmp_path, "training")] == list(range(1, 11))
 
 
-def test_ten_evaluations_unless_told(tmp_path: Path):
+def test_default_is_ten_evaluations(tmp_path: Path):
     task = Toy()
     trainer(tmp_path, task, steps=20).run()
     assert task.evaluations == 10
 
 
-def test_the_average_is_what_is_judged_and_kept_and_training_goes_on_from_the_weights(tmp_path: Path):
+def test_averaged_weights_are_evaluated_and_saved_and_raw_weights_are_trained(tmp_path: Path):
     plain = Toy()
     weights: list[torch.Tensor] = [plain.model[0].weight.detach().clone()]
     plain.on_loss = lambda count: weights.append(plain.model[0].weight.detach().clone())
@@ -87,38 +87,38 @@ def test_the_average_is_what_is_judged_and_kept_and_training_goes_on_from_the_we
     for step, after in enumerate(weights[2:], 1):  # the first loss is computed before the first step
         expected += (1 - min(0.7, (1 + step) / (10 + step))) * (after - expected)
 
-    judged = []
+    evaluated = []
     task = Toy()
-    task.on_evaluation = lambda count: judged.append(task.model[0].weight.detach().clone())
+    task.on_evaluation = lambda count: evaluated.append(task.model[0].weight.detach().clone())
     trainer(tmp_path / "averaged", task, ema=0.7, evaluate_every=100).run()
-    found = last(tmp_path / "averaged")
-    torch.testing.assert_close(found.tensors("weights")["0.weight"], expected)
-    assert torch.equal(found.tensors("weights")["0.weight"], judged[-1])
-    assert torch.equal(found.tensors("raw")["0.weight"], weights[-1])
+    checkpoint = last(tmp_path / "averaged")
+    torch.testing.assert_close(checkpoint.tensors("weights")["0.weight"], expected)
+    assert torch.equal(checkpoint.tensors("weights")["0.weight"], evaluated[-1])
+    assert torch.equal(checkpoint.tensors("raw")["0.weight"], weights[-1])
     assert torch.equal(task.model[0].weight, weights[-1])
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.5), (0.5, 0.0)])
-def test_an_average_can_be_begun_and_ended_on_the_way(tmp_path: Path, before: float, after: float):
+def test_averaging_can_be_switched_on_or_off_when_resuming(tmp_path: Path, before: float, after: float):
     first = Toy()
     trainer(tmp_path, first, steps=6, ema=before).run()
     raw = first.model[0].weight.detach().clone()
     second = Toy()
-    going_on = trainer(tmp_path, second, steps=12, ema=after)
-    assert going_on.resume() is not None
+    resumed = trainer(tmp_path, second, steps=12, ema=after)
+    assert resumed.resume() is not None
     assert torch.equal(second.model[0].weight, raw)
-    assert going_on.run().step == 12
+    assert resumed.run().step == 12
 
 
-def test_two_batches_a_step_are_one_twice_as_large(tmp_path: Path):
-    trainer(tmp_path / "two", Toy(each=4), accumulate=2).run()
+def test_two_accumulated_batches_equal_one_batch_of_twice_the_size(tmp_path: Path):
+    trainer(tmp_path / "two", Toy(each=4), accumulation_steps=2).run()
     trainer(tmp_path / "one", Toy(each=8)).run()
     two, one = (last(tmp_path / name).tensors("weights") for name in ("two", "one"))
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-5, atol=1e-6)
 
 
-def test_half_precision_trains_and_keeps_whole_weights(tmp_path: Path):
+def test_bfloat16_training_keeps_float32_weights(tmp_path: Path):
     for precision in ("float32", "bfloat16"):
         trainer(tmp_path / precision, steps=40, precision=precision, log=True).run()
     losses = [each["loss"] for each in records(tmp_path / "bfloat16", "training")]
@@ -129,10 +129,10 @@ def test_half_precision_trains_and_keeps_whole_weights(tmp_path: Path):
     assert bits(tmp_path / "bfloat16") != bits(tmp_path / "float32")
 
 
-def test_coarse_products_are_for_gpus_and_for_the_step_alone(tmp_path: Path):
+def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Path):
     for precision in ("float32", "tf32"):
         trainer(tmp_path / precision, steps=4, precision=precision).run()
-    assert bits(tmp_path / "tf32") == bits(tmp_path / "float32")  # on a CPU
+    assert bits(tmp_path / "tf32") == bits(tmp_path / "float32")  # TF32 exists on GPUs only
     before = torch.get_float32_matmul_precision()
     with pytest.raises(KeyError), coarse_products(True):
         assert torch.get_float32_matmul_precision() == "high"
@@ -140,66 +140,66 @@ def test_coarse_products_are_for_gpus_and_for_the_step_alone(tmp_path: Path):
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_clipping_bounds_how_far_a_step_goes(tmp_path: Path):
-    trainer(tmp_path / "free", log=True, steps=3, clip=0.0).run()
-    trainer(tmp_path / "bound", log=True, steps=3, clip=0.1).run()
+def test_logged_gradient_norm_is_that_before_clipping(tmp_path: Path):
+    trainer(tmp_path / "free", log=True, steps=3, max_grad_norm=0.0).run()
+    trainer(tmp_path / "bound", log=True, steps=3, max_grad_norm=0.1).run()
     free, bound = (records(tmp_path / name, "training") for name in ("free", "bound"))
-    assert free[0]["norm"] == bound[0]["norm"] > 0.1  # what is told is the norm before
+    assert free[0]["norm"] == bound[0]["norm"] > 0.1  # the norm before clipping
     assert bits(tmp_path / "free") != bits(tmp_path / "bound")
 
 
-def test_an_ended_run_that_is_resumed_stays_as_it_is(tmp_path: Path):
+def test_resuming_an_ended_run_changes_nothing(tmp_path: Path):
     trainer(tmp_path, log=True, steps=6).run()
     before = {path: path.stat().st_mtime_ns for path in last(tmp_path).path.iterdir()}
     again = Toy()
-    going_on = trainer(tmp_path, again, log=True, steps=6)
-    going_on.resume()
-    assert going_on.run().ended == "completed all steps"
+    resumed = trainer(tmp_path, again, log=True, steps=6)
+    resumed.resume()
+    assert resumed.run().ended == "completed all steps"
     assert (again.losses, again.evaluations) == (0, 0)
     assert {path: path.stat().st_mtime_ns for path in last(tmp_path).path.iterdir()} == before
 
 
-def test_what_was_said_before_the_first_checkpoint_is_said_once(tmp_path: Path):
+def test_log_of_a_run_without_checkpoint_is_rewound(tmp_path: Path):
     killed = trainer(tmp_path, log=True, steps=6)
     killed.log.event("data", "three words")
     killed._step(Interruption())
-    going_on = trainer(tmp_path, log=True, steps=6)
-    assert going_on.resume() is None
-    going_on.run()
+    resumed = trainer(tmp_path, log=True, steps=6)
+    assert resumed.resume() is None
+    resumed.run()
     assert [each["step"] for each in records(tmp_path, "training")] == [1, 2, 3, 4, 5, 6]
     assert records(tmp_path, "data") == []
 
 
-def test_what_changed_around_a_run_is_said(tmp_path: Path):
+def test_changed_threads_and_batches_are_logged_when_resuming(tmp_path: Path):
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
         trainer(tmp_path, Toy(each=4), log=True, steps=4).run()
         torch.set_num_threads(1)
-        going_on = trainer(tmp_path, Toy(each=2), log=True, steps=8)
-        going_on.resume()
+        resumed = trainer(tmp_path, Toy(each=2), log=True, steps=8)
+        resumed.resume()
     finally:
         torch.set_num_threads(threads)
-    said = [each["text"] for each in records(tmp_path, "changed")]
-    assert len(said) == 2
-    assert said[0].startswith("threads: 2 before, 1 now;")
-    assert said[1].startswith("batches per epoch: 6 before, 12 now;")
-    assert going_on.progress.batch == 8
-    assert going_on.run().step == 8
+    texts = [each["text"] for each in records(tmp_path, "changed")]
+    assert len(texts) == 2
+    assert texts[0].startswith("threads: 2 before, 1 now")
+    assert texts[1].startswith("batches per epoch: 6 before, 12 now")
+    assert resumed.progress.batch == 8
+    assert resumed.run().step == 8
 
 
-def test_a_world_of_another_size_is_said(tmp_path: Path, monkeypatch):
-    going_on = trainer(tmp_path, log=True, steps=4)
-    real = going_on._surroundings
-    monkeypatch.setattr(going_on, "_surroundings", lambda: {**real(), "processes": 2})
-    going_on.run()
+def test_changed_number_of_processes_is_logged_when_resuming(tmp_path: Path, monkeypatch):
+    resumed = trainer(tmp_path, log=True, steps=4)
+    real = resumed._surroundings
+    monkeypatch.setattr(resumed, "_surroundings", lambda: {**real(), "processes": 2})
+    resumed.run()
     again = trainer(tmp_path, log=True, steps=4)
     again.resume()
-    (said,) = records(tmp_path, "changed")
-    assert said["text"].startswith("processes: 2 before, 1 now;")
+    (record,) = records(tmp_path, "changed")
+    assert record["text"].startswith("processes: 2 before, 1 now")
 
 
-def test_a_best_that_was_not_marked_in_time_is_marked(tmp_path: Path, monkeypatch):
+def test_resume_marks_a_best_checkpoint_that_was_not_marked(tmp_path: Path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "mark_best", lambda self, step: None)
         trainer(tmp_path, steps=4, evaluate_every=4).run()

@@ -1,4 +1,4 @@
-"""The losses against their equations, written out token by token."""
+"""Each loss against its equation, computed token by token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.training.losses import cross_entropy, guided_alignment
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_cross_entropy_is_its_equation(smoothing: float):
+def test_cross_entropy_equals_its_equation(smoothing: float):
     logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([[4, 5, 3, PAD, PAD], [6, 3, PAD, PAD, PAD], [4, 4, 4, 4, 3]])
     smoothed, plain = cross_entropy(logits, labels, smoothing)
@@ -25,7 +25,7 @@ def test_cross_entropy_is_its_equation(smoothing: float):
     assert not plain.requires_grad and smoothed.requires_grad
 
 
-def test_padding_costs_nothing_and_pulls_nothing():
+def test_padding_has_zero_loss_and_zero_gradient():
     logits = torch.randn(1, 3, 6, requires_grad=True)
     smoothed, plain = cross_entropy(logits, torch.tensor([[PAD, PAD, PAD]]), 0.1)
     smoothed.backward()
@@ -33,22 +33,22 @@ def test_padding_costs_nothing_and_pulls_nothing():
     assert logits.grad is not None and not logits.grad.any()
 
 
-def test_half_precision_is_summed_in_whole():
+def test_half_precision_logits_are_summed_in_float32():
     logits = torch.randn(2, 3, 6, dtype=torch.bfloat16)
     smoothed, plain = cross_entropy(logits, torch.tensor([[4, 5, 3], [4, 3, PAD]]), 0.1)
     assert smoothed.dtype == plain.dtype == torch.float32
 
 
-def test_guidance_shares_a_row_among_its_links_and_leaves_others_free():
+def test_guided_alignment_averages_over_links_and_ignores_rows_without_links():
     weights = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.4, 0.5], [0.3, 0.3, 0.4]]], requires_grad=True)
-    wanted = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]])
-    loss = guided_alignment(weights, wanted)
+    links = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]]])
+    loss = guided_alignment(weights, links)
     logs = weights[0].log()
     torch.testing.assert_close(loss, -(logs[0, 0] + (logs[1, 1] + logs[1, 2]) / 2))
     loss.backward()
     assert weights.grad is not None and not weights.grad[0, 2].any()
 
 
-def test_guidance_towards_what_is_not_seen_at_all_is_finite():
+def test_guided_alignment_is_finite_for_a_weight_of_zero():
     loss = guided_alignment(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.0, 1.0]]]))
     assert torch.isfinite(loss) and float(loss) > 10

@@ -1,4 +1,4 @@
-"""The optimizer and the average of the weights: what is written down is all that they are."""
+"""The optimizer and the moving average of the weights: parameter groups, saving and loading."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from regard.errors import DataError
 from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
 
 
-def made() -> tuple[nn.Module, torch.optim.AdamW]:
+def build() -> tuple[nn.Module, torch.optim.AdamW]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
-    return model, build_optimizer(model, beta=0.98, weight_decay=0.1)
+    return model, build_optimizer(model, beta2=0.98, weight_decay=0.1)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
@@ -25,30 +25,30 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def test_only_matrices_decay():
-    model, optimizer = made()
+def test_weight_decay_applies_to_matrices_only():
+    model, optimizer = build()
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert {name: decays[id(p)] for name, p in model.named_parameters()} == {
         name: 0.1 if p.dim() == 2 else 0.0 for name, p in model.named_parameters()
     }
 
 
-def test_what_is_frozen_is_left_alone():
-    model, _ = made()
+def test_frozen_parameters_are_not_optimized():
+    model, _ = build()
     model[0].requires_grad_(False)
-    optimizer = build_optimizer(model, beta=0.98, weight_decay=0.1)
+    optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.1)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 
-def test_what_was_written_goes_on_bit_for_bit():
-    model, optimizer = made()
+def test_loaded_optimizer_continues_with_the_same_bits():
+    model, optimizer = build()
     for seed in range(3):
         step(model, optimizer, seed)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    kept = {name: value.clone() for name, value in optimizer_tensors(model, optimizer).items()}
-    other, fresh = made()
+    saved = {name: value.clone() for name, value in optimizer_tensors(model, optimizer).items()}
+    other, fresh = build()
     other.load_state_dict(weights)
-    load_optimizer(other, fresh, kept, "here")
+    load_optimizer(other, fresh, saved, "here")
     for seed in range(3, 6):
         step(model, optimizer, seed)
         step(other, fresh, seed)
@@ -56,14 +56,14 @@ def test_what_was_written_goes_on_bit_for_bit():
         assert torch.equal(one, two)
 
 
-def test_what_belongs_to_another_model_is_refused():
-    model, optimizer = made()
-    with pytest.raises(DataError, match=r"no parameter '9\.weight'"):
+def test_state_of_another_model_raises():
+    model, optimizer = build()
+    with pytest.raises(DataError, match=r"'9\.weight'"):
         load_optimizer(model, optimizer, {"9.weight/exp_avg": torch.zeros(1)}, "step-000001")
 
 
-def test_the_average_soon_forgets_the_start_and_gives_the_weights_back():
-    model, _ = made()
+def test_average_approaches_constant_weights_and_restores_the_raw_weights():
+    model, _ = build()
     average = Average(model, decay=0.999)
     with torch.no_grad():
         model[0].weight.fill_(1.0)
@@ -75,8 +75,8 @@ def test_the_average_soon_forgets_the_start_and_gives_the_weights_back():
     assert torch.equal(model[0].weight, torch.ones(4, 3))
 
 
-def test_an_average_is_read_back():
-    model, _ = made()
+def test_loaded_average_equals_the_saved_one():
+    model, _ = build()
     average, other = Average(model, decay=0.5), Average(model, decay=0.5)
     with torch.no_grad():
         model[0].weight.fill_(1.0)

@@ -18,7 +18,7 @@ PARTS, KILLS = 5, 100
 """In `make test-all`: tests that run in parallel for each number of processes, and kills in each of them."""
 
 
-def assert_killed_runs_end_alike(
+def assert_killed_runs_have_the_same_bits(
     folder: Path, kills: int, processes: int, device: str = "cpu", offset: int = 0
 ) -> None:
     """Kill training `kills` times; every resumed run must end with the bits of the uninterrupted one."""
@@ -29,22 +29,22 @@ def assert_killed_runs_end_alike(
     command.append(device)
     ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
-    assert found["different"] == [] and found["compared"] > 0 and found["killed"] == kills
+    report = json.loads(ran.stdout.splitlines()[-1])
+    assert report["different"] == [] and report["compared"] > 0 and report["killed"] == kills
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
-    assert_killed_runs_end_alike(tmp_path, 5, processes)
+def test_killed_run_ends_with_the_same_bits(tmp_path: Path, processes: int):
+    assert_killed_runs_have_the_same_bits(tmp_path, 5, processes)
 
 
 @pytest.mark.gpu
-def test_a_killed_run_whose_steps_are_captured_does_too(tmp_path: Path):
-    assert_killed_runs_end_alike(tmp_path, 2, 1, "cuda")
+def test_killed_run_with_cuda_graphs_ends_with_the_same_bits(tmp_path: Path):
+    assert_killed_runs_have_the_same_bits(tmp_path, 2, 1, "cuda")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_a_run_killed_a_thousand_times_does_too(tmp_path: Path, processes: int, part: int):
-    assert_killed_runs_end_alike(tmp_path, KILLS, processes, offset=part)
+def test_run_killed_a_thousand_times_ends_with_the_same_bits(tmp_path: Path, processes: int, part: int):
+    assert_killed_runs_have_the_same_bits(tmp_path, KILLS, processes, offset=part)

@@ -1,4 +1,4 @@
-"""The learning rate: what each schedule does, and that it depends on the step alone."""
+"""Learning rate schedules: warm-up, decay, and edge cases."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from regard.errors import ArgumentError, UnknownName
 from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate
 
 
-def rates(schedule: str, steps: range, warm_up: int, total: int | None) -> list[float]:
-    return [learning_rate(s, rate=2.0, schedule=schedule, warm_up=warm_up, total=total) for s in steps]
+def rates(schedule: str, steps: range, warmup_steps: int, total: int | None) -> list[float]:
+    return [
+        learning_rate(s, rate=2.0, schedule=schedule, warmup_steps=warmup_steps, total=total) for s in steps
+    ]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_it_rises_evenly_over_the_warm_up(schedule: str):
+def test_learning_rate_rises_linearly_during_warm_up(schedule: str):
     assert rates(schedule, range(1, 5), 4, 100) == [0.5, 1.0, 1.5, 2.0]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_it_never_rises_after_that(schedule: str):
-    found = rates(schedule, range(10, 101), 10, 100)
-    assert found == sorted(found, reverse=True) and found[0] == 2.0
+def test_learning_rate_never_rises_after_warm_up(schedule: str):
+    decay = rates(schedule, range(10, 101), 10, 100)
+    assert decay == sorted(decay, reverse=True) and decay[0] == 2.0
 
 
-def test_where_each_ends():
+def test_last_learning_rate_of_each_schedule():
     assert rates("constant", range(100, 101), 10, 100) == [2.0]
     assert rates("cosine", range(100, 101), 10, 100) == [0.0]
     assert rates("cosine", range(55, 56), 10, 100) == pytest.approx([1.0])
     assert rates("inverse-root", range(40, 41), 10, 100) == [2.0 * math.sqrt(1 / 4)]
 
 
-def test_a_warm_up_longer_than_the_run_is_cut_to_half_of_it():
+def test_warm_up_is_at_most_half_of_the_run():
     assert rates("cosine", range(5, 6), 400, 10) == [2.0]
     assert rates("cosine", range(10, 11), 400, 10) == [0.0]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_warm_up_and_runs_of_one_step(schedule: str):
+def test_no_warm_up_and_single_step_runs_are_finite(schedule: str):
     assert all(math.isfinite(rate) for rate in rates(schedule, range(1, 4), 0, 3))
     assert all(rate >= 0 for rate in rates(schedule, range(1, 2), 5, 1))
 
 
-def test_it_stays_where_it_is_while_nobody_knows_the_end():
+def test_learning_rate_is_constant_while_the_total_is_unknown():
     assert rates("cosine", range(10, 13), 10, None) == [2.0, 2.0, 2.0]
 
 
-def test_an_unknown_one_is_named():
-    with pytest.raises(UnknownName, match="did you mean 'cosine'"):
-        learning_rate(1, rate=1.0, schedule="cosin", warm_up=1, total=2)
+def test_unknown_schedule_raises_and_suggests_the_nearest():
+    with pytest.raises(UnknownName, match="'cosine'"):
+        learning_rate(1, rate=1.0, schedule="cosin", warmup_steps=1, total=2)
 
 
 def test_decay_by_epoch_divides_by_the_factor_after_the_given_epoch():
-    found = [decay_by_epoch(epoch, rate=2.0, after=3, factor=4.0) for epoch in range(1, 7)]
-    assert found == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
+    decayed = [decay_by_epoch(epoch, rate=2.0, after=3, factor=4.0) for epoch in range(1, 7)]
+    assert decayed == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
     assert decay_by_epoch(2, rate=2.0, after=0, factor=4.0) == 0.125
     assert decay_by_epoch(10**6, rate=2.0, after=3, factor=4.0) == 0.0
 

@@ -1,4 +1,4 @@
-"""Settings: read, overridden, checked by name and kind, written, and compared."""
+"""Settings: reading, overriding, checking of names and types, writing, and comparing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.training.settings import (
     override,
     read_toml,
     to_toml,
-    without_length,
+    without_alternatives,
 )
 
 DATA = {"data": {"built_in": "korean"}}
@@ -26,9 +26,9 @@ def built(**sections: object) -> TranslationSettings:
     return build(TranslationSettings, {**DATA, **sections}, "here")
 
 
-def test_what_is_written_is_read_back(tmp_path: Path):
+def test_settings_read_equal_settings_written(tmp_path: Path):
     settings = built(
-        training={"rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
+        training={"learning_rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}
     )
     (tmp_path / "config.toml").write_text(to_toml(settings.model_dump()), encoding="utf-8")
     assert build(TranslationSettings, read_toml(tmp_path / "config.toml"), "there") == settings
@@ -36,44 +36,47 @@ def test_what_is_written_is_read_back(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("sections", "message"),
     [
-        ({"training": {"rat": 1.0}}, r"\[training\] in here: 'rat'; did you mean 'rate'"),
-        ({"rate": 0.1}, r"'rate'; did you mean 'training\.rate'"),
-        ({"trainin": {}}, r"here: 'trainin'; did you mean 'training'"),
-        ({"evaluation": {"beams": 3}}, r"\[evaluation\].*'beams'; did you mean 'beam'"),
-        ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; did you mean 'source'"),
+        ({"training": {"learning_rat": 1.0}}, r"\[training\] in here: 'learning_rat'; .* 'learning_rate'"),
+        ({"weight_decay": 0.1}, r"'weight_decay'; .*'training\.weight_decay'"),
+        ({"rate": 0.1}, r"'rate'; .*'training\.learning_rate'"),
+        ({"weight_decy": 0.1}, r"'weight_decy'; .*'training\.weight_decay'"),
+        ({"training": {"held_uot": 9}}, r"'held_uot'; .*'data\.held_out'"),
+        ({"trainin": {}}, r"here: 'trainin'; .*'training'"),
+        ({"evaluation": {"beam_sise": 3}}, r"\[evaluation\].*'beam_sise'; .*'beam_size'"),
+        ({"data": {"built_in": "korean", "sorce": "a"}}, r"\[data\].*'sorce'; .*'source'"),
     ],
 )
-def test_an_unknown_key_names_the_nearest(given: dict, says: str):
-    with pytest.raises(UnknownName, match=says):
-        built(**given)
+def test_unknown_setting_raises_and_suggests_the_nearest(sections: dict, message: str):
+    with pytest.raises(UnknownName, match=message):
+        built(**sections)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("sections", "message"),
     [
-        ({"training": {"rate": -1.0}}, r"here: training.rate is -1.0\nexpected: greater than 0"),
-        ({"training": {"rate": float("nan")}}, "training.rate is nan"),
-        ({"training": {"steps": "many"}}, r"training.steps is 'many'\nexpected: a valid integer"),
+        ({"training": {"learning_rate": -1.0}}, r"here: training.learning_rate is -1.0\nexpected: .*0"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate is nan"),
+        ({"training": {"steps": "many"}}, r"training.steps is 'many'\nexpected: .*integer"),
         ({"training": {"steps": True}}, "training.steps is True"),
-        ({"training": {"smoothing": 1.0}}, "less than 1"),
+        ({"training": {"label_smoothing": 1.0}}, "training.label_smoothing is 1.0"),
         ({"training": {"schedule": "linear"}}, "'constant', 'cosine' or 'inverse-root'"),
-        ({"training": {"keep": 1}}, "greater than or equal to 2"),
+        ({"training": {"keep": 1}}, "training.keep is 1\nexpected: .*2"),
         (
             {"training": {"steps": 5, "minutes": 2.0}},
             r"\[training\].*\nexpected: one of steps",
         ),
         (
             {"data": {"source": ["a"]}},
-            r"here: \[data\]: target is missing .*--target.*\nexpected: source and target",
+            r"here: \[data\]: target .*--target",
         ),
         (
             {"data": {"source": ["a"], "target": ["b"], "tsv": ["c"]}},
-            r"2 formats: source and target, and tsv\nexpected: one of: source and target, tsv, jsonl",
+            r"2 formats.*\nexpected: .*source and target, tsv, jsonl",
         ),
-        ({"data": {"tsv": ["c"], "valid_target": ["b"]}}, "valid_source is missing .*--valid-source"),
-        ({"data": {"longest": 9}}, r"no data are .*\nexpected: one of"),
+        ({"data": {"tsv": ["c"], "valid_target": ["b"]}}, "valid_source .*--valid-source"),
+        ({"data": {"max_length": 9}}, r"no data .*\nexpected: .*source and target"),
         ({"data": {"built_in": "latin"}}, "'korean'"),
         ({"seed": -1}, "seed is -1"),
         (
@@ -84,18 +87,18 @@ def test_an_unknown_key_names_the_nearest(given: dict, says: str):
         ({"training": {"capture": "maybe"}}, "training.capture is 'maybe'\nexpected: True, False or 'auto'"),
     ],
 )
-def test_a_wrong_value_is_shown_with_what_was_expected(given: dict, says: str):
-    with pytest.raises(ArgumentError, match=says):
-        built(**given)
+def test_invalid_value_raises_with_its_name_and_what_was_expected(sections: dict, message: str):
+    with pytest.raises(ArgumentError, match=message):
+        built(**sections)
 
 
-def test_whole_numbers_may_stand_for_others():
-    assert built(training={"minutes": 3, "rate": 1}).training.minutes == 3.0
+def test_integers_are_accepted_as_floats():
+    assert built(training={"minutes": 3, "learning_rate": 1}).training.minutes == 3.0
 
 
-def test_overriding_reads_toml_where_it_can():
-    found = override(["a.b=1", "a.c=[1, 2]", "a.d=yes or no", "a.e='1'", "f=true", "a.g="])
-    assert found == {"a": {"b": 1, "c": [1, 2], "d": "yes or no", "e": "1", "g": ""}, "f": True}
+def test_override_parses_values_as_toml_or_text():
+    sections = override(["a.b=1", "a.c=[1, 2]", "a.d=yes or no", "a.e='1'", "f=true", "a.g="])
+    assert sections == {"a": {"b": 1, "c": [1, 2], "d": "yes or no", "e": "1", "g": ""}, "f": True}
     for wrong in ("a.b", "=1", "a..b=1"):
         with pytest.raises(ArgumentError, match="not a setting"):
             override([wrong])
@@ -103,31 +106,33 @@ def test_overriding_reads_toml_where_it_can():
         override(["a=1", "a.b=2"])
 
 
-def test_a_later_length_goes_before_an_earlier_one():
-    recipe = {"training": {"steps": 100, "rate": 0.1}}
-    said = {"training": {"minutes": 5.0, "steps": None}}
-    assert merged(without_length(recipe, said), said) == {"training": {"rate": 0.1, "minutes": 5.0}}
-    assert without_length(recipe, {"training": {"rate": 1.0, "minutes": None}}) == recipe
-    assert without_length({}, said) == {"training": {}}
+def test_length_on_the_command_line_replaces_that_of_the_recipe():
+    recipe = {"training": {"steps": 100, "learning_rate": 0.1}}
+    overrides = {"training": {"minutes": 5.0, "steps": None}}
+    assert merged(without_alternatives(recipe, overrides), overrides) == {
+        "training": {"learning_rate": 0.1, "minutes": 5.0}
+    }
+    assert without_alternatives(recipe, {"training": {"learning_rate": 1.0, "minutes": None}}) == recipe
+    assert without_alternatives({}, overrides) == {"training": {}}
 
 
-def test_differences_name_what_was_and_what_is():
+def test_differences_have_both_values():
     before, after = {"a": {"b": 1, "c": "x"}, "d": 1}, {"a": {"b": 1, "c": "y", "e": {"f": 2}}}
     assert differences(before, after) == ["a.c: 'x' -> 'y'", "a.e.f: not set -> 2", "d: 1 -> not set"]
     assert differences(before, before) == []
 
 
-def test_files_that_are_no_toml(tmp_path: Path):
-    with pytest.raises(DataError, match="there is no such file"):
+def test_files_that_are_not_toml_raise(tmp_path: Path):
+    with pytest.raises(DataError, match=r"none\.toml"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "a.toml").write_text("rate 5\n")
     with pytest.raises(DataError, match=r"line 1.*\nhint: .*TOML"):
         read_toml(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_bytes(b"a = '\xff'\n")
-    with pytest.raises(DataError, match="not UTF-8 at byte 6"):
+    with pytest.raises(DataError, match=r"UTF-8 .*byte 6"):
         read_toml(tmp_path / "b.toml")
 
 
-def test_settings_cannot_be_changed_by_accident():
+def test_settings_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Training().rate = 1.0  # type: ignore[misc]

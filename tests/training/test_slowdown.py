@@ -13,7 +13,7 @@ from tests.training.toys import records
 
 
 @pytest.mark.parametrize(("slow", "warnings"), [(2.0, 0), (20.0, 1)])
-def test_a_run_that_slows_down_is_reported_once(tmp_path: Path, slow: float, warnings: int):
+def test_slowdown_is_reported_once(tmp_path: Path, slow: float, warnings: int):
     clock = Clock()
     run = timed(tmp_path, clock, step=1.0, evaluation=1.0, steps=60)
     run.task.on_loss = lambda count: clock.passes(1.0 if count <= 20 else slow)  # type: ignore[attr-defined]
@@ -30,6 +30,6 @@ def test_slow_first_steps_and_single_slow_steps_are_not_reported():
     assert [slowdown.add_step(100, each) for each in seconds] == [None] * len(seconds)
 
 
-def test_the_warning_suggests_fewer_threads_if_there_are_several():
+def test_warning_suggests_fewer_threads_if_there_are_several():
     assert "--threads 1" in slowdown_warning(5540.0, 77.0, threads=2)
     assert "--threads" not in slowdown_warning(5540.0, 77.0, threads=1)

@@ -1,4 +1,4 @@
-"""Speed: steps are timed without leaving anything, and fewer threads are used where they are faster."""
+"""Step speed: timing leaves no files, and the fastest number of threads is used."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.training.toys import Toy
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """The number of threads is restored."""
+    """Restore the number of threads after each test."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
-def test_a_timer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_timer_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(step_speed, "SECONDS", 0.0)
     timer = StepTimer(Toy(), Training(steps=5), torch.device("cpu"), tmp_path / "scratch")
@@ -31,7 +31,7 @@ def test_a_timer_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_single_slow_step_does_not_change_the_measured_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task, now = Toy(), [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     timer = StepTimer(task, Training(steps=5), torch.device("cpu"), tmp_path)
@@ -53,13 +53,11 @@ def test_a_slow_step_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({1: 1, 2: 0.99, 4: 2, 6: 2}, 1),
     ],
 )
-def test_the_fastest_number_of_threads_is_set(
-    cost: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_fastest_number_of_threads_is_set(cost: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(step_speed, "operation_seconds", lambda: cost[torch.get_num_threads()])
     assert fastest_threads(6) == best == torch.get_num_threads()
 
 
-def test_an_operation_is_timed(monkeypatch: pytest.MonkeyPatch):
+def test_operation_is_timed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(step_speed, "TURN_SECONDS", 0.01)
     assert 0 < step_speed.operation_seconds() <= 10

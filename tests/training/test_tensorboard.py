@@ -1,4 +1,4 @@
-"""The curves for TensorBoard: what is read back is what was told, and a failing disk ends nothing."""
+"""TensorBoard files: they contain the logged values, and a write error does not end the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.training.logs.tensorboard import Board
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The curves of a folder, as TensorBoard would show them."""
+    """Return the curves of a folder as TensorBoard reads them."""
     read = EventAccumulator(str(folder))
     read.Reload()
     return {name: [(each.step, each.value) for each in read.Scalars(name)] for name in read.Tags()["scalars"]}
@@ -26,7 +26,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO())
 
 
-def test_what_is_read_back_is_what_was_told(tmp_path: Path):
+def test_curves_equal_the_logged_values(tmp_path: Path):
     now = [0.0]
     with Log(None, console=quiet(), board=tmp_path / "board", record=2, clock=lambda: now[0]) as log:
         for step in range(1, 6):
@@ -45,11 +45,11 @@ def test_what_is_read_back_is_what_was_told(tmp_path: Path):
     }
 
 
-def test_a_resumed_run_shows_no_point_twice(tmp_path: Path):
+def test_resumed_run_has_each_point_once(tmp_path: Path):
     first = Log(None, console=quiet(), board=tmp_path, record=1)
     for step in range(1, 6):
         first.step(step, loss=float(step), tokens=1, rate=0.5)
-    assert first.position() == 0  # which brings the points to the disk; then the run is killed
+    assert first.position() == 0  # position() flushes the points; then the run is killed
     with Log(None, console=quiet(), board=tmp_path, record=1) as again:
         for step in range(4, 7):
             again.step(step, loss=float(step), tokens=1, rate=0.5)
@@ -57,23 +57,23 @@ def test_a_resumed_run_shows_no_point_twice(tmp_path: Path):
     first.__exit__()
 
 
-def test_losses_that_are_no_numbers_are_points_too(tmp_path: Path):
+def test_infinite_losses_are_written_and_missing_ones_left_out(tmp_path: Path):
     with Log(None, console=quiet(), board=tmp_path, record=1) as log:
         log.step(1, loss=float("inf"), tokens=1, rate=0.5)
         log.step(2, loss=float("nan"), tokens=0, rate=0.5)
-    found = curves(tmp_path)
-    assert found["training/loss"] == [(1, float("inf"))] and len(found["training/rate"]) == 2
+    written = curves(tmp_path)
+    assert written["training/loss"] == [(1, float("inf"))] and len(written["training/rate"]) == 2
 
 
-def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_tensorboard_raises_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ArgumentError) as caught:
         Log(None, console=quiet(), board=tmp_path / "board")
-    assert str(caught.value) == ('Log(board=...): TensorBoard is not installed\nhint: pip install ".[board]"')
+    assert "TensorBoard" in str(caught.value) and 'pip install ".[board]"' in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path):
-    (tmp_path / "board").write_text("a file stands where the folder should")
+def test_write_error_is_reported_once(tmp_path: Path):
+    (tmp_path / "board").write_text("a file with the name of the folder")
     console = Console(file=io.StringIO(), width=500)
     with Log(None, console=console, board=tmp_path / "board", record=1, every=100) as log:
         log.evaluation(1, {"loss": 1.0})
@@ -81,10 +81,10 @@ def test_a_folder_that_cannot_be_written_is_told_of_once(tmp_path: Path):
         assert log.position() == 0
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert len(lines) == 3 and lines[1].startswith("TensorBoard files in board")
+    assert len(lines) == 3 and "TensorBoard" in lines[1] and "board" in lines[1]
 
 
-def test_nothing_is_made_before_the_first_point(tmp_path: Path):
+def test_no_folder_is_created_before_the_first_point(tmp_path: Path):
     board = Board(tmp_path / "board", print)
     board.flush()
     board.close()

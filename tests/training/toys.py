@@ -1,4 +1,4 @@
-"""A task of a few numbers, trained in milliseconds a step, in which everything can be made to happen."""
+"""A regression task with steps of milliseconds, and hooks to inject faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 
 @dataclass(frozen=True)
 class Numbers:
-    """A batch: points (B, 3), and what is to be said of them (B, 1)."""
+    """A batch: inputs (B, 3) and targets (B, 1)."""
 
     x: Tensor
     y: Tensor
@@ -31,11 +31,11 @@ class Numbers:
 
 
 class Toy(Task):
-    """Learn a line through 24 points.
+    """Linear regression on 24 points.
 
-    each: points a batch. scores: of each evaluation in turn; of the model itself unless given. on_loss,
-    on_evaluation: called with how often that was done, before it is done. bad: what becomes wrong at the
-    batch of a point whose first number is over 100, "nan", "inf" or "gradient".
+    each: points per batch. scores: the scores of each evaluation in turn; by default they are computed.
+    on_loss, on_evaluation: called at the start of loss() and evaluate(), with the number of calls so far.
+    bad: fault in a batch with an input above 100: "nan" or "inf" (the loss) or "gradient".
     """
 
     def __init__(self, *, each: int = 4, dropout: float = 0.0, scores: list[dict[str, float]] | None = None):
@@ -66,7 +66,7 @@ class Toy(Task):
             self.on_loss(self.losses)
         wrong = (self.model(batch.x) - batch.y).float() ** 2
         if self.bad == "gradient" and bool((batch.x > 100).any()):
-            wrong = (0 * wrong).sqrt()  # 0, and what it costs to change it is 0 times infinity
+            wrong = (0 * wrong).sqrt()  # the value is 0, its gradient 0 * inf = NaN
         elif self.bad and bool((batch.x > 100).any()):
             wrong = wrong * float(self.bad)
         return Loss(wrong.sum(), {"loss": wrong.sum().detach()})
@@ -87,27 +87,29 @@ class Toy(Task):
 
 
 def trainer(folder: Path, task: Task | None = None, log: bool = False, **settings: Any) -> Trainer:
-    """A trainer of 12 steps, or as the settings say."""
+    """Return a trainer of 12 steps, changed by `settings`."""
     lengths = {"steps", "epochs", "minutes"} & set(settings)
     usual = {} if lengths else {"steps": 12}
-    chosen = Training(**{**usual, "rate": 0.05, "warm_up": 2, "log_every": 1, "best": "loss", **settings})
+    chosen = Training(
+        **{**usual, "learning_rate": 0.05, "warmup_steps": 2, "log_every": 1, "best": "loss", **settings}
+    )
     written = Log(folder / "log.jsonl", console=Console(quiet=True), record=1) if log else None
     return Trainer(task or Toy(), chosen, folder, seed=5, log=written)
 
 
 def last(folder: Path) -> Checkpoint:
-    """The last checkpoint of a run."""
-    found = Checkpoints(folder).latest()
-    assert found is not None
-    return found
+    """Return the last checkpoint of a run."""
+    checkpoint = Checkpoints(folder).latest()
+    assert checkpoint is not None
+    return checkpoint
 
 
 def bits(folder: Path) -> dict[str, bytes]:
-    """What the last checkpoint of a run holds of tensors."""
+    """Return the tensor files of the last checkpoint of a run."""
     return {path.name: path.read_bytes() for path in last(folder).path.glob("*.safetensors")}
 
 
 def records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind in the log of a run."""
+    """Return the records of one kind in the log of a run."""
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [record for record in map(json.loads, lines) if record["kind"] == kind]

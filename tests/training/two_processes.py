@@ -1,4 +1,4 @@
-"""What each process of `torchrun` does in test_distributed.py: train, and print the losses of its steps."""
+"""The script that torchrun starts in test_distributed.py: train a small model."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from regard.training.settings import merged
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 300, "held_out": 8, "grammar": 1},
     "model": {"name": "luong", "width": 16, "dropout": 0.0},
-    "training": {"steps": 12, "accumulate": 2, "warm_up": 4, "log_every": 1},
+    "training": {"steps": 12, "accumulation_steps": 2, "warmup_steps": 4, "log_every": 1},
     "evaluation": {"sentences": 2, "samples": 0},
 }
 
 
 def main(folder: Path, tokens: int) -> None:
-    """Train with batches of so many tokens a process."""
+    """Train with batches of this many tokens per process."""
     torch.set_num_threads(1)
-    given = merged(SETTINGS, {"training": {"tokens": tokens}})
-    train_translation(given, folder, machine=Machine("cpu"), console=Console(quiet=True))
+    settings = merged(SETTINGS, {"training": {"batch_tokens": tokens}})
+    train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
 
 
 def losses(folder: Path) -> list[tuple[float, float, int]]:
-    """The loss, the norm of the gradient and the tokens of each step, from the log."""
+    """Return (loss, gradient norm, tokens) of each step, from the log."""
     records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return [(each["loss"], each["norm"], each["tokens"]) for each in records if each["kind"] == "training"]
 

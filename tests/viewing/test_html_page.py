@@ -234,9 +234,9 @@ def test_save_page_raises_for_bad_paths(tmp_path: Path):
     for name in ("page.pdf", "page", "page.html.txt"):
         with pytest.raises(ArgumentError, match=r"page(.|\n)*expected: \.html(.|\n)*hint: .*page.*\.html"):
             save_page(tmp_path / name, [entry])
-    with pytest.raises(DataError, match=r"No such file or directory\n.*the folder first"):
+    with pytest.raises(DataError, match=r"No such file or directory\n.*nowhere"):
         save_page(tmp_path / "nowhere" / "page.html", [entry])
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(DataError, match=r"folder\.html"):
         save_page(tmp_path / "folder.html", [entry])
     assert [path.name for path in tmp_path.iterdir()] == ["folder.html"]

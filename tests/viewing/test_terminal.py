@@ -177,8 +177,8 @@ def test_empty_matrix(shape):
     [
         (lambda: draw(numpy.ones((2, 3, 4)), [], []), "weights[head]"),
         (lambda: draw([0.5, 0.5], ["a"], ["b", "c"]), "bars()"),
-        (lambda: draw([[1.0, 2.0], [3.0]], ["a"], ["b"]), "not an array of real numbers"),
-        (lambda: draw([["one"]], ["a"], ["b"]), "not an array of real numbers"),
+        (lambda: draw([[1.0, 2.0], [3.0]], ["a"], ["b"]), "weights"),
+        (lambda: draw([["one"]], ["a"], ["b"]), "weights"),
         (lambda: draw([[-0.5, 0.5]], ["a"], ["b", "c"]), "from -0.5 to 0.5"),
         (lambda: draw([[numpy.inf]], ["a"], ["b"]), "finite"),
         (lambda: draw(WEIGHTS, ["a"], COLUMNS), "weights  T=2 S=3\n  rows     1 words"),

@@ -23,7 +23,7 @@ LARGE_TABLE = 1 << 24
 """From this T x S on, "auto" prefers flex, which skips hidden blocks, to kernels with a mask tensor."""
 
 
-def _unasked(call: Call) -> list[str]:
+def _not_requested(call: Call) -> list[str]:
     """Return why "auto" does not select a fused kernel that would need a large mask tensor."""
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:
@@ -33,9 +33,12 @@ def _unasked(call: Call) -> list[str]:
 
 
 BACKENDS: dict[str, Backend] = {
-    **{n: Backend(k.reasons, k.run, _unasked, _SDPA_ABOUT[n], k.device) for n, k in sdpa.KERNELS.items()},
+    **{
+        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device)
+        for n, k in sdpa.KERNELS.items()
+    },
     "flex": Backend(
-        flex.reasons, flex.run, flex.unasked, "FlexAttention: compiles mask and bias into the kernel"
+        flex.reasons, flex.run, flex.not_requested, "FlexAttention: compiles mask and bias into the kernel"
     ),
     "fused": Backend(
         fused.reasons,
@@ -58,7 +61,7 @@ def choose_backend(call: Call, name: str = "auto") -> str:
     if name == "auto":
         for each, backend in BACKENDS.items():
             other_device = backend.device not in (None, call.query.device.type)
-            if not other_device and not backend.reasons(call) and not backend.unasked(call):
+            if not other_device and not backend.reasons(call) and not backend.not_requested(call):
                 return each
     members = [each for each in BACKENDS if each == name or each.startswith(f"{name}-")]
     if not members:

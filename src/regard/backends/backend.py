@@ -20,7 +20,7 @@ class Backend:
 
     reasons(call): why it cannot run this call; empty if it can.
     run(call): compute the forward pass.
-    unasked(call): why "auto" does not select it although it can run the call.
+    not_requested(call): why "auto" does not select it although it can run the call.
     about: a short description.
     device: the only device type that it supports; None for all.
     approximations(call): what it approximates, and how to get the exact result.
@@ -28,7 +28,7 @@ class Backend:
 
     reasons: Callable[[Call], list[str]]
     run: Callable[[Call], Forward]
-    unasked: Callable[[Call], list[str]] = _none
+    not_requested: Callable[[Call], list[str]] = _none
     about: str = ""
     device: str | None = None
     approximations: Callable[[Call], list[str]] = _none

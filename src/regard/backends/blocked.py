@@ -155,7 +155,7 @@ class _Totals:
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
         """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors."""
-        if self.factor is not None:  # v, by which add_additive_gradients does not multiply
+        if self.factor is not None:  # add_additive_gradients() leaves out the factor v
             self.query *= self.factor
             self.key *= self.factor
         if self.query_by_bias is not None:
@@ -263,7 +263,7 @@ def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
 
 
 def _finite(level: Tensor) -> Tensor:
-    """-inf, the level of a row that has seen nothing yet, as 0."""
+    """Replace -inf, the running maximum of a row that has seen no key yet, by 0."""
     return torch.where(level == -torch.inf, 0.0, level)
 
 

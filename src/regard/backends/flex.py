@@ -25,7 +25,7 @@ from regard.call import Call, Forward
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["reasons", "run", "unasked"]
+__all__ = ["reasons", "run", "not_requested"]
 
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
@@ -68,7 +68,7 @@ def reasons(call: Call) -> list[str]:
     return reasons
 
 
-def unasked(call: Call) -> list[str]:
+def not_requested(call: Call) -> list[str]:
     """Return why "auto" does not select this backend although it could run the call."""
     return ["on cpu it recompiles for every new shape or mask"] if call.query.device.type == "cpu" else []
 

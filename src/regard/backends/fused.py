@@ -99,8 +99,8 @@ def _load() -> bool:
     return True
 
 
-# torch.compile then calls it while tracing. This is what torch.compiler.assume_constant_result does, but that
-# would import the compiler together with regard.
+# Mark _load() so that torch.compile calls it while tracing. torch.compiler.assume_constant_result would do
+# the same, but it would import the compiler when regard is imported.
 vars(_load)["_dynamo_marked_constant"] = True
 
 
@@ -117,7 +117,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
-    no_gradients = (None,) * 8  # of the other inputs
+    no_gradients = (None,) * 8  # the other inputs have no gradient
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *no_gradients

@@ -119,7 +119,7 @@ def device_capability(device: torch.device) -> tuple[int, int]:
         return 9, 0
 
 
-# torch.compile then calls it while tracing. torch.compiler.assume_constant_result would import the compiler.
+# Mark the function so that torch.compile calls it while tracing; see _load() in fused.py.
 vars(device_capability)["_dynamo_marked_constant"] = True
 
 

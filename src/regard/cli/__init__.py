@@ -13,15 +13,13 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from regard.cli.lazy_commands import MARKUP, LazyCommand
+from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
+from regard.cli.option_names import OLD_NAMES, no_such_option
+from regard.cli.setting_options import setting_option
 from regard.errors import RegardError, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
-
-TODAY = {"at": "site", "gold": "alignment", "into": "out", "output": "out", "save": "out"}
-"""Old option names, which are still accepted, and their current names."""
 
 COMMANDS = (
     "demo",
@@ -46,7 +44,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of writing to a full or broken disk."""
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
     """The group of all commands, imported on use."""
 
     def __init__(self, **options: Any):
@@ -73,7 +71,7 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: TODAY.get(name, name),
+        "token_normalize_func": lambda name: OLD_NAMES.get(name, name),
     },
 )
 
@@ -101,11 +99,11 @@ def regard(
 
     * `regard demo` trains a translator in two minutes and draws its attention
 
-    * `regard train --source a.ko --target a.en --minutes 5 --out runs/x` trains your own
+    * `regard train --source a.ko --target a.en --minutes 5 --output runs/x` trains your own
 
     * `regard translate runs/x --text "나는 고양이로소이다" --draw` translates and draws the attention
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.html` writes a page with every view
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
     * `regard tour` draws every attention mechanism in the terminal
 
@@ -126,7 +124,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flushed(status: int) -> int:
-    """Flush standard output; return the status, or 1 if it cannot be written. Python would fail at exit."""
+    """Flush standard output here, because an error at exit would be a traceback.
+
+    Returns the status, or 1 if standard output cannot be written.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -150,13 +151,13 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
         return _print_error("interrupted", 130)
     except RegardError as error:
-        return _print_error(str(error), 2)
+        return _print_error(error.message.spelled(setting_option), 2)
     except BrokenPipeError:  # the reader has exited, as head does
         _drop_output()
         return 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own
-            if text := _invalid_value(error):
+            if text := _invalid_value(error) or no_such_option(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)
@@ -198,6 +199,6 @@ def _invalid_value(error: Any) -> str:
 
 
 def _print_error(text: str, status: int) -> int:
-    prefix = "" if text.startswith("regard ") else "regard: "
+    prefix = "" if text.startswith(("regard ", "regard:")) else "regard: "
     print(f"{prefix}{printable(text, kept=chr(10))}", file=sys.stderr)
     return status

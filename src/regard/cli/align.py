@@ -9,27 +9,37 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli import bounds
+from regard.cli.pair_options import (
+    Columns,
+    Fields,
+    JsonlFiles,
+    PairFiles,
+    SourceLines,
+    TargetLines,
+    TsvFiles,
+)
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
+    CheckpointName,
     Device,
-    Longest,
-    OutFile,
+    MaxSourceLength,
+    OutputFile,
     PageFile,
     RunFolder,
-    SourceFile,
-    TargetFile,
     Threads,
     Unit,
-    Which,
-    opened,
+    open_run,
 )
-from regard.data.line_io import Lines, Notes, given_sides, read_pairs, say, tell, writing
+from regard.data.line_io import Notes, say, tell, writing
+from regard.data.pair_stream import PairStream, in_batches
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.gold_alignment import judged
+from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments
 from regard.tasks.translation.translation_page import TranslationPage
@@ -38,6 +48,8 @@ __all__ = ["align"]
 
 AT_ONCE = 1024
 """Number of pairs aligned at once: the attention of all of them is in memory."""
+
+SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
 """Value of --choose that needs no gold alignments."""
@@ -53,6 +65,8 @@ Gold = Annotated[
 Base = Annotated[
     int,
     typer.Option(
+        "--base",
+        metavar="INT",
         help="With --alignment and --choose: number of the first word, 0 or 1.",
         min=0,
         max=1,
@@ -62,15 +76,20 @@ Base = Annotated[
 Site = Annotated[
     str | None,
     typer.Option(
-        metavar="SITE",
-        help="Attention sites, * as wildcard. Default: chosen by --choose, or guided in training, or all.",
+        "--site",
+        metavar="NAME",
+        help="Attention sites, * as wildcard.",
+        show_default="chosen by --choose, or guided in training, or all",
         rich_help_panel=WHERE,
     ),
 ]
 Head = Annotated[
     int | None,
     typer.Option(
-        help="Number of a head, from 0. Default: the mean of all heads.",
+        "--head",
+        metavar="INT",
+        help="Number of a head, from 0.",
+        show_default="the mean of all heads",
         min=0,
         max=bounds.HEADS,
         rich_help_panel=WHERE,
@@ -93,8 +112,10 @@ Backward = Annotated[
 How = Annotated[
     str | None,
     typer.Option(
-        metavar="METHOD",
-        help=f"With --backward: how to combine both alignments: {', '.join(SYMMETRISATIONS)} (default).",
+        "--symmetrise",
+        metavar="NAME",
+        help=f"With --backward: how to combine both alignments: {', '.join(SYMMETRISATIONS)}.",
+        callback=bounds.none_if_default,
         rich_help_panel=BOTH,
     ),
 ]
@@ -113,7 +134,10 @@ Probabilities = Annotated[
 Threshold = Annotated[
     float | None,
     typer.Option(
-        help="Write every link of at least this weight. Default: the largest of each target word.",
+        "--threshold",
+        metavar="FLOAT",
+        help="Write every link of at least this weight.",
+        show_default="the largest of each target word",
         min=0,
         max=1,
         callback=bounds.finite,
@@ -123,24 +147,28 @@ Threshold = Annotated[
 
 def align(
     run: RunFolder,
-    source: SourceFile,
-    target: TargetFile,
-    out: OutFile = None,
+    source: SourceLines = None,
+    target: TargetLines = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
+    columns: Columns = "1,2",
+    fields: Fields = "source,target",
+    output: OutputFile = None,
     alignment: Gold = None,
     base: Base = 0,
     site: Site = None,
     head: Head = None,
     shifted: Shifted = None,
     backward: Backward = None,
-    symmetrise: How = None,
+    symmetrise: How = SYMMETRISE,
     choose: Choose = None,
     probabilities: Probabilities = False,
     threshold: Threshold = None,
     unit: Unit = "auto",
     page: PageFile = None,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -157,7 +185,9 @@ def align(
 
     * `regard align runs/x --source test.ko --target test.en > test.links`
 
-    * `regard align runs/x --source test.ko --target test.en --alignment test.links --out found.links`
+    * `regard align runs/x --source test.ko --target test.en --alignment test.links --output model.links`
+
+    * `regard align runs/x --tsv pairs.tsv --columns ko,en > pairs.links`
 
     * `regard align runs/x --source a.ko --target a.en --site "decoder.5.cross" --head 3 --page a.html`
 
@@ -169,25 +199,27 @@ def align(
     """
     options = AlignOptions(site, head, shifted, symmetrise, probabilities, threshold)
     options.check(choose, backward)
-    sides, html = given_sides(source, target), TranslationPage(page)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard align")
+    pairs, html = files.stream(), TranslationPage(page)
     gold = None if alignment is None else read_links(alignment, base)
 
     def load(folder: Path) -> Any:
         by_words = unit == "auto" and (alignment is not None or choose not in (None, AGREEMENT))
-        settings = {"tokens_per_batch": batch, "longest": longest, "look": "*cross"}
+        settings = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": "*cross"}
         settings["unit"] = "word" if by_words else unit
-        return opened(folder, checkpoint, device, threads, **settings)
+        return open_run(folder, checkpoint, device, threads, **settings)
 
     translator, other = load(run), None if backward is None else load(backward)
     if choose is not None:
         links = None if choose == AGREEMENT else read_links(choose, base)
-        for line in search_alignments(translator, other, links, choose, *sides):
+        for line in search_alignments(translator, other, links, choose, pairs):
             typer.echo(line)
         return
-    alignments = write_links(translator, other, options, sides, out, html)
+    alignments = write_links(translator, other, options, pairs, output, html)
     html.save(f"Alignments by {run.name or run}")
     if gold is not None:
-        say(str(judged(alignments.links, gold, alignments.words, str(alignment))))
+        say(str(evaluate_alignments(alignments.links, gold, alignments.words, str(alignment))))
 
 
 @dataclass(frozen=True)
@@ -224,7 +256,7 @@ class AlignOptions:
         """Return the links of a pair with their weights: (source word, target word, weight)."""
         if theirs is None:
             return ours.align().weighted(self.threshold)
-        how = self.symmetrise or "grow-diag-final-and"
+        how = self.symmetrise or SYMMETRISE
         return join_directions(ours.align(), theirs.align(), how, self.threshold)
 
 
@@ -245,25 +277,24 @@ def write_links(
     translator: Translator,
     other: Translator | None,
     options: AlignOptions,
-    sides: tuple[Lines, Lines],
-    out: Path | None,
+    pairs: PairStream,
+    output: Path | None,
     page: TranslationPage,
 ) -> Alignments:
     """Align pairs in batches, and write one line for each; other: the run of the opposite direction."""
-    notes, unknown, alignments, number = Notes(), UnknownWords(), Alignments(), 0
-    with writing(out) as write:
-        for pairs in read_pairs(*sides, AT_ONCE):
-            before, after = map(list, zip(*pairs, strict=True))
-            reverse = [None] * len(pairs) if other is None else map(aligned_at, other.score(after, before))
+    notes, unknown, alignments, line = Notes(), UnknownWords(), Alignments(), pairs.first_line
+    with writing(output) as write:
+        for before, after in in_batches(pairs, AT_ONCE):
+            reverse = [None] * len(after) if other is None else map(aligned_at, other.score(after, before))
             for ours, theirs in zip(translator.score(before, after), reverse, strict=True):
-                number += 1
-                notes.add(number, ours.notes)
-                unknown.add(number, ours)
+                notes.add(line, ours.notes)
+                unknown.add(line, ours)
+                line += 1
                 chosen = aligned_at(ours, options.site, options.head, options.shifted)
                 links = options.weighted(chosen, theirs)
                 write(pharaoh(links, options.probabilities))
                 page.add(chosen)
                 alignments.add(links, ours)
-    tell(notes, *sides)
+    tell(notes, pairs)
     unknown.say()
     return alignments

@@ -33,13 +33,16 @@ LEFT = ("log.jsonl", LOCK, *POINTERS)
 """Files of a run that are not copied: they are about its training."""
 
 Last = Annotated[
-    int | None, typer.Option(metavar="INT", help="Average the last N checkpoints.", min=1, max=bounds.COUNT)
+    int | None,
+    typer.Option(metavar="INT", help="Number of last checkpoints to average.", min=1, max=bounds.COUNT),
 ]
-Steps = Annotated[str | None, typer.Option(metavar="A,B,C", help="Average the checkpoints of these steps.")]
-Out = Annotated[Path, typer.Option(metavar="NEWRUN", help="Folder of the new run.")]
+Steps = Annotated[
+    str | None, typer.Option(metavar="INT,INT,...", help="Average the checkpoints of these steps.")
+]
+NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
 
 
-def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) -> None:
+def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
     The new run cannot be resumed, but another run can start from its weights: regard train --init-from. The
@@ -47,9 +50,9 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
 
     Examples:
 
-    * `regard average runs/x --last 5 --out runs/x-mean`
+    * `regard average runs/x --last 5 --output runs/x-mean`
 
-    * `regard average runs/x --steps 8000,9000,10000 --out runs/x-mean`
+    * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
     """
     checked_settings(run)
     if (last is None) == (steps is None):
@@ -57,10 +60,10 @@ def average(run: RunFolder, out: Out, last: Last = None, steps: Steps = None) ->
             message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
         )
     chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
-    averaged = average_run(run, chosen, out)
+    averaged = average_run(run, chosen, output)
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(Text(f"Wrote {shown(out)}: the mean of {len(chosen)} checkpoints (steps {named})"))
+    console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
     console.print(
         Text(f"Next: regard evaluate {shown(averaged.path.parent)} --source FILE --target FILE", "dim")
     )
@@ -74,7 +77,7 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     """
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         hint = "choose a folder that does not exist"
-        raise ArgumentError(message(f"--out {shown(out)}", "it exists and is not empty", hint=hint))
+        raise ArgumentError(message(f"--output {shown(out)}", "it exists and is not empty", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
     about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}

@@ -1,9 +1,10 @@
-"""Largest accepted values of numeric options, so that a typing mistake is an error."""
+"""Largest accepted values of numeric options, and option callbacks that check values."""
 
 from __future__ import annotations
 
 import math
 import os
+from typing import Any
 
 import typer
 
@@ -18,6 +19,8 @@ __all__ = [
     "THREADS",
     "TOKENS",
     "finite",
+    "finite_unless_default",
+    "none_if_default",
     "threads",
 ]
 
@@ -50,6 +53,22 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
+
+
+def none_if_default(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """Return None if the option is not on the command line: an option callback.
+
+    The help prints the default, and the command can still report an option that has no effect.
+    """
+    source = context.get_parameter_source(str(parameter.name))
+    return None if source is not None and source.name == "DEFAULT" else value
+
+
+def finite_unless_default(
+    context: typer.Context, parameter: typer.CallbackParam, value: float | None
+) -> float | None:
+    """Return None if the option is not on the command line; reject NaN and infinity: an option callback."""
+    return finite(none_if_default(context, parameter, value))
 
 
 def threads(count: int | None) -> int | None:

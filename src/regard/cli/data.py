@@ -13,16 +13,16 @@ from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli.data_split import split as split_pairs
+from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
 from regard.cli.pair_options import (
     Chosen,
     Columns,
     Fields,
-    JsonFiles,
+    JsonlFiles,
+    PairFiles,
     SourceFiles,
-    TabbedFiles,
     TargetFiles,
-    as_options,
-    given_pairs,
+    TsvFiles,
 )
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
@@ -36,7 +36,7 @@ from regard.viewing import draw
 
 __all__ = ["data"]
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+data = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=MARKUP)
 """The commands under `regard data`."""
 
 Grammar = Annotated[
@@ -58,22 +58,22 @@ def about() -> None:
 
     * `regard data check --source train.de --target train.en`
 
-    * `regard data split --source all.de --target all.en --out data/split`
+    * `regard data split --source all.de --target all.en --output data/split`
 
-    * `regard data fetch multi30k-en-de --out data`
+    * `regard data fetch multi30k-en-de --output data`
 
-    * `regard data korean --pairs 10000 --out data/korean`
+    * `regard data korean --pairs 10000 --output data/korean`
 
     * `regard data sample`
     """
 
 
-@data.command()
+@data.command(cls=Command)
 def check(
     source: SourceFiles = None,
     target: TargetFiles = None,
-    tsv: TabbedFiles = None,
-    jsonl: JsonFiles = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
     choose: Chosen = None,
@@ -92,24 +92,26 @@ def check(
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    pairs = given_pairs("regard data check", source, target, tsv, jsonl, columns, fields, choose)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard data check")
+    pairs = files.pairs(choose)
     report = pairs.inspect()
     Console(highlight=False).print(report)
     if report.refused is not None:
-        raise as_options(report.refused)
+        raise report.refused
     if report.kept == 0:
         raise DataError(message(pairs.name, "no pairs are left after filtering"))
 
 
-data.command()(split_pairs)
+data.command(cls=Command)(split_pairs)
 
 
-@data.command("fetch")
+@data.command("fetch", cls=Command)
 def fetch(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the dataset; without it, all are listed.")
     ] = "",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FOLDER", help="Use downloaded files in this folder.")
     ] = None,
@@ -123,7 +125,7 @@ def fetch(
 
     * `regard data fetch`
 
-    * `regard data fetch multi30k-en-de --out data`
+    * `regard data fetch multi30k-en-de --output data`
 
     * `regard data fetch tatoeba-en-ko --from downloads`
     """
@@ -131,12 +133,9 @@ def fetch(
     if not name:
         for each in SETS:
             console.print(_summary(each), "")
-        console.print(Text("To download one: regard data fetch NAME --out FOLDER"))
+        console.print(Text("To download one: regard data fetch NAME --output FOLDER"))
         return
-    try:
-        fetched = fetch_set(name, out, source=source, edition="any" if any_edition else "known")
-    except DataError as error:
-        raise as_options(error) from None
+    fetched = fetch_set(name, output, source=source, edition="any" if any_edition else "known")
     for part, how in fetched.about.parts.items():
         options = [
             f"--{side} {shown(fetched.folder / how[side])}"
@@ -146,18 +145,18 @@ def fetch(
         console.print(Text(f"{part}: {' '.join(options)}"))
 
 
-@data.command()
+@data.command(cls=Command)
 def korean(
     pairs: Annotated[
         int, typer.Option(metavar="INT", help="Number of pairs.", min=1, max=bounds.CORPUS)
     ] = 10000,
     split: Annotated[
         str,
-        typer.Option(metavar="SPLIT", help=f"Split: {', '.join(SPLITS)}. No sentence is in two splits."),
+        typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)}. No sentence is in two splits."),
     ] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
-    out: Annotated[
+    output: Annotated[
         Path,
         typer.Option(metavar="FOLDER", help="Output folder; - prints tab-separated lines instead."),
     ] = Path("data/korean"),
@@ -170,21 +169,21 @@ def korean(
 
     Examples:
 
-    * `regard data korean --pairs 10000 --out data/korean`
+    * `regard data korean --pairs 10000 --output data/korean`
 
-    * `regard data korean --pairs 1000 --split test --out data/korean`
+    * `regard data korean --pairs 1000 --split test --output data/korean`
 
-    * `regard data korean --pairs 5 --out -`
+    * `regard data korean --pairs 5 --output -`
 
-    * `regard data korean --pairs 5 --grammar 1 --out -` prints sentences of the first version
+    * `regard data korean --pairs 5 --grammar 1 --output -` prints sentences of the first version
     """
     corpus = korean_english(split, pairs, seed, grammar)
-    if str(out) == "-":
+    if str(output) == "-":
         page = typer.get_binary_stream("stdout")  # UTF-8 in every locale
         for example in corpus:
             page.write(("\t".join(_lines(example)) + "\n").encode())
         return
-    paths = [out / f"{split}.{end}" for end in FILES]
+    paths = [output / f"{split}.{end}" for end in FILES]
     check_free(paths, overwrite)
     with written_together(paths) as files, advancing("writing pairs", pairs) as reached:
         for number, example in enumerate(corpus, 1):
@@ -197,13 +196,13 @@ def korean(
     )
 
 
-@data.command()
+@data.command(cls=Command)
 def sample(
     count: Annotated[
         int,
         typer.Option("--count", "-n", metavar="INT", help="Number of sentences.", min=1, max=bounds.COUNT),
     ] = 3,
-    split: Annotated[str, typer.Option(metavar="SPLIT", help=f"Split: {', '.join(SPLITS)}.")] = "train",
+    split: Annotated[str, typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)}.")] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
 ) -> None:

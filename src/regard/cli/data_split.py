@@ -17,17 +17,16 @@ from regard.cli.pair_options import (
     Chosen,
     Columns,
     Fields,
-    JsonFiles,
+    JsonlFiles,
+    PairFiles,
     SourceFiles,
-    TabbedFiles,
     TargetFiles,
-    as_options,
-    given_pairs,
+    TsvFiles,
 )
 from regard.data import hold_out
 from regard.data.hold_out import HeldOut
 from regard.data.progress_bar import advancing
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, message, shown
 from regard.files.file_group import check_free, written_together
 
 __all__ = ["split"]
@@ -42,7 +41,7 @@ HeldOutPairs = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
-Folder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder.")]
+Folder = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Output folder.")]
 Names = Annotated[
     str, typer.Option(metavar="A,B", help="Suffixes of the file names: en,de writes train.en and train.de.")
 ]
@@ -50,11 +49,11 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite existing
 
 
 def split(
-    out: Folder,
+    output: Folder,
     source: SourceFiles = None,
     target: TargetFiles = None,
-    tsv: TabbedFiles = None,
-    jsonl: JsonFiles = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
     held_out: HeldOutPairs = 1000,
@@ -73,21 +72,20 @@ def split(
 
     Examples:
 
-    * `regard data split --source all.de --target all.en --held-out 1000 --out data/split`
+    * `regard data split --source all.de --target all.en --held-out 1000 --output data/split`
 
-    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --out data/split`
+    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --output data/split`
 
-    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --out data/split`
+    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --output data/split`
     """
-    pairs = given_pairs("regard data split", source, target, tsv, jsonl, columns, fields, choose)
-    paths = _paths(out, names)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard data split")
+    pairs = files.pairs(choose)
+    paths = _paths(output, names)
     check_free(paths, overwrite)
-    _check_apart(paths, [*(source or ()), *(target or ()), *(tsv or ()), *(jsonl or ())])
-    try:
-        parts = hold_out(pairs, count=held_out, seed=seed)
-        _write(parts, paths)
-    except DataError as error:
-        raise as_options(error) from None
+    _check_apart(paths, map(Path, files.all))
+    parts = hold_out(pairs, count=held_out, seed=seed)
+    _write(parts, paths)
     console = Console(highlight=False, soft_wrap=True)
     report = pairs.inspect()
     if report.kept < report.read:
@@ -112,7 +110,7 @@ def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
     inputs = {path.resolve() for path in read}
     for path in paths:
         if path.resolve() in inputs:
-            hint = "choose another --out folder or other --names"
+            hint = "choose another --output folder or other --names"
             raise ArgumentError(message(shown(path), "the output would overwrite an input file", hint=hint))
 
 

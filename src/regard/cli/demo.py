@@ -18,11 +18,11 @@ SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 40_000, "held_out": 100},
     "model": {"name": "bahdanau", "width": 96, "dropout": 0.05},
     "training": {
-        "rate": 6e-3,
-        "warm_up": 50,
-        "tokens": 800,
-        "smoothing": 0.0,
-        "guided": 0.0,
+        "learning_rate": 6e-3,
+        "warmup_steps": 50,
+        "batch_tokens": 800,
+        "label_smoothing": 0.0,
+        "guided_alignment": 0.0,
         "best": "loss",
     },
     "evaluation": {"sentences": 50, "samples": 1},
@@ -65,8 +65,9 @@ Quick = Annotated[
 Guided = Annotated[
     bool, typer.Option("--guided", help="Add the guided-alignment loss, with the gold alignments.")
 ]
-Out = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="Run folder to write.", show_default="runs/demo")
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="RUN", help="Run folder to write.", show_default="runs/demo"),
 ]
 Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
 
@@ -75,7 +76,7 @@ def demo(
     minutes: Minutes = MINUTES,
     quick: Quick = False,
     guided: Guided = False,
-    out: Out = None,
+    output: Output = None,
     seed: Seed = 0,
 ) -> int:
     """Train a Korean-English translator in two minutes and show its attention.
@@ -92,7 +93,7 @@ def demo(
     * `regard demo --quick` takes seconds
     """
     name = "demo" + "-guided" * guided + "-quick" * quick
-    folder = Path("runs") / name if out is None else out
+    folder = Path("runs") / name if output is None else output
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
     from regard.decoding import Greedy
@@ -106,7 +107,9 @@ def demo(
     from regard.training.settings import merged
 
     length = QUICK if quick else {"training": {"minutes": minutes}}
-    settings = merged(SETTINGS, length, {"training": {"guided": GUIDED if guided else 0.0}, "seed": seed})
+    settings = merged(
+        SETTINGS, length, {"training": {"guided_alignment": GUIDED if guided else 0.0}, "seed": seed}
+    )
     _check_folder(folder, settings)
     _report_earlier(folder, errors)
     outcome = train_translation(settings, folder, resume=True, console=errors)
@@ -138,7 +141,7 @@ def _report_earlier(folder: Path, errors: Console) -> None:
     latest = Checkpoints(folder).latest()
     finished = latest is not None and bool(latest.state.get("ended"))
     text = "is already trained; its results follow" if finished else "is continued"
-    anew = f"To train a new one, delete the folder or choose another: regard demo --out {folder}-2"
+    anew = f"To train a new one, delete the folder or choose another: regard demo --output {folder}-2"
     errors.print(Text(f"The demo in {folder} {text}. {anew}"), soft_wrap=True)
 
 
@@ -149,5 +152,5 @@ def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
 
     if is_run(folder) and merged(config := config_of(folder), settings) != config:
         problem = "this folder has a demo with other settings"
-        hint = f"delete it, or choose another folder: --out {folder}-2"
+        hint = f"delete it, or choose another folder: --output {folder}-2"
         raise ArgumentError(message(str(folder), problem, hint=hint))

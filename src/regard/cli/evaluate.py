@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,30 +11,44 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
+from regard.cli.pair_options import (
+    Columns,
+    Fields,
+    JsonlFiles,
+    PairFiles,
+    TsvFiles,
+    check_standard_input,
+)
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
-    Longest,
-    Penalty,
-    Size,
+    GreedySearch,
+    LengthPenalty,
+    MaxSourceLength,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    open_run,
 )
 from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, message
 from regard.runs.run_folder import config_of, is_run
 from regard.tasks.translation.evaluation_report import (
     EvaluationOptions,
+    EvaluationReport,
     References,
     built_in_references,
     evaluate_file,
     evaluate_run,
+    paired_references,
     read_references,
 )
-from regard.tasks.translation.faithfulness_report import measure_faithfulness
+from regard.tasks.translation.faithfulness_report import FaithfulnessReport, measure_faithfulness
 from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
@@ -42,20 +57,39 @@ __all__ = ["evaluate"]
 
 SENTENCES = 1000
 
-Run = Annotated[Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
-Source = Annotated[str | None, typer.Option(metavar="FILE", help="Source sentences, one per line.")]
-Target = Annotated[
+Run = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
+]
+Source = Annotated[
+    str | None,
+    typer.Option("--source", metavar="FILE", help="Source sentences, one per line; - is standard input."),
+]
+ReferenceFiles = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE", help="References, parallel to --source; repeat for several references."),
+    typer.Option(
+        "--target",
+        metavar="FILE",
+        help="References, parallel to --source; repeat it for several references per sentence.",
+    ),
 ]
 Translations = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Evaluate the translations in this file instead of a run.")
+    str | None,
+    typer.Option(
+        "--translations", metavar="FILE", help="Evaluate the translations in this file instead of a run."
+    ),
 ]
 Split = Annotated[
     str | None,
-    typer.Option(metavar="SPLIT", help="Split of the built-in corpus instead of files: test, long or valid."),
+    typer.Option(
+        "--split", metavar="NAME", help="Split of the built-in corpus instead of files: test, long or valid."
+    ),
 ]
-Sentences = Annotated[int, typer.Option(help="With --split: number of sentences.", min=1, max=bounds.CORPUS)]
+Sentences = Annotated[
+    int,
+    typer.Option(
+        "--sentences", metavar="INT", help="With --split: number of sentences.", min=1, max=bounds.CORPUS
+    ),
+]
 COMPARED, COUNTED = "Gold alignments", "Scores"
 
 Gold = Annotated[
@@ -67,6 +101,8 @@ Gold = Annotated[
 Base = Annotated[
     int,
     typer.Option(
+        "--base",
+        metavar="INT",
         help="With --alignment: number of the first word, 0 or 1.",
         min=0,
         max=1,
@@ -77,27 +113,33 @@ Lowercase = Annotated[
     bool | None,
     typer.Option(
         "--lowercase/--cased",
-        help="Compute scores on lowercased or on cased text. Default: as in the settings of the run.",
+        help="Compute scores on lowercased or on cased text.",
+        show_default="as in the settings of the run, or cased",
         rich_help_panel=COUNTED,
     ),
 ]
 Tokenize = Annotated[
     str | None,
     typer.Option(
+        "--tokenize",
         metavar="NAME",
-        help="Tokenizer of sacreBLEU. Default: as in the settings of the run, or 13a.",
+        help="Tokenizer of sacreBLEU.",
+        show_default="as in the settings of the run, or 13a",
         rich_help_panel=COUNTED,
     ),
 ]
 Moses = Annotated[
     str | None,
     typer.Option(
+        "--moses",
         metavar="LANGUAGE",
         help="Also compute BLEU with the Moses tokenizer of this language, e.g. en.",
         rich_help_panel=COUNTED,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations to this file.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Write the translations to this file.")
+]
 PagePath = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page of the translations.")
 ]
@@ -115,7 +157,11 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 def evaluate(
     run: Run = None,
     source: Source = None,
-    target: Target = None,
+    target: ReferenceFiles = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
+    columns: Columns = "1,2",
+    fields: Fields = "source,target",
     translations: Translations = None,
     split: Split = None,
     sentences: Sentences = SENTENCES,
@@ -124,17 +170,17 @@ def evaluate(
     lowercase: Lowercase = None,
     tokenize: Tokenize = None,
     moses: Moses = None,
-    out: Out = None,
+    output: Output = None,
     page: PagePath = None,
     faithfulness: Faithful = False,
     other: Other = None,
     as_json: AsJSON = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -150,37 +196,93 @@ def evaluate(
 
     * `regard evaluate runs/x --split test --sentences 100 --faithfulness`
 
-    * `regard evaluate --translations found.en --target test.en`
+    * `regard evaluate runs/x --tsv test.tsv --columns ko,en`
+
+    * `regard evaluate --translations output.en --target test.en`
     """
     if other is not None and not faithfulness:
         raise ArgumentError(message("--other", "it is an option of --faithfulness"))
-    references = _references(source, target, split, sentences, alignment, base, translations, _grammar(run))
-    search, html, faithful = chosen_search(beam, length_penalty, greedy=greedy), TranslationPage(page), None
+    rows = PairFiles(None, None, tsv, jsonl, columns, fields)
+    options = ReferenceOptions(source, target, rows, split, sentences, alignment, base)
+    options.check(translations)
+    search, html = build_search(beam_size, length_penalty, greedy=greedy), TranslationPage(page)
+    references, faithful = options.read(run), None
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
             raise ArgumentError(message("regard evaluate", "nothing to evaluate", expected=expected))
-        if out is not None or page is not None or faithfulness:
-            problem = "--out, --page and --faithfulness need a run"
+        if output is not None or page is not None or faithfulness:
+            problem = "--output, --page and --faithfulness need a run"
             raise ArgumentError(message("--translations", problem))
-        options = EvaluationOptions(tokenize or "13a", bool(lowercase), moses)
-        report = evaluate_file(translations, references, options)
+        scores = EvaluationOptions(tokenize or "13a", bool(lowercase), moses)
+        report = evaluate_file(translations, references, scores)
     else:
         if translations is not None:
             raise ArgumentError(message("--translations", "a run is given too", expected="one of the two"))
-        translator = opened(
-            run, checkpoint, device, threads, search=search, tokens_per_batch=batch, longest=longest
-        )
-        partner = None if other is None else opened(other, "best", device, None)
+        decoding = {"search": search, "tokens_per_batch": batch_tokens, "longest": max_source_length}
+        translator = open_run(run, checkpoint, device, threads, **decoding)
+        partner = None if other is None else open_run(other, "best", device, None)
+        options.check_split(translator.settings)
         settings = translator.settings.evaluation
-        if split is not None and translator.settings.data.built_in is None:
+        lower = settings.lowercase if lowercase is None else lowercase
+        scores = EvaluationOptions(tokenize or settings.tokenize, lower, moses)
+        report = evaluate_run(translator, references, scores, output, html)
+        faithful = measure_faithfulness(translator, references, partner) if faithfulness else None
+    _print(report, faithful, as_json)
+
+
+@dataclass(frozen=True)
+class ReferenceOptions:
+    """The options that name the references: files of lines, files of pairs (rows), or a built-in split."""
+
+    source: str | None
+    target: list[str] | None
+    rows: PairFiles
+    split: str | None
+    sentences: int
+    alignment: Path | None
+    base: int
+
+    def check(self, translations: str | None) -> None:
+        """Raise ArgumentError if the options do not name the references in exactly one way."""
+        files = self.source is not None or bool(self.target)
+        if self.split is not None and (files or self.rows.all or self.alignment is not None):
+            problem = "the built-in corpus has its own source, target and alignments"
+            raise ArgumentError(message(f"--split {self.split}", problem, hint="remove the file options"))
+        expected = "--source and --target, or --tsv, or --jsonl, or --translations and --target, or --split"
+        if (files and self.rows.all) or (self.rows.tsv and self.rows.jsonl):
+            problem = "the references are named in more than one way"
+            raise ArgumentError(message("regard evaluate", problem, expected=expected))
+        complete = self.target and (self.source is not None or translations is not None)
+        if self.split is None and not complete and not self.rows.all:
+            raise ArgumentError(message("regard evaluate", "files are missing", expected=expected))
+        if (
+            self.alignment is not None
+            and self.source is None
+            and not (self.rows.all and translations is None)
+        ):
+            problem = "alignments can be evaluated for a run only, not for a file of translations"
+            raise ArgumentError(message("--alignment", problem))
+        check_standard_input(self.source, translations, *(self.target or ()))
+
+    def check_split(self, settings: TranslationSettings) -> None:
+        """Raise ArgumentError if a built-in split is to be translated by a run on other data."""
+        if self.split is not None and settings.data.built_in is None:
             hint = "regard data korean --split test writes these sentences to files"
             problem = "this run was not trained on the built-in corpus"
-            raise ArgumentError(message(f"--split {split}", problem, hint=hint))
-        lower = settings.lowercase if lowercase is None else lowercase
-        options = EvaluationOptions(tokenize or settings.tokenize, lower, moses)
-        report = evaluate_run(translator, references, options, out, html)
-        faithful = measure_faithfulness(translator, references, partner) if faithfulness else None
+            raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
+
+    def read(self, run: Path | None) -> References:
+        """Read the references from files, or generate them with the grammar version of the run."""
+        if self.split is not None:
+            return built_in_references(self.split, self.sentences, _grammar(run))
+        if self.rows.all:
+            return paired_references(self.rows.stream(), self.alignment, self.base)
+        return read_references(self.source, self.target or [], self.alignment, self.base)
+
+
+def _print(report: EvaluationReport, faithful: FaithfulnessReport | None, as_json: bool) -> None:
+    """Print the scores, and the faithfulness if it was measured, as tables or as JSON."""
     if as_json:
         written = report.written() | ({} if faithful is None else {"faithfulness": faithful.written()})
         typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
@@ -196,28 +298,3 @@ def _grammar(run: Path | None) -> int:
         return VERSION
     data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
     return data.grammar_version if data.built_in else VERSION
-
-
-def _references(
-    source: str | None,
-    target: list[str] | None,
-    split: str | None,
-    sentences: int,
-    alignment: Path | None,
-    base: int,
-    translations: str | None,
-    version: int,
-) -> References:
-    """Read the references from files, or generate them; raise ArgumentError if options cannot be combined."""
-    if split is not None:
-        if source is not None or target or alignment is not None:
-            problem = "the built-in corpus has its own source, target and alignments"
-            raise ArgumentError(message(f"--split {split}", problem, hint="remove the file options"))
-        return built_in_references(split, sentences, version)
-    if not target or (source is None and translations is None):
-        expected = "--source and --target, or --translations and --target, or --split"
-        raise ArgumentError(message("regard evaluate", "files are missing", expected=expected))
-    if alignment is not None and source is None:
-        problem = "alignments can be evaluated for a run only, not for a file of translations"
-        raise ArgumentError(message("--alignment", problem))
-    return read_references(source, target, alignment, base)

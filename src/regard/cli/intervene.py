@@ -18,16 +18,21 @@ from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
+    GreedySearch,
+    LengthPenalty,
     MaxLength,
-    Penalty,
     RunFolder,
-    Size,
+    SentenceArgument,
+    SentenceOption,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    one_sentence,
+    open_run,
 )
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError, message, printable, shown
@@ -46,7 +51,6 @@ NARROW = 36
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
-Sentence = Annotated[str, typer.Argument(metavar="SENTENCE", help="Source sentence.")]
 Cuts = Annotated[
     list[str] | None, typer.Option("--cut", metavar="S-T", help="Mask source word S for target word T.")
 ]
@@ -61,7 +65,11 @@ Forces = Annotated[
 Erased = Annotated[
     list[int] | None,
     typer.Option(
-        "--erase", metavar="S", help="Mask source word S for all target words.", min=0, max=bounds.LINES
+        "--erase",
+        metavar="INT",
+        help="Mask the source word of this number for all target words.",
+        min=0,
+        max=bounds.LINES,
     ),
 ]
 Evens = Annotated[
@@ -73,12 +81,17 @@ Drops = Annotated[
     typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
 ]
 Place = Annotated[
-    str, typer.Option(metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
+    str, typer.Option("--site", metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
 ]
 Head = Annotated[
     int | None,
     typer.Option(
-        metavar="INT", help="Number of a head, from 0. Default: all heads.", min=0, max=bounds.HEADS
+        "--head",
+        metavar="INT",
+        help="Number of a head, from 0.",
+        show_default="all heads",
+        min=0,
+        max=bounds.HEADS,
     ),
 ]
 Data = Annotated[
@@ -89,7 +102,8 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a dr
 
 def intervene(
     run: RunFolder,
-    sentence: Sentence,
+    sentence: SentenceArgument = None,
+    text: SentenceOption = None,
     cut: Cuts = None,
     force: Forces = None,
     erase: Erased = None,
@@ -99,11 +113,11 @@ def intervene(
     head: Head = None,
     data: Data = None,
     as_json: AsJSON = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
     max_length: MaxLength = None,
-    checkpoint: Which = "best",
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -114,17 +128,20 @@ def intervene(
 
     Examples:
 
-    * `regard intervene runs/x "나는 고양이로소이다" --cut 1-2`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --cut 1-2`
 
-    * `regard intervene runs/x "나는 고양이로소이다" --force 0-3 --erase 1`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --force 0-3 --erase 1`
 
-    * `regard intervene runs/x "나는 고양이로소이다" --uniform "decoder.1.cross:0" --drop "decoder.0.cross"`
+    * `regard intervene runs/x --text "나는 고양이로소이다" --uniform "decoder.1.cross:0"`
+
+    * `regard intervene runs/x --text "나는 고양이로소이다" --drop "decoder.0.cross"`
     """
-    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
-    translator = opened(run, checkpoint, device, threads, search=search, look="*cross")
+    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
+    sentence = one_sentence("regard intervene", sentence, text)
+    translator = open_run(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # as prepared for the model: links count these words
+    sentence = before.source  # after preprocessing: links count its words
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))

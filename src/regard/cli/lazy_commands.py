@@ -1,4 +1,4 @@
-"""Commands whose modules are imported on use, so that help and version are printed without torch."""
+"""Command classes: modules are imported on use, so that help and version are printed without torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,47 @@ from functools import cached_property
 from typing import Any, Literal
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["MARKUP", "LazyCommand"]
+from regard.cli.option_names import PEER_COMMANDS
+from regard.errors import UnknownName
+
+__all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
 
 MARKUP: Literal["markdown"] = "markdown"
 """The markup of docstrings in the help."""
+
+
+class Command(TyperCommand):
+    """A command whose help has no Python types: <bool> for a flag, <path> for an argument called RUN."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments, with the types to print."""
+        return [_plain(each) for each in super().get_params(ctx)]
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands; an unknown command raises UnknownName, which suggests a similar one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options, with the types to print."""
+        return [_plain(each) for each in super().get_params(ctx)]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names."""
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        peer = PEER_COMMANDS.get(name, "")
+        raise UnknownName("command", name, self.commands, guess=peer if peer in self.commands else "")
+
+
+def _plain(parameter: Any) -> Any:
+    if parameter.param_type_name == "argument":
+        parameter.display_type_rich = lambda ctx: None
+    elif parameter.is_flag and parameter.metavar is None:
+        parameter.metavar = ""
+    return parameter
 
 
 class LazyCommand(TyperCommand):
@@ -35,7 +70,7 @@ class LazyCommand(TyperCommand):
         if isinstance(function, typer.Typer):
             return typer.main.get_group(function)
         app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-        app.command(name)(function)
+        app.command(name, cls=Command)(function)
         return typer.main.get_command(app)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

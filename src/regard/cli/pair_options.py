@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli.column_options import two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.data.line_io import STANDARD
+from regard.data.pair_stream import LinePairs, PairStream, RowPairs
+from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["as_options", "given_pairs", "read_choices"]
+__all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
 SourceFiles = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--source", metavar="FILE", help="File of source sentences; may be repeated."),
 ]
 TargetFiles = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option("--target", metavar="FILE", help="File of target sentences, parallel to --source."),
 ]
-TabbedFiles = Annotated[
-    list[Path] | None,
+SourceLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="FILE",
+        help="Source sentences, one per line; - is standard input. May be repeated.",
+    ),
+]
+TargetLines = Annotated[
+    list[str] | None,
+    typer.Option("--target", metavar="FILE", help="Target sentences, one per line, parallel to --source."),
+]
+TsvFiles = Annotated[
+    list[str] | None,
     typer.Option("--tsv", metavar="FILE", help="TSV file of pairs, instead of --source and --target."),
 ]
-JsonFiles = Annotated[
-    list[Path] | None,
-    typer.Option("--jsonl", metavar="FILE", help="JSON lines file of pairs."),
+JsonlFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jsonl", metavar="FILE", help="JSON lines file of pairs, instead of --source and --target."
+    ),
 ]
 Columns = Annotated[
-    str, typer.Option(metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header.")
+    str,
+    typer.Option(
+        "--columns", metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header."
+    ),
 ]
 Fields = Annotated[
     str,
@@ -49,53 +66,60 @@ Chosen = Annotated[
     ),
 ]
 
-OPTIONS = {
-    r'choose Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'Choices\((\w+)="(\w+)"\)': r"--choose \1=\2",
-    r'fetch\(".*?", \.\.\., edition="any"\)': "--any-edition",
-    r"hold_out\(\) of ": "",
-    r"check columns=": "check --columns",
-}
-"""Patterns of Python code in errors, and the corresponding command-line options."""
+
+@dataclass(frozen=True)
+class PairFiles:
+    """The files of pairs that the options of a command name."""
+
+    source: list[str] | None
+    target: list[str] | None
+    tsv: list[str] | None
+    jsonl: list[str] | None
+    columns: str
+    fields: str
+
+    @property
+    def all(self) -> list[str]:
+        """All files."""
+        return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
+
+    def check(self, command: str) -> None:
+        """Raise ArgumentError unless the options name both sides in exactly one way."""
+        ways = (self.source or self.target, self.tsv, self.jsonl)
+        if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
+            problem = "name the data in exactly one way"
+            expected = "--source and --target, or --tsv, or --jsonl"
+            raise ArgumentError(message(command, problem, expected=expected))
+
+    def pairs(self, choose: list[str] | None) -> Pairs:
+        """Return the pairs to check; choose: the values of --choose."""
+        return read_pairs(
+            self.source or None,
+            self.target or None,
+            tsv=self.tsv or None,
+            jsonl=self.jsonl or None,
+            columns=two_columns(self.columns),
+            fields=two_names("--fields", self.fields),
+            choices=read_choices(choose or []),
+        )
+
+    def stream(self) -> PairStream:
+        """Return the pairs to score, to be read once; one file of --source and --target may be "-"."""
+        if self.source and self.target:
+            check_standard_input(*self.source, *self.target)
+            if len(self.source) != len(self.target):
+                problem = f"{len(self.source)} source files and {len(self.target)} target files"
+                expected = "one target file for each source file, in the same order"
+                raise ArgumentError(message("--source and --target", problem, expected=expected))
+            return LinePairs(self.source, self.target)
+        columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+        return RowPairs.read(self.tsv, self.jsonl, columns, names)
 
 
-def given_pairs(
-    command: str,
-    source: list[Path] | None,
-    target: list[Path] | None,
-    tsv: list[Path] | None,
-    jsonl: list[Path] | None,
-    columns: str,
-    names: str,
-    choose: list[str] | None,
-) -> Pairs:
-    """Return the pairs that the options name; raise ArgumentError unless they name one data source."""
-    formats = (source or target, tsv, jsonl)
-    if sum(map(bool, formats)) != 1 or bool(source) != bool(target):
-        problem = "name the data in exactly one way"
-        expected = "--source and --target, or --tsv, or --jsonl"
-        raise ArgumentError(message(command, problem, expected=expected))
-    return read_pairs(
-        source or None,
-        target or None,
-        tsv=tsv or None,
-        jsonl=jsonl or None,
-        columns=two_columns(columns),
-        fields=two_names("--fields", names),
-        choices=read_choices(choose or []),
-    )
-
-
-def as_options(error: DataError) -> DataError:
-    """Return the error with command-line options instead of Python code.
-
-    >>> print(as_options(DataError('mend the data, or choose Choices(invalid="replace")')))
-    mend the data, or --choose invalid=replace
-    """
-    text = str(error)
-    for pattern, option in OPTIONS.items():
-        text = re.sub(pattern, option, text)
-    return DataError(text)
+def check_standard_input(*files: str | None) -> None:
+    """Raise ArgumentError if more than one of the files is "-", standard input."""
+    if files.count(STANDARD) > 1:
+        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
 
 
 def read_choices(assignments: list[str]) -> Choices:

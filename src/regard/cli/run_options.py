@@ -16,27 +16,22 @@ from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["chosen_search", "opened"]
+__all__ = ["build_search", "one_sentence", "open_run"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
-BEAM = 5
-"""The default beam size."""
+BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
+MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
+"""Default values of options; those of --sample are the defaults of Sample."""
 
 
-def _option(
-    metavar: str, text: str, panel: str = SEARCHING, default: str | bool = True, **limits: Any
-) -> Any:
-    """Declare an option; default: shown in the help if the parameter itself has none."""
-    return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, show_default=default, **limits)
+def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-SourceFile = Annotated[
-    str, typer.Option(metavar="FILE", help="Source sentences, one per line; - is standard input.")
-]
-TargetFile = Annotated[str, typer.Option(metavar="FILE", help="Target sentences, parallel to the source.")]
-OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of standard output.")
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output."),
 ]
 PageFile = Annotated[
     Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page with the alignments.")
@@ -44,65 +39,130 @@ PageFile = Annotated[
 Unit = Annotated[
     str,
     typer.Option(
-        metavar="UNIT",
+        "--unit",
+        metavar="NAME",
         help="Unit to align: word, character or auto (characters if the run has a character tokenizer).",
     ),
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --out.")]
-Size = Annotated[int | None, _option("INT", "Beam size.", default=str(BEAM), min=1, max=MOST_BEAMS)]
-Penalty = Annotated[
+SentenceArgument = Annotated[
+    str | None, typer.Argument(metavar="SENTENCE", help="Source sentence, instead of --text.")
+]
+SentenceOption = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Source sentence.")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
+]
+BeamSize = Annotated[
+    int | None,
+    _option("--beam-size", "INT", "Beam size.", min=1, max=MOST_BEAMS, callback=bounds.none_if_default),
+]
+LengthPenalty = Annotated[
     str | None,
     _option(
+        "--length-penalty",
         "FLOAT",
         "Length penalty: higher values favour longer translations. average:1 ranks by the mean "
         "log-probability of the tokens.",
-        default="0.6",
+        callback=bounds.none_if_default,
     ),
 ]
-Best = Annotated[
+NBest = Annotated[
     int,
-    _option("INT", "Number of translations to return per line, best first (n-best).", min=1, max=MOST_BEAMS),
+    _option(
+        "--n-best",
+        "INT",
+        "Number of translations to return per line, best first (n-best).",
+        min=1,
+        max=MOST_BEAMS,
+    ),
 ]
-Greedily = Annotated[bool, typer.Option("--greedy", help="Greedy search.", rich_help_panel=SEARCHING)]
-Drawn = Annotated[
+GreedySearch = Annotated[bool, typer.Option("--greedy", help="Use greedy search.", rich_help_panel=SEARCHING)]
+Sampling = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model.", rich_help_panel=SEARCHING)
 ]
 Temperature = Annotated[
     float | None,
     _option(
-        "FLOAT", "With --sample: temperature; below 1 is less random.", default="1", callback=bounds.finite
+        "--temperature",
+        "FLOAT",
+        "With --sample: temperature; below 1 is less random.",
+        callback=bounds.finite_unless_default,
     ),
 ]
 TopK = Annotated[
     int | None,
-    _option("INT", "With --sample: sample from the k most probable tokens.", min=0, max=bounds.LINES),
+    _option(
+        "--top-k",
+        "INT",
+        "With --sample: sample from the k most probable tokens (0: from all).",
+        min=0,
+        max=bounds.LINES,
+        callback=bounds.none_if_default,
+    ),
 ]
 TopP = Annotated[
     float | None,
     _option(
+        "--top-p",
         "FLOAT",
         "With --sample: sample from the most probable tokens that sum to this probability.",
-        callback=bounds.finite,
+        callback=bounds.finite_unless_default,
     ),
 ]
-Seed = Annotated[int | None, _option("INT", "With --sample: random seed.", min=0, max=bounds.SEED)]
+SamplingSeed = Annotated[
+    int | None,
+    _option(
+        "--seed",
+        "INT",
+        "With --sample: random seed.",
+        min=0,
+        max=bounds.SEED,
+        callback=bounds.none_if_default,
+    ),
+]
 MaxLength = Annotated[
-    int | None, _option("INT", "Maximum number of tokens of a translation.", min=1, max=MOST_TOKENS)
+    int | None,
+    _option("--max-length", "INT", "Maximum number of target tokens.", min=1, max=MOST_TOKENS),
 ]
-Longest = Annotated[int, _option("INT", "Maximum number of source tokens per line.", min=2, max=MOST_TOKENS)]
+MaxSourceLength = Annotated[
+    int,
+    _option(
+        "--max-source-length", "INT", "Maximum number of source tokens per line.", min=2, max=MOST_TOKENS
+    ),
+]
 Overlong = Annotated[
-    str, _option("NAME", f"How to translate lines longer than --longest: {' or '.join(OVERLONG)}.")
+    str,
+    _option(
+        "--overlong",
+        "NAME",
+        f"How to translate lines longer than --max-source-length: {' or '.join(OVERLONG)}.",
+    ),
 ]
-BatchTokens = Annotated[int, _option("INT", "Batch size in tokens.", MACHINE, min=1, max=bounds.TOKENS)]
-Which = Annotated[str, _option("NAME", "Checkpoint: best, latest, or the number of a step.", MACHINE)]
-Device = Annotated[str, _option("NAME", "Device: cpu, cuda, mps, or auto (the fastest available).", MACHINE)]
+BatchTokens = Annotated[
+    int,
+    _option("--batch-tokens", "INT", "Batch size in source tokens.", MACHINE, min=1, max=bounds.TOKENS),
+]
+CheckpointName = Annotated[
+    str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of a step.", MACHINE)
+]
+Device = Annotated[
+    str,
+    _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).", MACHINE),
+]
 Threads = Annotated[
     int | None,
-    _option("INT", "Number of CPU threads.", MACHINE, min=1, max=bounds.THREADS, callback=bounds.threads),
+    _option(
+        "--threads",
+        "INT",
+        "Number of CPU threads.",
+        MACHINE,
+        min=1,
+        max=bounds.THREADS,
+        callback=bounds.threads,
+    ),
 ]
 
 
-def opened(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
+def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
     """Load the translator of a run and report skipped checkpoints; options: those of Translator."""
     import torch
 
@@ -116,35 +176,51 @@ def opened(run: Path, checkpoint: str, device: str, threads: int | None, **optio
     return loaded
 
 
-def chosen_search(
-    beam: int | None,
+def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
+    """Return the sentence, which is an argument or the value of --text; raise unless there is one.
+
+    >>> one_sentence("regard view", None, "나는 고양이로소이다")
+    '나는 고양이로소이다'
+    """
+    if sentence is not None and text is not None:
+        problem = "the sentence is an argument too"
+        raise ArgumentError(message("--text", problem, expected="the sentence once"))
+    sentence = text if sentence is None else sentence
+    if not (sentence or "").strip():
+        problem = "the sentence is missing" if sentence is None else "the sentence is empty"
+        raise ArgumentError(message(command, problem, hint=f'{command} RUN --text "..."'))
+    return str(sentence)
+
+
+def build_search(
+    beam_size: int | None,
     length_penalty: str | None,
-    best: int = 1,
+    n_best: int = 1,
     greedy: bool = False,
     max_length: int | None = None,
     sample: bool = False,
-    **drawing: float | None,
+    **sampling: float | None,
 ) -> Search:
     """Return the search that the options describe; raise ArgumentError if they cannot be combined.
 
-    drawing: the options of --sample; None for those not given.
+    sampling: the options of --sample; None for an option that is not on the command line.
 
-    >>> chosen_search(None, "average:1", best=9)
+    >>> build_search(None, "average:1", n_best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))
     """
-    sampling = {name: value for name, value in drawing.items() if value is not None}
+    sampling = {name: value for name, value in sampling.items() if value is not None}
     options = {
-        "--beam": beam is not None,
+        "--beam-size": beam_size is not None,
         "--length-penalty": length_penalty is not None,
         "--greedy": greedy,
         "--sample": sample,
-        "--best": best > 1,
+        "--n-best": n_best > 1,
         **{f"--{name.replace('_', '-')}": True for name in sampling},
     }
     allowed = {
         "--greedy": {"--greedy"},
-        "--sample": {"--sample", "--best", "--temperature", "--top-k", "--top-p", "--seed"},
-        "": {"--beam", "--length-penalty", "--best"},
+        "--sample": {"--sample", "--n-best", "--temperature", "--top-k", "--top-p", "--seed"},
+        "": {"--beam-size", "--length-penalty", "--n-best"},
     }
     method = "--greedy" if greedy else "--sample" if sample else ""
     wrong = [name for name, present in options.items() if present and name not in allowed[method]]
@@ -156,8 +232,13 @@ def chosen_search(
     if greedy:
         return Greedy(rules)
     if sample:
-        return Sample(**sampling, count=best, rules=rules)  # type: ignore[arg-type]
-    return Beam(max(BEAM, best) if beam is None else beam, best, _length(length_penalty), rules=rules)
+        return Sample(**sampling, count=n_best, rules=rules)  # type: ignore[arg-type]
+    return Beam(
+        max(BEAM_SIZE, n_best) if beam_size is None else beam_size,
+        n_best,
+        _length(length_penalty),
+        rules=rules,
+    )
 
 
 def _length(text: str | None) -> Length:

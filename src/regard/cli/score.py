@@ -7,19 +7,29 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.run_options import (
-    BatchTokens,
-    Device,
-    Longest,
-    OutFile,
-    RunFolder,
-    SourceFile,
-    TargetFile,
-    Threads,
-    Which,
-    opened,
+from regard.cli.pair_options import (
+    Columns,
+    Fields,
+    JsonlFiles,
+    PairFiles,
+    SourceLines,
+    TargetLines,
+    TsvFiles,
 )
-from regard.data.line_io import Notes, given_sides, read_pairs, say, tell, writing
+from regard.cli.run_options import (
+    BATCH_TOKENS,
+    MAX_SOURCE_LENGTH,
+    BatchTokens,
+    CheckpointName,
+    Device,
+    MaxSourceLength,
+    OutputFile,
+    RunFolder,
+    Threads,
+    open_run,
+)
+from regard.data.line_io import Notes, say, tell, writing
+from regard.data.pair_stream import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
 from regard.training.logs.live_table import perplexity
@@ -36,13 +46,17 @@ Tokens = Annotated[
 
 def score(
     run: RunFolder,
-    source: SourceFile,
-    target: TargetFile,
-    out: OutFile = None,
+    source: SourceLines = None,
+    target: TargetLines = None,
+    tsv: TsvFiles = None,
+    jsonl: JsonlFiles = None,
+    columns: Columns = "1,2",
+    fields: Fields = "source,target",
+    output: OutputFile = None,
     tokens: Tokens = False,
-    longest: Longest = 512,
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -56,24 +70,29 @@ def score(
 
     * `regard score runs/x --source test.ko --target test.en --tokens > scores.jsonl`
 
-    * `cut -f2 pairs.tsv | regard score runs/x --source pairs.ko --target -`
+    * `regard score runs/x --tsv pairs.tsv --columns 2,1 --output scores.txt`
+
+    * `regard translate runs/x test.ko | regard score runs/x --source test.ko --target -`
     """
-    sources, targets = given_sides(source, target)
-    translator = opened(run, checkpoint, device, threads, tokens_per_batch=batch, longest=longest, look=None)
-    notes, unknown, total, count = Notes(), UnknownWords(), 0.0, 0
-    with writing(out) as write:
-        number = 0
-        for pairs in read_pairs(sources, targets, AT_ONCE):
-            for pair in translator.score(*map(list, zip(*pairs, strict=True))):
-                number += 1
-                notes.add(number, pair.notes)
-                unknown.add(number, pair)
-                total, count = total + pair.score, count + len(pair.token_scores)
-                write(to_json(pair) if tokens else f"{pair.score:.4f}")
-    tell(notes, sources, targets)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files.check("regard score")
+    pairs = files.stream()
+    translator = open_run(
+        run, checkpoint, device, threads, tokens_per_batch=batch_tokens, longest=max_source_length, look=None
+    )
+    notes, unknown, total, count, lines = Notes(), UnknownWords(), 0.0, 0, 0
+    with writing(output) as write:
+        scored = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))
+        for line, pair in enumerate(scored, pairs.first_line):
+            notes.add(line, pair.notes)
+            unknown.add(line, pair)
+            lines += 1
+            total, count = total + pair.score, count + len(pair.token_scores)
+            write(to_json(pair) if tokens else f"{pair.score:.4f}")
+    tell(notes, pairs)
     unknown.say()
     if count:
-        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {number:,} lines")
+        say(f"perplexity {perplexity(-total / count):.2f}: {count:,} tokens in {lines:,} lines")
 
 
 def to_json(pair: Scored) -> str:

@@ -32,7 +32,7 @@ WIDEST = 24
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --out.")
+    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --output.")
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -78,7 +78,9 @@ def _readable_runs(runs: Sequence[Path]) -> Iterator[RunFacts]:
     if not count:
         raise DataError(
             message(
-                "regard show", "none of these is a run folder", hint="regard train --out FOLDER creates one"
+                "regard show",
+                "none of these is a run folder",
+                hint="regard train --output FOLDER creates one",
             )
         )
 
@@ -126,10 +128,10 @@ def _progress(facts: RunFacts) -> str:
     """Return the progress of training in one line."""
     at = facts.progress
     if at is None:
-        return facts.standing
+        return facts.status
     step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
     epochs = f"{at.epoch} complete epochs" if at.epoch != 1 else "1 complete epoch"
-    return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.standing}"
+    return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.status}"
 
 
 def _value(value: object) -> str:
@@ -146,7 +148,7 @@ def _next(facts: RunFacts) -> str:
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
-        return f"regard train --out {folder} --resume"
+        return f"regard train --output {folder} --resume"
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
     return f'regard translate {folder} --text "..." --draw'
@@ -198,7 +200,7 @@ def _evaluations(facts: RunFacts, console: Console) -> Table:
     star = "*" if console.options.ascii_only else "★"
     for each in shown_rows:
         cells = [in_words(name, each[name]) if name in each else "" for name in names]
-        mark = f"{star} {best_title(facts.judged_by)}" if each is best else ""
+        mark = f"{star} {best_title(facts.best_metric)}" if each is best else ""
         table.add_row(f"{each.get('step', 0):,}", *cells, Text(mark, style="yellow"))
     return table
 
@@ -235,7 +237,7 @@ def compared(runs: list[RunFacts]) -> Table:
     widest = min(max(map(len, names), default=0), WIDEST)
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
-    criteria = sorted({each.judged_by for each in runs})
+    criteria = sorted({each.best_metric for each in runs})
     scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
     differ = ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
@@ -256,8 +258,8 @@ def compared(runs: list[RunFacts]) -> Table:
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
-            *([titles.get(each.judged_by, each.judged_by)] if differ else []),
+            *([titles.get(each.best_metric, each.best_metric)] if differ else []),
             "" if at is None else in_time(at.seconds),
-            Text(printable(each.standing)),
+            Text(printable(each.status)),
         )
     return table

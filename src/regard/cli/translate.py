@@ -13,31 +13,35 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BATCH_TOKENS,
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    MAX_SOURCE_LENGTH,
     BatchTokens,
-    Best,
+    BeamSize,
+    CheckpointName,
     Device,
-    Drawn,
-    Greedily,
-    Longest,
+    GreedySearch,
+    LengthPenalty,
     MaxLength,
-    OutFile,
+    MaxSourceLength,
+    NBest,
+    OutputFile,
     Overlong,
     PageFile,
-    Penalty,
     RunFolder,
-    Seed,
-    Size,
+    Sampling,
+    SamplingSeed,
     Temperature,
     Threads,
     TopK,
     TopP,
     Unit,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    open_run,
 )
 from regard.data.line_io import Notes, given_lines, tell, writing
-from regard.decoding import Translation
+from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
@@ -52,7 +56,7 @@ Files = Annotated[
     typer.Argument(metavar="FILES", help="Files with one sentence per line; - is standard input."),
 ]
 Sentences = Annotated[
-    list[str] | None, typer.Option("--text", metavar="LINE", help="A sentence to translate; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate; may be repeated.")
 ]
 Scores = Annotated[
     bool, typer.Option("--scores", help="Print the log-probability and a tab before each translation.")
@@ -68,7 +72,12 @@ Weighted = Annotated[
 AtOnce = Annotated[
     int | None,
     typer.Option(
-        metavar="INT", help="Number of lines to read before they are translated.", min=1, max=bounds.LINES
+        "--at-once",
+        metavar="INT",
+        help="Number of lines to read before they are translated.",
+        show_default=f"{AT_ONCE}, or 1 for a terminal",
+        min=1,
+        max=bounds.LINES,
     ),
 ]
 
@@ -77,7 +86,7 @@ def translate(
     run: RunFolder,
     files: Files = None,
     text: Sentences = None,
-    out: OutFile = None,
+    output: OutputFile = None,
     scores: Scores = False,
     draw: Draw = False,
     page: PageFile = None,
@@ -85,27 +94,27 @@ def translate(
     probabilities: Weighted = False,
     unit: Unit = "auto",
     at_once: AtOnce = None,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    best: Best = 1,
-    greedy: Greedily = False,
-    sample: Drawn = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    n_best: NBest = 1,
+    greedy: GreedySearch = False,
+    sample: Sampling = False,
+    temperature: Temperature = Sample.temperature,
+    top_k: TopK = Sample.top_k,
+    top_p: TopP = Sample.top_p,
+    seed: SamplingSeed = Sample.seed,
     max_length: MaxLength = None,
-    longest: Longest = 512,
+    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
     overlong: Overlong = "split",
-    batch: BatchTokens = 4096,
-    checkpoint: Which = "best",
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
     """Translate text, one line of output for each line of input.
 
     Files are UTF-8, plain or gzip. Invalid bytes (which are replaced), lines that are too long, translations
-    that reached the maximum length, and unknown words are reported on standard error. With --best N, each
+    that reached the maximum length, and unknown words are reported on standard error. With --n-best N, each
     translation is a line of tab-separated fields: number of the source line, from 1; rank; score with length
     penalty; log-probability; text. A line that is split because of its length has one translation only.
 
@@ -115,63 +124,63 @@ def translate(
 
     * `regard translate runs/x < news.ko > news.en`
 
-    * `regard translate runs/x news.ko --out news.en --alignments news.links --page news.html`
+    * `regard translate runs/x news.ko --output news.en --alignments news.links --page news.html`
 
-    * `regard translate runs/x news.ko --beam 10 --best 10 > news.10-best`
+    * `regard translate runs/x news.ko --beam-size 10 --n-best 10 > news.10-best`
 
     * `regard translate runs/x news.ko --sample --temperature 0.7 --seed 3`
     """
-    if draw and (best > 1 or scores):
-        raise ArgumentError(message("--draw", "it cannot be combined with --best or --scores"))
+    if draw and (n_best > 1 or scores):
+        raise ArgumentError(message("--draw", "it cannot be combined with --n-best or --scores"))
     sampling: dict[str, float | None] = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "seed": seed,
     }
-    search = chosen_search(beam, length_penalty, best, greedy, max_length, sample, **sampling)
+    search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
     html, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
     with_attention = draw or html.enabled or alignments is not None
-    translator = opened(
+    translator = open_run(
         run,
         checkpoint,
         device,
         threads,
         search=search,
-        tokens_per_batch=batch,
-        longest=longest,
+        tokens_per_batch=batch_tokens,
+        longest=max_source_length,
         overlong=overlong,
         look="*cross" if with_attention else None,
         unit=unit,
     )
-    output = Output(out, alignments, best, scores, draw, probabilities)
+    form = OutputForm(output, alignments, n_best, scores, draw, probabilities)
     write_translations(
-        translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), output, html, notes
+        translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), form, html, notes
     )
     html.save(f"Translations by {run.name or run}", describe_search(search))
     tell(notes, lines)
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputForm:
     """Where translations and their alignments go, and how they are printed."""
 
-    out: Path | None = None
+    output: Path | None = None
     alignments: Path | None = None
-    best: int = 1
+    n_best: int = 1
     scores: bool = False
     draw: bool = False
     probabilities: bool = False
 
     def format(self, translation: Translation, number: int) -> Iterator[str]:
-        """Yield the lines of output for a translation; more than one with best > 1.
+        """Yield the lines of output for a translation; more than one with n_best > 1.
 
-        >>> list(Output(scores=True).format(Translation("", ""), number=1))
+        >>> list(OutputForm(scores=True).format(Translation("", ""), number=1))
         ['0.0000\\t']
         """
         if self.draw:
             yield f"{translation.entry()}\n"
-        elif self.best > 1:
+        elif self.n_best > 1:
             for rank, each in enumerate((translation, *translation.others), 1):
                 yield f"{number}\t{rank}\t{each.ranking:.4f}\t{each.score:.4f}\t{each.text}"
         else:
@@ -179,23 +188,23 @@ class Output:
 
 
 def write_translations(
-    translations: Iterator[Translation], output: Output, page: TranslationPage, notes: Notes
+    translations: Iterator[Translation], form: OutputForm, page: TranslationPage, notes: Notes
 ) -> None:
     """Write translations and alignments as they are produced; report unknown words at the end."""
     unknown = UnknownWords()
     with ExitStack() as stack:
-        write = stack.enter_context(writing(output.out))
-        link = None if output.alignments is None else stack.enter_context(writing(output.alignments))
+        write = stack.enter_context(writing(form.output))
+        link = None if form.alignments is None else stack.enter_context(writing(form.alignments))
         for number, translation in enumerate(translations, 1):
             notes.add(number, translation.notes)
             unknown.add(number, translation)
             page.add(translation)
             if link is not None:
-                link(pharaoh_line(translation, output.probabilities))
-            if output.draw and output.out is None:
+                link(pharaoh_line(translation, form.probabilities))
+            if form.draw and form.output is None:
                 Console(highlight=False).print(translation, "")
             else:
-                for line in output.format(translation, number):
+                for line in form.format(translation, number):
                     write(line)
     unknown.say()
 

@@ -13,15 +13,20 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
+    BEAM_SIZE,
+    LENGTH_PENALTY,
+    BeamSize,
+    CheckpointName,
     Device,
-    Greedily,
+    GreedySearch,
+    LengthPenalty,
     MaxLength,
-    Penalty,
-    Size,
+    SentenceArgument,
+    SentenceOption,
     Threads,
-    Which,
-    chosen_search,
-    opened,
+    build_search,
+    one_sentence,
+    open_run,
 )
 from regard.data.line_io import say
 from regard.decoding import Scored
@@ -49,15 +54,20 @@ def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> 
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=SEEING, **more)
 
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --out x.seen.")]
-Sentence = Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Source sentence.")]
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --output x.seen.")
+]
 Target = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Show the attention for this translation instead of the model's own."),
+    typer.Option(
+        "--target", metavar="TEXT", help="Show the attention for this translation instead of the model's own."
+    ),
 ]
-Out = Annotated[
+OutputFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."),
+    typer.Option(
+        "--output", metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."
+    ),
 ]
 LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
 View = Annotated[
@@ -66,12 +76,22 @@ View = Annotated[
 ]
 Place = Annotated[
     str | None,
-    _option("Attention sites, * as wildcard. Default: those that attend to the source.", metavar="SITE"),
+    _option(
+        "Attention sites, * as wildcard.",
+        "--site",
+        metavar="SITE",
+        show_default="those that attend to the source",
+    ),
 ]
 Head = Annotated[
     int | None,
     _option(
-        "Number of a head, from 0. Default: the mean of all heads.", metavar="INT", min=0, max=bounds.HEADS
+        "Number of a head, from 0.",
+        "--head",
+        metavar="INT",
+        show_default="the mean of all heads",
+        min=0,
+        max=bounds.HEADS,
     ),
 ]
 Word = Annotated[
@@ -85,8 +105,9 @@ Word = Annotated[
 Subwords = Annotated[
     bool | None,
     _option(
-        "Show tokens or words. Default: words; characters for a run with a character tokenizer.",
+        "Show tokens or words.",
         "--subwords/--words",
+        show_default="words; characters for a run with a character tokenizer",
     ),
 ]
 Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.", metavar="NAME")]
@@ -95,9 +116,10 @@ ByValues = Annotated[bool, _option("Multiply weights by the norms of the values.
 
 def view(
     run: Run,
-    sentence: Sentence = None,
+    sentence: SentenceArgument = None,
+    text: SentenceOption = None,
     target: Target = None,
-    out: Out = None,
+    output: OutputFile = None,
     view: View = "matrix",
     site: Place = None,
     head: Head = None,
@@ -105,11 +127,11 @@ def view(
     subwords: Subwords = None,
     specials: Specials = "show",
     by_values: ByValues = False,
-    beam: Size = None,
-    length_penalty: Penalty = None,
-    greedy: Greedily = False,
+    beam_size: BeamSize = BEAM_SIZE,
+    length_penalty: LengthPenalty = LENGTH_PENALTY,
+    greedy: GreedySearch = False,
     max_length: MaxLength = None,
-    checkpoint: Which = "best",
+    checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -124,34 +146,33 @@ def view(
 
     Examples:
 
-    * `regard view runs/x "나는 고양이로소이다"`
+    * `regard view runs/x --text "나는 고양이로소이다"`
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.png`
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.png`
 
-    * `regard view runs/x "나는 고양이로소이다" --target "I am a cat" --view lines --out look.svg`
+    * `regard view runs/x --text "나는 고양이로소이다" --target "I am a cat" --view lines --output look.svg`
 
-    * `regard view runs/x "나는 고양이로소이다" --view player --out look.gif`
+    * `regard view runs/x --text "나는 고양이로소이다" --view player --output look.gif`
 
-    * `regard view runs/x "나는 고양이로소이다" --view heads --site "*" --out heads.pdf`
+    * `regard view runs/x --text "나는 고양이로소이다" --view heads --site "*" --output heads.pdf`
 
-    * `regard view runs/x "나는 고양이로소이다" --view steps --word cat`
+    * `regard view runs/x --text "나는 고양이로소이다" --view steps --word cat`
 
-    * `regard view runs/x "나는 고양이로소이다" --out look.seen`, then `regard view look.seen --view shaded`
+    * `regard view runs/x --text "나는 고양이로소이다" --output look.seen`
+
+    * `regard view look.seen --view shaded`
     """
-    _check(view, specials, out)
-    search = chosen_search(beam, length_penalty, greedy=greedy, max_length=max_length)
+    _check(view, specials, output)
+    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
     translator: Any = None
     translation: Any = None
     if run.is_file():
-        seen = _load_seen(run, sentence, target, view)
+        seen = _load_seen(run, sentence or text, target, view)
     else:
-        if not (sentence or "").strip():
-            raise ArgumentError(
-                message("regard view", "the sentence is missing", hint='regard view RUN "..."')
-            )
+        sentence = one_sentence("regard view", sentence, text)
         unit = "word" if subwords is False else "auto"
-        translator = opened(run, checkpoint, device, threads, search=search, look="*", unit=unit)
-        sentence = translator.prepare(sentence or "")
+        translator = open_run(run, checkpoint, device, threads, search=search, look="*", unit=unit)
+        sentence = translator.prepare(sentence)
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, translation, view, site, head)
     if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
@@ -159,8 +180,8 @@ def view(
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
     _check_head(seen, site, head)
-    if out is not None and out.suffix.lower() in (KEPT, PAGE):
-        _write(seen, out)
+    if output is not None and output.suffix.lower() in (KEPT, PAGE):
+        _write(seen, output)
         return
     if view == STEPS:
         from regard.decoding.attention_inputs import drawn_steps
@@ -172,7 +193,7 @@ def view(
         if not subwords and translation is not None:
             prepared = _with_unknown_words(prepared, translation)
         drawn = picture(prepared, view, site=site, head=head, word=word)
-    _show(drawn, out)
+    _show(drawn, output)
 
 
 def _measured(translator: Any, translation: Any, view: str, site: str | None, head: int | None) -> Seen:
@@ -219,7 +240,7 @@ def _check(view: str, specials: str, out: Path | None) -> None:
     known = (*PICTURES, PAGE, KEPT)
     if out.suffix.lower() not in known:
         problem = f"{shown(out.name)} has an unknown file type"
-        raise ArgumentError(message("--out", problem, expected=f"a name ending in {', '.join(known)}"))
+        raise ArgumentError(message("--output", problem, expected=f"a name ending in {', '.join(known)}"))
     if not out.resolve().parent.is_dir():
         raise DataError(message(shown(out), "its folder does not exist", hint="create the folder first"))
 

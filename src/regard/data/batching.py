@@ -40,8 +40,8 @@ class Batches:
     """Batches with about the same number of tokens each, of sentences of about the same length.
 
     tokens: token budget of a batch per process: rows times the longest sentence, including EOS and padding,
-        is at most this on either side. A longer sentence is a batch of its own.
-    sentences: maximum number of rows of a batch per process.
+        is at most this on either side. A longer sentence is a batch of its own. None: no budget.
+    sentences: maximum number of rows of a batch per process; needed without a token budget.
     longest: leave out samples with more tokens than this on a side, without BOS and EOS.
     rounded: lengths, including EOS, that the caller will pad batches to (each to the next larger one); the
         token budget is computed with these lengths.
@@ -65,7 +65,7 @@ class Batches:
     def __init__(
         self,
         data: EncodedPairs,
-        tokens: int = 4096,
+        tokens: int | None = 4096,
         *,
         sentences: int | None = None,
         longest: int | None = None,
@@ -77,12 +77,14 @@ class Batches:
     ):
         _check(1, tokens=tokens, sentences=sentences, longest=longest, world=world)
         _check(0, rank=rank, seed=seed)
+        if tokens is None and sentences is None:
+            raise ArgumentError(message("Batches()", "no batch size", expected="tokens or sentences"))
         if rank >= world:
             raise ArgumentError(message("Batches()", f"rank is {rank}", expected=f"0 to {world - 1}"))
         self.data, self.shuffle, self.seed = data, shuffle, seed
         self._rounded = numpy.sort(numpy.array(rounded, numpy.int32))
         self.rank, self.world = rank, world
-        self._tokens, self._sentences = tokens * world, sentences and sentences * world
+        self._tokens, self._sentences = tokens and tokens * world, sentences and sentences * world
         # The longer side determines the cost of a row.
         self._lengths = numpy.maximum(data.source_lengths, data.target_lengths)
         fits = numpy.ones(len(data), bool) if longest is None else self._lengths <= longest
@@ -114,11 +116,6 @@ class Batches:
             for begin, end in zip(plan.begins.tolist(), plan.ends.tolist(), strict=True)
         ]
         return sizes.index(max(sizes))
-
-    def samples_before(self, epoch: int, batch: int) -> int:
-        """Return the number of samples before a batch in an epoch, of all processes together."""
-        plan = self.plan(epoch)
-        return int((plan.ends[:batch] - plan.begins[:batch]).sum())
 
     def plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch; the last one is cached."""
@@ -168,16 +165,20 @@ class Batches:
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
-            most = self._tokens // int(costs[begin])
-            if self._sentences is not None:
-                most = min(most, self._sentences)
-            ahead = costs[begin : begin + most]
-            rows = int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
+            rows = self._rows(costs[begin:])
             # Every process must have a row; otherwise the others would wait for it forever.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
+
+    def _rows(self, costs: NDArray[numpy.int32]) -> int:
+        """Return the number of rows of the next batch, for the ascending costs of the remaining rows."""
+        most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
+        if self._tokens is None:
+            return most
+        ahead = costs[: min(most, self._tokens // int(costs[0]))]
+        return int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
 
     def _batches(self, plan: Plan, start: int) -> Iterator[Batch]:
         for number in range(start, len(plan.begins)):

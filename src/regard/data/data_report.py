@@ -21,7 +21,7 @@ from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
 from regard.data.read_text import UTF_16
-from regard.errors import DataError, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
@@ -187,10 +187,11 @@ def _deciding(choices: Choices) -> list[tuple[str, object]]:
     return [(name, value) for name, value in sorted(asdict(choices).items()) if name not in unused]
 
 
-def refusal(chunk: Chunk, index: int, choices: Choices, marks: int) -> DataError:
+def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable: bool = True) -> DataError:
     """Return the error for one pair of a chunk that the choices refuse, with a hint.
 
     index: position of the pair in the chunk. marks: its problems, as bits of KINDS.
+    choosable: whether the user can make another choice, which the hint then recommends.
     """
     refused = choices.bits("error") & marks
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
@@ -203,12 +204,17 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int) -> DataError
     elif kind == "uneven":
         lengths = [block.lengths[part][index] for block, part in chunk.sides]
         problem += f": {lengths[0]} and {lengths[1]} characters"
-    hints = [block.raw.hint] if kind == "malformed" and block.raw.hint else []
+    hint: list[str | Setting] = []
+    if kind == "malformed" and block.raw.remedy is not None:
+        hint += ["check ", block.raw.remedy, "; "]
     if block.raw.unit == "line" and b"\0" in block.raw.data:
-        hints.append(UTF_16)
-    others = " or ".join(f'Choices({kind}="{action}")' for action in KINDS[kind].may if action != "error")
-    hint = "; ".join((*hints, f"fix the data, or choose {others}"))
-    return DataError(message(block.place(line), problem, hint=hint))
+        hint += [UTF_16, "; "]
+    hint.append("fix the data")
+    if choosable:
+        actions = [action for action in KINDS[kind].may if action != "error"]
+        for word, action in zip((", or use ", *[" or "] * len(actions)), actions, strict=False):
+            hint += [word, Setting("Choices", kind, action)]
+    return DataError(message(block.place(line), problem, hint=tuple(hint)))
 
 
 def _first_invalid_byte(line: bytes) -> str:

@@ -17,10 +17,12 @@ from regard.data.pairs import Pairs, read_pairs
 from regard.data.progress_bar import advancing
 from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.data.unpack import digest, unpack
-from regard.errors import DataError, UnknownName, message, shown
+from regard.errors import DataError, Hint, Setting, UnknownName, message, shown
 from regard.files.atomic_io import write_whole
 
 __all__ = ["Fetched", "fetch"]
+
+ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
 """Maximum unpacked size in bytes of a file of an unknown edition."""
@@ -141,10 +143,10 @@ def _fetch_piece(
         unpacked.unlink(missing_ok=True)
         packed.unlink(missing_ok=True)
     problem = "the SHA-256 of the text is not the known one"
-    hint = "the file may be damaged: try again, or use another source"
+    hint: Hint = "the file may be damaged: try again, or use another source"
     if SETS[name].editions:
         problem = "this is another edition than the known one: results will differ from the published ones"
-        hint = f'fetch("{name}", ..., edition="any") accepts it'
+        hint = (ANY_EDITION, " accepts it")
     raise DataError(message(shown(archive) if source else piece.url, problem, hint=hint))
 
 

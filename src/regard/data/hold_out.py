@@ -113,7 +113,7 @@ def hold_out(
     if not held.any() or not training.any():
         problem = f"{held.sum()} of {len(held)} pairs would be held out, {training.sum()} left to train on"
         hint = "hold out fewer pairs, or provide more pairs"
-        raise DataError(message(f"hold_out() of {pairs.name}", problem, hint=hint))
+        raise DataError(message(pairs.name, problem, hint=hint))
     report = pairs.inspect()
     read = report.read
     parts = []

@@ -11,15 +11,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from regard.data.read_text import FOREIGN, LONGEST_LINE, checked_path
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
-__all__ = ["Lines", "Notes", "given_lines", "given_sides", "read_pairs", "say", "tell", "writing"]
+__all__ = ["Lines", "Notes", "given_lines", "place_name", "say", "tell", "writing"]
 
 Place = str | bytes
 """A file name, "-" for standard input, or the text itself as bytes."""
@@ -45,7 +44,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:
-            name = _name(place)
+            name = place_name(place)
             try:
                 with _opened(place) as file:
                     for line in _lines(name, file):
@@ -70,7 +69,8 @@ class Lines:
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
-def _name(place: Place) -> str:
+def place_name(place: Place) -> str:
+    """Return the name of a file, of standard input, or of a text of the command line, for messages."""
     return "--text" if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
@@ -106,28 +106,6 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
 
 def _begins(file: BinaryIO, start: bytes) -> bool:
     return file.peek(len(start))[: len(start)] == start  # type: ignore[attr-defined]
-
-
-def read_pairs(
-    sources: Iterable[str], targets: Iterable[str], at_once: int
-) -> Iterator[list[tuple[str, str]]]:
-    """Yield pairs of lines in lists of `at_once`; raise DataError if the sides have different line counts.
-
-    >>> list(read_pairs(["a", "b", "c"], ["x", "y", "z"], at_once=2))
-    [[('a', 'x'), ('b', 'y')], [('c', 'z')]]
-    """
-    pairs: list[tuple[str, str]] = []
-    for number, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            short, long = ("source", "target") if source is None else ("target", "source")
-            problem = f"the {short} ends after {number} lines, but the {long} has more"
-            raise DataError(message("--source and --target", problem, expected="the same number of lines"))
-        pairs.append((source, target))
-        if len(pairs) == at_once:
-            yield pairs
-            pairs = []
-    if pairs:
-        yield pairs
 
 
 @contextmanager
@@ -195,7 +173,7 @@ class Notes:
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
     ...     notes.add(number, [note] if note else [])
-    >>> print(*notes.said())
+    >>> print(*notes.lines())
     line 1: cut at 9 of 11 tokens; and 1 more line
     """
 
@@ -211,7 +189,7 @@ class Notes:
             else:
                 self.first[kind] = number, note
 
-    def said(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield one message for each kind."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
@@ -219,9 +197,16 @@ class Notes:
             yield f"line {number:,}: {note}{rest}"
 
 
-def tell(notes: Notes, *sides: Lines) -> None:
+class Repaired(Protocol):
+    """Lines or pairs that have been read; repaired: number of lines that had invalid UTF-8."""
+
+    @property
+    def repaired(self) -> int: ...
+
+
+def tell(notes: Notes, *sides: Repaired) -> None:
     """Print the collected messages and the number of repaired lines, after all lines are read."""
-    for line in notes.said():
+    for line in notes.lines():
         say(line)
     repaired = sum(side.repaired for side in sides)
     if repaired:
@@ -246,11 +231,3 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")
     return lines
-
-
-def given_sides(source: str, target: str) -> tuple[Lines, Lines]:
-    """Return the lines of both sides; one of them may be standard input."""
-    if source == target == STANDARD:
-        problem = "standard input is given for both sides, but can be read only once"
-        raise ArgumentError(message("--source - --target -", problem))
-    return Lines([source]), Lines([target])

@@ -33,8 +33,8 @@ NAMED = 3
 """Maximum number of lines listed in the error."""
 
 FEWEST, PARALLEL = 20, 0.8
-"""The files look parallel if they have at least FEWEST lines in common, and the length ratios of line i and
-line i vary by less than PARALLEL times as much as those of lines paired at random."""
+"""Two files look parallel if both have at least FEWEST lines, and the spread of the length ratios of lines
+with the same number is less than PARALLEL times that of lines paired at random."""
 
 
 Words = frozenset[str]

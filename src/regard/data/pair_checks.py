@@ -29,8 +29,8 @@ KINDS = {
     "break": Kind(64, "line break inside a sentence, replaced by a space", ("replace",)),
     "return": Kind(128, "\\r at the end of a line, removed", ("replace",)),
 }
-"""A pair with several problems is counted as dropped for the first of them in this order. The default action
-comes first."""
+"""The kinds of problems; the first action of each is the default. A pair with several problems is counted as
+dropped for the first of them in this order."""
 
 SHORT = 10
 """Minimum length in characters used in length ratios: the translation of "No." may be a whole sentence."""

@@ -18,7 +18,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS
-from regard.errors import DataError, message, shown
+from regard.errors import DataError, Setting, message, shown
 
 __all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
 
@@ -42,7 +42,7 @@ FOREIGN = {
     b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
     b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
-    b"PAR1": ("a Parquet file", "read it with datasets, then pairs_from_dataset"),
+    b"PAR1": ("a Parquet file", "read it with the package datasets, and call pairs_from_dataset()"),
 }
 """First bytes of file types that are not UTF-8 text, with a description and a hint."""
 
@@ -54,7 +54,7 @@ class Raw:
     name: the file, for messages. data: the lines, each ended by "\\n".
     marks: problems found while reading, as bits of KINDS, one number per line; None if there are none.
     unit: what a line is called in messages. reached: number of bytes or rows read so far.
-    reasons: why lines are malformed, by index. hint: the hint for malformed lines.
+    reasons: why lines are malformed, by index. remedy: the setting to check if lines are malformed.
     whole: the complete lines of the file, if data holds only one column of them.
     """
 
@@ -64,7 +64,7 @@ class Raw:
     unit: str = "line"
     reached: int = 0
     reasons: Mapping[int, str] = field(default_factory=dict)
-    hint: str = ""
+    remedy: Setting | None = None
     whole: Sequence[bytes] = ()
 
     def line(self, index: int) -> bytes:

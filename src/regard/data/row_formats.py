@@ -12,12 +12,14 @@ import numpy
 
 from regard.data.pair_checks import KINDS
 from regard.data.read_text import Marks, Raw, read_blocks
-from regard.errors import DataError, message, printable, shown
+from regard.errors import DataError, Setting, message, printable, shown
 
 __all__ = ["json_rows", "list_rows", "tabbed_rows"]
 
 MALFORMED, BREAK = KINDS["malformed"].bit, KINDS["break"].bit
 ROWS = 4096
+
+COLUMNS = Setting("read_pairs", "columns")
 
 Two = tuple[Raw, Raw]
 
@@ -164,7 +166,7 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
     for column in picked:
         cells = [row[column] if len(row) >= least else b"" for row in rows]
         data = b"\n".join(cells) + b"\n"
-        sides.append(Raw(raw.name, data, own, raw.unit, raw.reached, reasons, "check columns=", lines))
+        sides.append(Raw(raw.name, data, own, raw.unit, raw.reached, reasons, COLUMNS, lines))
     return sides[0], sides[1]
 
 
@@ -178,6 +180,6 @@ def _column_indices(path: Path, header: bytes, columns: tuple[int, int] | tuple[
             indices.append(names.index(column))
         else:
             problem = f"no column '{column}'; the columns are {printable(', '.join(names))[:200]}"
-            hint = "check columns=; if the file has no header, use numbers, starting at 1"
+            hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
     return indices[0], indices[1]

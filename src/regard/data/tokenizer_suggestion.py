@@ -29,7 +29,7 @@ ENDS = (".", "!", "?", "…", "。", "！", "？")
 """Final punctuation of sentences."""
 
 SMALL_ALPHABET = 30
-"""Maximum number of distinct characters of strings that may be long: nucleotides, amino acids, digits."""
+"""A side with at most this many distinct characters may have long lines: nucleotides, digits and so on."""
 
 WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE")
 """Scripts without spaces between words, by the first word of their Unicode character names."""

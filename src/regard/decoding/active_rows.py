@@ -11,8 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import BOS, Batch
 from regard.decoding.rules import Rules, pad_prefixes
-from regard.models.base import Encoded, Model, State
-from regard.models.eval_mode import in_eval_mode
+from regard.models.base import Encoded, Model, State, in_eval_mode
 
 __all__ = ["ActiveRows", "device_of", "eval_without_grad", "start_decoding", "state_rows"]
 

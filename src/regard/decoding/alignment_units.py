@@ -8,9 +8,9 @@ from typing import Any
 
 from regard.data.tokenizers.normalize import clean
 from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.word_groups import SHOWN_SPACE
+from regard.viewing.word_groups import SHOWN_SPACE, spelled, spelled_or_space
 
-__all__ = ["UNITS", "Units", "text_units", "units_of"]
+__all__ = ["UNITS", "Units", "shown_units", "text_units", "units_of"]
 
 UNITS = ("auto", "word", "character")
 """Values of Translator(unit=...). "auto": characters for a character tokenizer, words for any other."""
@@ -53,3 +53,28 @@ def text_units(text: str, unit: str) -> list[str]:
     """
     cleaned = clean(text)
     return cleaned.split() if unit == "word" else list(cleaned.replace(" ", SHOWN_SPACE))
+
+
+def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:
+    """Return the words or characters of a text, matching the unit indices of its tokens.
+
+    Usually these are the units of the text. If the text has more units and the tokens spell the first of
+    them, the text was truncated, and all its units are returned. If the tokenizer splits words differently,
+    the units are what its tokens spell.
+    """
+    count = max(numbers, default=-1) + 1
+    units = text_units(text, unit)
+    if len(units) == count:
+        return units
+    parts: list[list[str]] = [[] for _ in range(count)]
+    for piece, number in zip(pieces, numbers, strict=True):
+        if number >= 0:
+            parts[number].append(piece)
+    from_tokens = [spelled(part) if unit == "word" else spelled_or_space(part) for part in parts]
+    truncated = len(units) > count and all(map(_may_begin_with, units, from_tokens))
+    return units if truncated else from_tokens
+
+
+def _may_begin_with(word: str, start: str) -> bool:
+    """Return whether a word may begin with the text of its tokens; an unknown token matches anything."""
+    return "<unk>" in start or word.startswith(start.rstrip("\ufffd"))

@@ -134,13 +134,13 @@ def sites_of(model: Model, look: str = CROSS) -> list[str]:
     return list(record)
 
 
-def check_look(model: Model, look: str) -> None:
+def check_look(model: Model, look: str, call: str = "Translator()") -> None:
     """Raise ArgumentError if a model has attention sites and none of them matches."""
     sites = sites_of(model, "*")
     if sites and not sites_of(model, look):
         problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
         hint = f"its sites are {', '.join(sites)}; * is a wildcard"
-        raise ArgumentError(message("Translator()", problem, hint=hint))
+        raise ArgumentError(message(call, problem, hint=hint))
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:

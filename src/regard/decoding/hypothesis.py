@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 
-__all__ = ["Hypothesis", "ROOM", "SearchResult"]
+__all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
 ROOM = 4096
 """Maximum sentence length that is allocated before the search; for longer sentences the tensors grow."""
@@ -30,7 +30,7 @@ class Hypothesis:
 
     >>> from regard.decoding import Hypothesis
     >>> hypothesis = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
-    >>> hypothesis.score, hypothesis.finished, hypothesis.said
+    >>> hypothesis.score, hypothesis.finished, hypothesis.output_tokens
     (-1.0, True, (7, 9))
     """
 
@@ -51,7 +51,7 @@ class Hypothesis:
         return self.tokens[-1:] == (EOS,)
 
     @property
-    def said(self) -> tuple[int, ...]:
+    def output_tokens(self) -> tuple[int, ...]:
         """The tokens without EOS."""
         return self.tokens[:-1] if self.finished else self.tokens
 
@@ -100,3 +100,11 @@ class SearchResult:
         self.tokens[rows, :, :length] = other.tokens
         self.token_scores[rows, :, :length] = other.token_scores
         self.ranking[rows] = other.ranking
+
+
+def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:
+    """Return a note on hypotheses that reached the maximum length without EOS; "" if all finished."""
+    lengths = [len(each.tokens) for each in hypotheses if not each.finished]
+    if len(hypotheses) == 1 and lengths:
+        return f"the translation reached the maximum length of {lengths[0]} tokens without an end"
+    return f"{len(lengths)} of {len(hypotheses)} parts reached the maximum length" if lengths else ""

@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final, ParamSpec, TypeVar
 
+from regard.data.batch import UNK
+from regard.decoding.long_lines import Tokenizer
 from regard.errors import ArgumentError, UnknownName, message
+from regard.models.base import Model
 
-__all__ = ["SEARCH_KEYWORDS", "answer_keywords", "both_single", "check_keywords", "checked_lines"]
+__all__ = [
+    "DEFAULT",
+    "Default",
+    "SEARCH_KEYWORDS",
+    "answer_keywords",
+    "both_single",
+    "check_keywords",
+    "check_tokenizers",
+    "checked_lines",
+    "encode_prefixes",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Default(Enum):
+    """The type of DEFAULT."""
+
+    DEFAULT = "the value of the translator"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEFAULT: Final = Default.DEFAULT
+"""The default of an argument whose None has a meaning of its own: use the value of the translator."""
 
 SEARCH_KEYWORDS = {
     **dict.fromkeys(("beam", "beams", "beam_size", "num_beams"), "search=Beam(size={})"),
@@ -94,3 +121,33 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
             raise ArgumentError(message(call, problem, expected="text (str)"))
         checked.append(line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
     return checked
+
+
+def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None:
+    """Raise ArgumentError if the tokenizers do not have the vocabulary sizes of the model."""
+    sides = (("source", source.size, model.source_size), ("target", target.size, model.target_size))
+    for side, tokens, size in sides:
+        if tokens != size:
+            problem = f"the {side} tokenizer has {tokens} tokens, but the model has {size}"
+            hint = "use the tokenizers that the model was trained with"
+            raise ArgumentError(message("Translator()", problem, hint=hint))
+
+
+def encode_prefixes(
+    tokenizer: Tokenizer, prefixes: Sequence[str], limits: Sequence[int], first: int
+) -> list[tuple[int, ...]]:
+    """Return the tokens of the prefixes; raise ArgumentError for unknown tokens or too many tokens.
+
+    limits: maximum lengths of a translation. first: index of the first line in the data.
+    """
+    encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]
+    for number, tokens in enumerate(encoded, first + 1):
+        if UNK in tokens:
+            problem = f"the prefix of line {number} has words outside the target vocabulary"
+            hint = "use words of the training data"
+            raise ArgumentError(message("translate()", problem, hint=hint))
+        if limits and len(tokens) >= min(limits):
+            problem = f"the prefix of line {number} has {len(tokens)} tokens"
+            expected = f"fewer than {min(limits)}, the maximum length of a translation"
+            raise ArgumentError(message("translate()", problem, expected=expected))
+    return encoded

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from regard.decoding.alignment_units import Units
 
-__all__ = ["OVERLONG", "Part", "Tokenizer", "divided", "sentences", "truncated"]
+__all__ = ["OVERLONG", "Part", "Tokenizer", "divided", "encode_truncated", "sentences", "truncated"]
 
 OVERLONG = ("split", "truncate")
 """How to translate a line that is too long: split it into sentences, or truncate it."""
@@ -100,6 +100,18 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:
     """Truncate a line to `room` tokens; return the part and a note for the user."""
     return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room} of {len(tokens)} tokens"
+
+
+def encode_truncated(
+    tokenizer: Tokenizer, units: Units, lines: list[str], longest: int
+) -> list[tuple[Part, str]]:
+    """Tokenize lines, truncated to fewer than `longest` tokens; return each with a note, "" if not cut."""
+    parts = []
+    for tokens in tokenizer.encode_lines(lines):
+        words = units.numbers(tokens)
+        whole = Part(tuple(tokens), tuple(words)), ""
+        parts.append(truncated(tokens, words, longest - 1) if len(tokens) >= longest else whole)
+    return parts
 
 
 def _split_between_words(

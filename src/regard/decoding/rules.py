@@ -89,20 +89,20 @@ class Rules:
             )
         return limits
 
-    def permitted(self, scores: Tensor, said: Tensor, must: Tensor | None = None) -> Tensor:
+    def permitted(self, scores: Tensor, generated: Tensor, must: Tensor | None = None) -> Tensor:
         """Return log-probabilities (rows, V) with -inf for the tokens that the rules forbid.
 
-        scores: log-probabilities of the model, (rows, V). said: the tokens generated so far, (rows, t).
+        scores: log-probabilities of the model, (rows, V). generated: the tokens generated so far, (rows, t).
         must: (rows,), the next token of a forced prefix, PAD for rows without one.
         """
         forbidden = _forbidden_ids(self.forbidden, scores.shape[-1], scores.device)
         permitted_RV = scores.index_fill(-1, forbidden, -torch.inf)
-        short = said.shape[1] + 1 < self.minimum
+        short = generated.shape[1] + 1 < self.minimum
         if short:
             permitted_RV[:, EOS] = -torch.inf
         if self.repeat:
             # Rows without a repeated n-gram get PAD, which is already forbidden, so no branch is needed.
-            permitted_RV.scatter_(1, _repeating_tokens(said, self.repeat), -torch.inf)
+            permitted_RV.scatter_(1, _repeating_tokens(generated, self.repeat), -torch.inf)
         if short or self.repeat:
             stuck_R = permitted_RV.amax(-1) == -torch.inf
             permitted_RV[:, EOS] = torch.where(stuck_R, scores[:, EOS], permitted_RV[:, EOS])

@@ -18,11 +18,10 @@ from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
 from regard.data.tokenizers.normalize import clean
-from regard.decoding.alignment_units import text_units
+from regard.decoding.alignment_units import shown_units
 from regard.decoding.word_alignment import Alignment, Choice, align
 from regard.errors import ArgumentError, message
 from regard.viewing import Entry, Seen, Site, fragment, save_page
-from regard.viewing.word_groups import spelled, spelled_or_space
 
 __all__ = ["Passage", "Scored", "Translation"]
 
@@ -52,6 +51,7 @@ class Passage:
     attention: by site, the weights; at cross-attention sites a row for each target token and a column for
         each source token.
     values: by site, the norms (H, S) of the attended values.
+    source_token_ids, token_ids: the ids of the source and target tokens, EOS included.
     """
 
     source_pieces: tuple[str, ...]
@@ -61,6 +61,8 @@ class Passage:
     token_scores: tuple[float, ...]
     attention: dict[str, Tensor] = field(repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    source_token_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +79,7 @@ class Scored:
     bytewise: whether the source and the target tokenizer encode them as bytes.
 
     >>> import torch
-    >>> from regard.decoding.translation import Passage, Scored
+    >>> from regard.decoding import Passage, Scored
     >>> weights = {"decoder.cross": torch.tensor([[0.9, 0.1], [0.2, 0.8]])}
     >>> passage = Passage(("고양이", "</s>"), (0, -1), ("cat", "</s>"), (0, -1), (-0.5, -0.25), weights)
     >>> scored = Scored("고양이", "cat", (passage,))
@@ -116,6 +118,16 @@ class Scored:
     def source_pieces(self) -> tuple[str, ...]:
         """The source tokens as text, "</s>" for EOS: the columns of the attention."""
         return self._concatenated("source_pieces")
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The ids of the target tokens, EOS included."""
+        return self._concatenated("token_ids")
+
+    @property
+    def source_token_ids(self) -> tuple[int, ...]:
+        """The ids of the source tokens, EOS included."""
+        return self._concatenated("source_token_ids")
 
     @property
     def attention(self) -> dict[str, Tensor]:
@@ -172,12 +184,12 @@ class Scored:
     @property
     def source_units(self) -> list[str]:
         """The source words, or the source characters with ␣ for a space."""
-        return _units(self.source, self.source_pieces, self._concatenated("source_words"), self.units[0])
+        return shown_units(self.source, self.source_pieces, self._concatenated("source_words"), self.units[0])
 
     @property
     def target_units(self) -> list[str]:
         """The target words, or the target characters with ␣ for a space."""
-        return _units(self.text, self.pieces, self._concatenated("words"), self.units[1])
+        return shown_units(self.text, self.pieces, self._concatenated("words"), self.units[1])
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
@@ -227,6 +239,27 @@ class Scored:
         )
         return seen.weighted_by_values() if by_values and sites else seen
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the texts, tokens, scores, alignment and notes as values for JSON; seen() has the attention.
+
+        >>> Scored("고양이", "cat").to_dict()["text"]
+        'cat'
+        """
+        alignment = self.alignment
+        return {
+            "source": self.source,
+            "text": self.text,
+            "score": self.score,
+            "token_ids": list(self.token_ids),
+            "pieces": list(self.pieces),
+            "token_scores": list(self.token_scores),
+            "source_token_ids": list(self.source_token_ids),
+            "source_pieces": list(self.source_pieces),
+            "alignment": None if alignment is None else [list(link) for link in alignment.links],
+            "units": list(self.units),
+            "notes": list(self._all_notes),
+        }
+
     def save(self, path: str | Path, title: str = "A translation") -> None:
         """Write an HTML page with the translation and its alignment. path: must end in .html.
 
@@ -271,6 +304,11 @@ class Translation(Scored):
     ranking: float = 0.0
     others: tuple[Translation, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of Scored.to_dict(), the ranking, and the rest of the n-best list."""
+        others = [each.to_dict() for each in self.others]
+        return {**super().to_dict(), "ranking": self.ranking, "others": others}
+
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
     """Build a block-diagonal matrix from blocks ([H,] t, s)."""
@@ -301,28 +339,3 @@ def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
     more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
     problem = "characters not in the vocabulary, encoded as bytes" if bytewise else "not in the vocabulary"
     return f"{problem} ({side}): {', '.join(map(repr, distinct[:NAMED]))}{more}"
-
-
-def _units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:
-    """Return the words or characters of a text, matching the unit indices of its tokens.
-
-    Usually these are the units of the text. If the text has more units and the tokens spell the first of
-    them, the text was truncated, and all its units are returned. If the tokenizer splits words differently,
-    the units are what its tokens spell.
-    """
-    count = max(numbers, default=-1) + 1
-    units = text_units(text, unit)
-    if len(units) == count:
-        return units
-    parts: list[list[str]] = [[] for _ in range(count)]
-    for piece, number in zip(pieces, numbers, strict=True):
-        if number >= 0:
-            parts[number].append(piece)
-    from_tokens = [spelled(part) if unit == "word" else spelled_or_space(part) for part in parts]
-    truncated = len(units) > count and all(map(_may_begin_with, units, from_tokens))
-    return units if truncated else from_tokens
-
-
-def _may_begin_with(word: str, start: str) -> bool:
-    """Return whether a word may begin with the text of its tokens; an unknown token matches anything."""
-    return "<unk>" in start or word.startswith(start.rstrip("\ufffd"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -78,6 +77,5 @@ def _weights(
     translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
 ) -> Any:
     """Return the weights (target words, source words) of each pair."""
-    recording = copy.copy(translator)
-    recording.look = CROSS
-    return [each.align(at, head).matrix.double().numpy() for each in recording.score(sources, targets)]
+    scored = translator.score(sources, targets, look=CROSS)
+    return [each.align(at, head).matrix.double().numpy() for each in scored]

@@ -22,8 +22,7 @@ from regard.call import Call
 from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
-from regard.models.base import Model
-from regard.models.eval_mode import in_eval_mode
+from regard.models.base import Model, in_eval_mode
 from regard.sites import scope
 
 __all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
@@ -197,7 +196,7 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make the table's first output in this thread, the embedded source, a leaf that requires grad.
+    """Make the embedded source, the first output of the table in this thread, a leaf that requires grad.
 
     The yielded list contains the leaf after the forward pass.
     """

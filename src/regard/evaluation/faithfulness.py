@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import CROSS, Pair, Trial, ended, saliencies, word_scores
+from regard.evaluation.erasure import CROSS, Pair, Trial, saliencies, word_scores
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
@@ -42,15 +41,12 @@ class Translates(Protocol):
     """The part of the Translator interface that is used here."""
 
     model: Model
-    source_tokenizer: Any
-    target_tokenizer: Any
-    look: str | None
 
-    def translate(self, lines: Any) -> Any:
-        """Translate lines."""
+    def translate(self, lines: Any, *, look: str | None) -> Any:
+        """Translate lines; look: the sites whose attention is recorded."""
 
-    def score(self, sources: Any, targets: Any) -> Any:
-        """Score pairs and record their attention."""
+    def score(self, sources: Any, targets: Any, *, look: str | None) -> Any:
+        """Score pairs; look: the sites whose attention is recorded."""
 
 
 @dataclass(frozen=True)
@@ -184,18 +180,16 @@ def faithfulness(
     if k < 1 or samples < 1:
         problem = f"k is {k} and samples {samples}"
         raise ArgumentError(message("faithfulness()", problem, expected="1 or more of each"))
-    recording = copy.copy(translator)
-    recording.look = CROSS
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
         sources = sources.source
     left = [sources] if isinstance(sources, str) else list(sources)
     if targets is None:
-        targets = [each.text for each in recording.translate(left)]
+        targets = [each.text for each in translator.translate(left, look=None)]
     right = [targets] if isinstance(targets, str) else list(targets)
     plan = _Plan(k, samples, seed)
-    for number, scored in enumerate(recording.score(left, right)):
-        plan.add(number, recording, scored, at, head)
+    for number, scored in enumerate(translator.score(left, right, look=CROSS)):
+        plan.add(number, translator.model, scored, at, head)
     return plan.run(translator.model, at, head)
 
 
@@ -224,21 +218,16 @@ class _Plan:
         self.skipped = 0
         self.unit = "word"
 
-    def add(self, number: int, translator: Translates, scored: Any, at: str, head: int | None) -> None:
+    def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
         """Add the trials of one pair."""
         (passage,) = scored.passages
         self.unit = scored.units[1]
         if not passage.attention:
-            problem = f"{type(translator.model).__name__} has no attention to the source"
+            problem = f"{type(model).__name__} has no attention to the source"
             hint = "use bahdanau, luong or transformer"
             raise ArgumentError(message("faithfulness()", problem, hint=hint))
         weights_VW = scored.align(at, head).matrix.double().numpy()
-        self.pairs.append(
-            Pair(
-                _tokens(translator.source_tokenizer, scored.source, passage.source_pieces),
-                _tokens(translator.target_tokenizer, scored.text, passage.pieces),
-            )
-        )
+        self.pairs.append(Pair(passage.source_token_ids, passage.token_ids))
         columns, rows = _places(passage.source_words), _places(passage.words)
         for word, places in rows.items():
             if len(columns) <= self.k or any(source >= weights_VW.shape[1] for source in columns):
@@ -322,12 +311,6 @@ def _measure(
         kendall=kendall(word.weights, by_word),
         spearman=spearman(word.weights, by_word),
     )
-
-
-def _tokens(tokenizer: Any, line: str, pieces: Sequence[str]) -> tuple[int, ...]:
-    """Return the tokens of a line with EOS; if the line was truncated, as many as there are pieces."""
-    (tokens,) = tokenizer.encode_lines([line])
-    return ended(tokens[: len(pieces) - 1])
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -8,15 +8,15 @@ from regard.data.line_io import say
 from regard.errors import DataError, message
 from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 
-__all__ = ["check_drawn", "judged"]
+__all__ = ["check_links", "evaluate_alignments"]
 
 MAX_OUT_OF_RANGE = 0.05
 """Maximum fraction of sentences with out-of-range gold links; above it, the file does not match the pairs."""
 
 
-def judged(
+def evaluate_alignments(
     links: Sequence[tuple[tuple[int, int], ...]],
-    drawn: Sequence[Links],
+    gold: Sequence[Links],
     words: Sequence[tuple[int, int]],
     place: str,
 ) -> AlignmentScore:
@@ -24,26 +24,26 @@ def judged(
 
     words: the number of source and target words of each pair. place: the file, for error messages.
     """
-    check_drawn(drawn, words, place)
-    return score_links(links, drawn)
+    check_links(gold, words, place)
+    return score_links(links, gold)
 
 
-def check_drawn(drawn: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
+def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
     """Raise DataError if gold alignments do not match the pairs, for example with another base or line count.
 
     A few out-of-range links are taken for annotation errors. They count as links that were not found, as in
     other tools, and are reported on standard error.
     """
-    if len(drawn) != len(words):
-        problem = f"{len(drawn):,} lines of gold alignments for {len(words):,} pairs"
+    if len(gold) != len(words):
+        problem = f"{len(gold):,} lines of gold alignments for {len(words):,} pairs"
         raise DataError(message(place, problem, expected="one line for each pair, empty if it has no link"))
-    out_of_range = past_the_end(drawn, words)
+    out_of_range = past_the_end(gold, words)
     if not out_of_range:
         return
     line, (source, target) = out_of_range[0]
     counts = f"{words[line][0]} source and {words[line][1]} target words"
     where, problem = f"{place}, line {line + 1}", f"link {source}-{target} is out of range for {counts}"
-    if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(drawn):
+    if len({line for line, _ in out_of_range}) > MAX_OUT_OF_RANGE * len(gold):
         hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
         raise DataError(message(where, problem, hint=hint))
     total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import lock_descriptor
+
 from regard.errors import DataError, message
 from regard.files.untrusted import open_regular
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = ["FolderLock", "FolderMoved", "locked"]
 
@@ -33,18 +31,18 @@ class FolderMoved(DataError):
 class FolderLock:
     """The lock of a run folder, held by this process; use locked() to create it.
 
-    The operating system releases the lock when the process ends for any reason. On systems and disks without
-    file locks nothing is locked, but check() works.
+    The operating system releases the lock when the process ends for any reason. On Windows and on disks
+    without file locks nothing is locked, but check() works.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         # The open handle belongs to the folder, not to its name; it keeps the inode number in use.
         self._folder = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
-        self._at_start = os.stat(folder)
+        self._identity = os.stat(folder if self._folder is None else self._folder)
         self._file: int | None = None
         try:
-            self._file = self._acquire()
+            self._file = self._acquire() if os.name == "posix" else None
         except BaseException:
             self.release()
             raise
@@ -60,7 +58,7 @@ class FolderLock:
             raise self._moved("removed") from None
         except OSError:
             return  # the disk does not respond: the next write reports it
-        if not os.path.samestat(self._identity(), current):
+        if not os.path.samestat(self._identity, current):
             raise self._moved("replaced by another folder")
         if self._file is not None and not self._is_in_place(self._file):
             before, self._file = self._file, self._acquire()
@@ -76,40 +74,32 @@ class FolderLock:
             os.close(self._folder)
         self._file = self._folder = None
 
-    def _acquire(self) -> int | None:
-        if fcntl is None:
-            return None
+    def _acquire(self) -> int:
+        """Open and lock the lock file, and write the number of this process into it."""
+        path = self.folder / NAME
         for _ in range(ATTEMPTS):
-            handle = self._opened()
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise self._held(handle) from None
-            except OSError:
-                pass  # no locks here
+                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # FileLock would open a FIFO too
+            except OSError as error:
+                problem = f"cannot be opened: {error.strerror}"
+                hint = "remove it if no training is running here"
+                raise DataError(message(str(path), problem, hint=hint)) from None
+            is_free = True
+            with contextlib.suppress(OSError):  # a disk without locks
+                is_free = lock_descriptor(handle, blocking=False)
+            if not is_free:
+                holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
+                os.close(handle)
+                problem = f"another training is running in this folder: {holder}"
+                hint = "wait until it has ended, or use another --output"
+                raise DataError(message(str(self.folder), problem, hint=hint))
             if self._is_in_place(handle):
                 with contextlib.suppress(OSError):  # the content is only informative
                     os.ftruncate(handle, 0)
                     os.write(handle, f"process {os.getpid()}\n".encode())
                 return handle
             os.close(handle)  # it was replaced between opening and locking
-        raise DataError(message(str(self.folder / NAME), "another process keeps replacing this lock file"))
-
-    def _opened(self) -> int:
-        path = self.folder / NAME
-        try:
-            return open_regular(path, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            problem, hint = f"cannot be opened: {error.strerror}", "remove it if no training is running here"
-            raise DataError(message(str(path), problem, hint=hint)) from None
-
-    def _held(self, handle: int) -> DataError:
-        holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
-        os.close(handle)
-        problem = f"another training is running in this folder: {holder}"
-        return DataError(
-            message(str(self.folder), problem, hint="wait until it has ended, or use another --out")
-        )
+        raise DataError(message(str(path), "another process keeps replacing this lock file"))
 
     def _is_in_place(self, handle: int) -> bool:
         """Whether the lock file of the folder is still the one that is open."""
@@ -120,28 +110,24 @@ class FolderLock:
         except OSError:
             return True
 
-    def _identity(self) -> os.stat_result:
-        return self._at_start if self._folder is None else os.fstat(self._folder)
-
     def _moved(self, how: str) -> FolderMoved:
-        place = self._new_place()
-        how = how if place is None else f"moved to {place}"
-        hint = "restore the folder, or use another --out"
-        hint = hint if place is None else f"regard train --out {place} --resume"
+        hint, place = "restore the folder, or use another --output", self._new_place()
+        if place is not None:
+            how, hint = f"moved to {place}", f"regard train --output {place} --resume"
         problem = f"the run folder was {how} while training"
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
     def _new_place(self) -> Path | None:
         """The current path of the folder, on systems that can report it."""
-        if self._folder is None:
-            return None
         try:
-            if hasattr(fcntl, "F_GETPATH"):  # macOS
-                name = fcntl.fcntl(self._folder, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
-                place = Path(os.fsdecode(name))
+            if sys.platform == "darwin":
+                import fcntl
+
+                name = fcntl.fcntl(self._folder, fcntl.F_GETPATH, bytes(1024))
+                place = Path(os.fsdecode(name.rstrip(b"\0")))
             else:
                 place = Path(os.readlink(f"/proc/self/fd/{self._folder}"))
-            return place if os.path.samestat(os.stat(place), os.fstat(self._folder)) else None
+            return place if os.path.samestat(os.stat(place), self._identity) else None
         except OSError:
             return None
 
@@ -157,7 +143,7 @@ def locked(folder: Path) -> Iterator[FolderLock]:
     ...             pass
     ...     except DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: wait until it has ended, or use another --out
+    hint: wait until it has ended, or use another --output
     """
     lock = FolderLock(folder)
     try:

@@ -40,7 +40,7 @@ def _get(pointer, places, there):
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
 ):
-    """Compute z and r, overwriting the first two thirds of gates; and r * s, in reset."""
+    """Write z and r to the first two thirds of gates, in place, and r * s to reset."""
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     take = tl.sigmoid(_get(gates, at, there) + _get(more, other, there))
@@ -53,7 +53,7 @@ def gated_forward_kernel(
 
 @triton.jit
 def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after_row, BLOCK: tl.constexpr):
-    """Compute s~, overwriting the last third of gates; and the next state s + z (s~ - s), in after."""
+    """Write s~ to the last third of gates, in place, and the next state s + z (s~ - s) to after."""
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
     new = _tanh(_get(gates, at + 2 * width, there))
@@ -68,8 +68,9 @@ def mixed_backward_kernel(
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of z and s~ (before their activations) from the gradient of the next state, the sum of parts,
-    dstate and more; and in before, the gradient of the previous state through (1 - z) * s."""
+    """Write the gradients of z and s~ (before their activations) to dgates, and the gradient of the previous
+    state through (1 - z) * s to before. The gradient of the next state is the sum of parts, dstate and more.
+    """
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
     d = _get(dstate, row * dstate_row + columns, there) + _get(more, row * more_row + columns, there)
@@ -87,7 +88,8 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of r (before the sigmoid) from the gradient of r * s; the gradient of s is added to before."""
+    """Write the gradient of r (before the sigmoid) to dgates, given the gradient of r * s in dreset; add the
+    gradient of s through r * s to before."""
     row, columns, there = _place(width, BLOCK)
     d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
     keep = _get(gates, row * gates_row + width + columns, there)
@@ -101,8 +103,8 @@ def gru_forward_kernel(
     gates, more, bias, state, after, width, rows, gates_row, more_row, state_row, after_row,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute r, z and n, overwriting gates; U h + b of n, overwriting the last third of more; and the next
-    state, in after. bias: one for each GRU, which has `rows` consecutive rows."""
+    """Write r, z and n to gates, in place; U h + b of n to the last third of more, in place; and the next
+    state to after. bias: one for each GRU, which has `rows` consecutive rows."""
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     bias_at = row // rows * 3 * width + columns
@@ -124,8 +126,8 @@ def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, rows,
     dstate_row, dafter_row, gates_row, more_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the input part (dgates) and of U h + b (dmore) from the gradient of the next state, the
-    sum of parts, dstate and dafter; and in before, the gradient of the previous state through z * h.
+    """Write the gradient of the input part to dgates, that of U h + b to dmore, and that of the previous
+    state through z * h to before. The gradient of the next state is the sum of parts, dstate and dafter.
     parts and dmore: (number of GRUs, 3, rows, width)."""
     row, columns, there = _place(width, BLOCK)
     gate_step = rows * width

@@ -62,7 +62,7 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
         chosen=forward.chosen,
         log_probability=forward.log_probability,
     )
-    if look is None or not (look.asked or look.gradient):
+    if look is None or not (look.requested or look.gradient):
         return attended
     with torch.set_grad_enabled(look.gradient and torch.is_grad_enabled()):
         seen = PASSES[choose_pass(call, look)].run(call, forward, look)

@@ -116,7 +116,7 @@ class Bahdanau(Model):
 
 
 def _near_uniform(score: Additive) -> Additive:
-    """Scale the initial weights down, so that the first weights are nearly uniform.
+    """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
     Otherwise the model learns to attend to the words that random initial scores prefer.
     """

@@ -12,6 +12,9 @@ copied.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +27,12 @@ from regard.data.batch import PAD, Batch
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "words"]
+__all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "in_eval_mode", "words"]
+
+_eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
+"""For each model in eval mode: the number of users, and the previous mode of each of its modules."""
+
+_eval_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,3 +159,25 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0
     return table
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Context manager: put a model in eval mode, then restore the previous mode of each module.
+
+    Where several threads share a model, the last one to finish restores the modes.
+    """
+    with _eval_lock:
+        users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))
+        _eval_modes[model] = users + 1, modes
+        model.eval()
+    try:
+        yield
+    finally:
+        with _eval_lock:
+            users, modes = _eval_modes.pop(model)
+            if users > 1:
+                _eval_modes[model] = users - 1, modes
+            else:
+                for module, training in modes:
+                    module.training = training

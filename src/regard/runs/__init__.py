@@ -1,1 +1,1 @@
-"""Runs: the run folder and its manifest, devices, and the report on this machine; no task is known here."""
+"""Runs: the run folder and its manifest, devices, and the report on this machine, for any task."""

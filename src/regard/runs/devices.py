@@ -10,17 +10,24 @@ __all__ = ["choose_device"]
 
 
 def choose_device(name: str) -> str:
-    """Return the device name if the device is available; "auto" is cuda, mps or cpu, the first available."""
+    """Return the name that torch has for a device; raise if it is not available.
+
+    "auto" is cuda, mps or cpu, the first available; "gpu" is cuda, and "gpu:1" is cuda:1.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    kind, colon, number = name.partition(":")
+    name = f"cuda{colon}{number}" if kind == "gpu" else name
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(kind for kind, exists in available.items() if exists)
     kind = name.partition(":")[0]
     if kind not in available:
-        raise UnknownName("device", name, [*available, "auto"])
+        raise UnknownName("device", name, [*available, "gpu", "auto"])
     if not available[kind]:
         hint = f"--device auto uses {choose_device('auto')} here; regard doctor lists the devices"
         raise ArgumentError(message(f"device {name}", f"torch finds no {kind} device", hint=hint))
-    number = name.partition(":")[2]
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if number and not (number.isdigit() and int(number) < count):
         problem = (

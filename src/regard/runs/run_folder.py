@@ -41,7 +41,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
-        hint = "give a run folder, which regard train --out writes"
+        hint = "give a run folder, which regard train --output writes"
         raise DataError(message(str(folder), problem, hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
@@ -70,13 +70,13 @@ def write_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
 def check_settings(folder: Path, new: Mapping[str, Any], fixed: Sequence[str] | None = None) -> None:
     """Raise ArgumentError with a list of differences if the settings differ from those of the run.
 
-    fixed: prefixes of the settings to compare, such as "model." or "training.rate"; all by default.
+    fixed: prefixes of the settings to compare, such as "model." or "training.learning_rate"; all by default.
     """
     changes = differences(config_of(folder), new)
     if fixed is not None:
         changes = [line for line in changes if line.partition(": ")[0].startswith(tuple(fixed))]
     if changes:
-        hint = "another --out starts a new run"
+        hint = "another --output starts a new run"
         hint = f"--change resumes with the new settings; {hint}" if fixed is None else hint
         problem = "the settings differ from those the run was started with\n  " + "\n  ".join(changes)
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
@@ -110,7 +110,7 @@ def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
             message(
                 f"{folder} cannot be resumed",
                 f"the data differ from those the run was started with: {', '.join(sorted(changed))} changed",
-                hint="--change resumes with the new data; another --out starts a new run",
+                hint="--change resumes with the new data; another --output starts a new run",
             )
         )
 

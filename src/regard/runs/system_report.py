@@ -1,4 +1,4 @@
-"""System report of `regard doctor`: facts about this machine in sections, each well, lacking or wrong."""
+"""System report of `regard doctor`: facts about this machine in sections, each with a state."""
 
 from __future__ import annotations
 

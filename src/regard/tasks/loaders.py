@@ -17,8 +17,9 @@ LOADERS = {"translation": ("regard.tasks.translation.load_run", "load_translator
 def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any) -> Any:
     """Load a trained run; for a translation run, a translator.
 
-    folder: the --out of `regard train`. checkpoint: "best", "latest", or the number of a step. device: cpu,
-    cuda, mps, or auto for the fastest available. options: those of regard.decoding.Translator.
+    folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available.
+    options: those of regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -26,7 +27,7 @@ def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", 
     ...         regard.load(folder)
     ...     except regard.DataError as error:
     ...         print(str(error).splitlines()[-1])
-    hint: give a run folder, which regard train --out writes
+    hint: give a run folder, which regard train --output writes
     """
     run_folder = importlib.import_module("regard.runs.run_folder")
     task = run_folder.config_of(Path(folder)).get("task", "translation")

@@ -40,7 +40,7 @@ class RunFacts:
 
     model: its name and options. vocabulary: sizes of the source and target vocabularies. changed: settings
     that differ from the default. losses: training losses, (step, loss). evaluations: as in log.jsonl.
-    notes: what could not be read, and why. damaged: whether the run cannot be loaded. judged_by: the score
+    notes: what could not be read, and why. damaged: whether the run cannot be loaded. best_metric: the score
     that selects the best checkpoint.
     """
 
@@ -58,20 +58,22 @@ class RunFacts:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[Kept] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    judged_by: str = "bleu"
+    best_metric: str = "bleu"
     damaged: bool = False
 
     @property
     def best(self) -> dict[str, Any] | None:
         """The evaluation with the best score; of equal scores, the one with the lowest loss."""
-        scored = [each for each in self.evaluations if math.isfinite(each.get(self.judged_by, math.nan))]
-        sign = -1 if self.judged_by == "loss" else 1
+        scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
+        sign = -1 if self.best_metric == "loss" else 1
         return max(
-            scored, key=lambda each: (sign * each[self.judged_by], -each.get("loss", math.inf)), default=None
+            scored,
+            key=lambda each: (sign * each[self.best_metric], -each.get("loss", math.inf)),
+            default=None,
         )
 
     @property
-    def standing(self) -> str:
+    def status(self) -> str:
         """The state of training: why it ended, or that it is not finished."""
         if self.progress is None:
             return "started, no checkpoint yet"
@@ -79,8 +81,10 @@ class RunFacts:
 
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
-        facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.standing}
-        return {name: value for name, value in facts.items() if name != "damaged"}
+        facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
+        del facts["damaged"]
+        # The key of earlier versions, at the same place.
+        return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
 
 
 def facts_of(folder: Path) -> RunFacts:
@@ -101,7 +105,7 @@ def facts_of(folder: Path) -> RunFacts:
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        {key: value for key, value in _changed(settings.data).items() if key != "longest"},
+        {key: value for key, value in _changed(settings.data).items() if key != "max_length"},
         _changed(settings, skipped=("data", "model")),
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,
@@ -112,7 +116,7 @@ def facts_of(folder: Path) -> RunFacts:
         evaluations=evaluations,
         checkpoints=kept,
         notes=notes,
-        judged_by=settings.training.best,
+        best_metric=settings.training.best,
         damaged=damaged or vocabulary is None,
     )
 
@@ -244,7 +248,7 @@ def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str
     try:
         checkpoint.verify(tensors)
     except DataError as error:
-        return str(error).removeprefix(f"{checkpoint.path}: ")
+        return error.message.problem
     return ""
 
 

@@ -6,13 +6,16 @@ import math
 from collections import deque
 from statistics import median
 
+from regard.training.distributed import Processes
+from regard.training.progress import Progress
 from regard.training.settings import Training
 
 __all__ = [
-    "TOLERANCE",
     "WallClock",
     "budget_warning",
     "count",
+    "end_reason",
+    "evaluation_due",
     "evaluation_interval",
     "pace_is_known",
     "plan_steps",
@@ -84,6 +87,28 @@ class WallClock:
         pace = median(self._recent) if self._recent else elapsed / max(step, 1)
         return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
 
+    def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
+        """Set the number of steps of a run once the pace is known, the same in all processes.
+
+        Returns a message for the log; "" while the pace is unknown.
+        """
+        if not processes.share(pace_is_known(self.budget, elapsed, progress.step)):
+            return ""
+        progress.total, progress.every = processes.share(self.plan(elapsed, progress.step))
+        return f"{count(self.budget / 60, 'minute')}: {count(progress.total, 'step')} at the current speed"
+
+    def correct(self, progress: Progress, elapsed: float, processes: Processes) -> str:
+        """Estimate the number of steps again, the same in all processes.
+
+        Returns a message for the log if it differs by more than TOLERANCE; "" otherwise.
+        """
+        before = progress.total
+        assert before is not None
+        progress.total, progress.every = processes.share(self.plan(elapsed, progress.step))
+        if abs(progress.total - before) <= TOLERANCE * before:
+            return ""
+        return f"the speed has changed: {progress.total:,} steps instead of {before:,}"
+
 
 def total_steps(settings: Training, epoch: int) -> int | None:
     """The number of steps of a run with `epoch` batches per epoch; None for minutes, which need the pace.
@@ -95,7 +120,7 @@ def total_steps(settings: Training, epoch: int) -> int | None:
         return settings.steps
     if settings.minutes is not None:
         return None
-    each = epoch / settings.accumulate
+    each = epoch / settings.accumulation_steps
     if settings.epochs is not None:
         return max(round(settings.epochs * each), 1)
     return min(max(round(EPOCHS * each), MIN_STEPS), MAX_STEPS)
@@ -161,3 +186,26 @@ def evaluation_interval(settings: Training, total: int | None) -> int | None:
     if settings.evaluate_every is not None:
         return settings.evaluate_every
     return None if total is None else max(-(-total // EVALUATIONS), 1)
+
+
+def evaluation_due(settings: Training, progress: Progress) -> bool:
+    """Whether to evaluate after this step. With minutes, the interval counts from the last evaluation."""
+    at = progress
+    if at.evaluated == at.step:
+        return False
+    if at.every and at.total and settings.evaluate_every is None:
+        return at.step - at.evaluated >= at.every and at.total - at.step >= at.every / 2
+    every = at.every or evaluation_interval(settings, at.total)
+    return bool(every and at.step and at.step % every == 0)
+
+
+def end_reason(settings: Training, progress: Progress, out_of_time: bool) -> str:
+    """Why a run ends after this step: all steps or minutes are used, or patience; "" if it continues."""
+    completed = progress.total is not None and progress.step >= progress.total
+    if settings.minutes is not None and (completed or out_of_time):
+        return f"stopped after {count(settings.minutes, 'minute')} at step {progress.step:,}"
+    if completed:
+        return "completed all steps"
+    if settings.patience is not None and progress.stale >= settings.patience:
+        return f"{settings.best} has not improved in {progress.stale} evaluations"
+    return ""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.kernels.kernel_choice import is_current
 from regard.training.settings import Training
-from regard.training.task import Loss, Task
+from regard.training.task import Capture, Loss, Task
 
 __all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in", "uncollected"]
 
@@ -33,19 +33,19 @@ class Uncaptured(Exception):
     """A step could not be captured; it can run without a graph, with the same results."""
 
 
-def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> tuple[bool, str]:
+def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
     """Whether training steps are captured in CUDA graphs, and a message if they were requested but cannot be.
 
     device: the device type, such as "cuda". world: number of processes.
 
     >>> from regard.training.settings import Training
     >>> capture_chosen(Training(capture=False), Task, "cuda")
-    (False, '')
+    Capture(chosen=False, problem='')
     """
     if settings.capture is False or (
         settings.capture == "auto" and not (device == "cuda" and task.small_steps)
     ):
-        return False, ""
+        return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
         "with training.compile, a step launches few kernels already": settings.compile,
@@ -53,7 +53,7 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
         task.uncapturable: bool(task.uncapturable),
     }
     reason = next((text for text, applies in reasons.items() if applies), "")
-    return not reason, f"steps are not captured in CUDA graphs: {reason}" if reason else ""
+    return Capture(not reason, f"steps are not captured in CUDA graphs: {reason}" if reason else "")
 
 
 @dataclass(eq=False)

@@ -47,8 +47,8 @@ def interruptible() -> Iterator[Interruption]:
     """Inside the `with` block, the first of these signals requests a stop; a second one raises at once.
 
     The first signal prints NOTICE immediately; training stops after the current step. The second raises
-    KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP. SIGHUP stays ignored if it is ignored already:
-    nohup starts processes so.
+    KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP. SIGHUP stays ignored if it is ignored already,
+    as under nohup.
     """
     interruption = Interruption()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,14 +18,17 @@ __all__ = ["Shapes"]
 class Shapes:
     """The batch shapes for `tokens` tokens per batch and sentences of at most `longest` tokens, EOS included.
 
+    sentences: the number of rows of every batch, if tokens is None.
+
     Batches(..., rounded=shapes.lengths) yields batches with one shape per length.
 
     >>> Shapes(tokens=1024, longest=100).lengths
     (8, 16, 24, 32, 48, 64, 96, 128)
     """
 
-    tokens: int
+    tokens: int | None
     longest: int
+    sentences: int = 1
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -41,13 +45,19 @@ class Shapes:
         """Maximum number of shapes: subword sampling can make a batch longer than planned."""
         return 4 * len(self.lengths)
 
+    def _counts(self, length: int) -> Iterator[int]:
+        """Yield the numbers of rows of batches of this length, and of shorter ones in descending length."""
+        if self.tokens is None:
+            yield self.sentences
+            return
+        # A batch that became longer after it was planned has as many rows as a shorter one.
+        yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
+
     def filled(self, batch: Batch) -> Batch:
         """Pad a batch to the next length, and to the number of rows of that length with empty rows."""
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
-        # A batch that became longer after it was planned has as many rows as a shorter one.
-        counts = (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
-        rows = next((each for each in counts if each >= len(batch)), len(batch))
+        rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))
         more = rows - len(batch)
         source = _grown(batch.source, rows, length)
         target = _grown(batch.target, rows, length + 1)

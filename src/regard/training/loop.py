@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from rich.console import Console
 from torch import nn
 
-from regard.errors import DataError, UnknownName, message
+from regard.errors import UnknownName
 from regard.files.folder_lock import FolderLock, FolderMoved
-from regard.training.budget import (
-    TOLERANCE,
-    WallClock,
-    budget_warning,
-    count,
-    evaluation_interval,
-    pace_is_known,
-    total_steps,
-)
-from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
+from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
+from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
+from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, first_nonfinite, keep_batches
-from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
-from regard.training.progress import Progress, check_surroundings
+from regard.training.nonfinite_steps import NonFinite, step_error, weight_error
+from regard.training.optimizer import Average, build_optimizer
+from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import learning_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
@@ -77,12 +70,15 @@ class Trainer:
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by = settings.best
         self.model = task.model.to(self.device)
-        self.optimizer = build_optimizer(self.model, beta=settings.beta, weight_decay=settings.weight_decay)
+        self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
+        self._saver = CheckpointSaver(self.checkpoints, self.model, self.optimizer, self.average, self.log)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         self._half = in_half(settings.precision, self.device)
-        captured, self._uncaptured = capture_chosen(settings, task, self.device.type, self.processes.world)
+        captured, self._uncaptured = task.capture or capture_chosen(
+            settings, task, self.device.type, self.processes.world
+        )
         self._gradients = Gradients(
             task,
             seed=seed,
@@ -96,8 +92,6 @@ class Trainer:
         )
         self._stream = self._batches()
         self._began = self._last_save = clock()
-        self._saved: tuple[Any, ...] = ()
-        self._tensors_saved: int | None = None  # the step whose tensors this process has written
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
         self._budget, self._slowdown = WallClock(settings), Slowdown()
 
@@ -110,28 +104,15 @@ class Trainer:
         if checkpoint is None:
             self.log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
             return None
-        state, place = checkpoint.state, str(checkpoint.path / STATE)
-        check_surroundings(state, place)
-        averaged = checkpoint.tensors("weights")
-        try:
-            self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
-        except RuntimeError as error:
-            hint = "the settings of the model have changed: start a new run, or use --init-from"
-            raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
-        if self.average is not None:
-            self.average.load(averaged)
-        load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
-        fresh, self.progress = self.progress, Progress.read(state, place)
-        self._saved = self.progress.standing()
-        self.progress.go_on(fresh)
+        state = checkpoint.state
+        fresh, self.progress = self.progress, self._saver.load(checkpoint, state)
+        self.progress.continue_from(fresh)
         if self.processes.first:
-            self.log.restore(state["log"].get("state"), place)
-            self.log.rewind(state["log"]["position"])
-            for note in self.checkpoints.notes:
-                self.log.event("damaged", note)
-            if any(each.step == self.progress.best_step for each in self.checkpoints.all()):
-                self.checkpoints.mark_best(self.progress.best_step)  # the process may have been killed before
-        self._log_changes(state)
+            self._saver.restore_log(checkpoint, state, self.progress.best_step)
+        now = self._surroundings()
+        self.progress.rescale_epoch(state["batches"], now["batches"])
+        for text in changes(state, now):
+            self._event("changed", text)
         self._stream = self._batches()
         return checkpoint
 
@@ -162,14 +143,14 @@ class Trainer:
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
             self._settle_minutes()
-            if self._due() and at.evaluated != at.step and not self._stop:
+            if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
         while not self._stop and not self._over():
             self._step(requested)
             self._settle_minutes()
             if self._replan_wanted and not (self._stop or self._out_of_time):
                 self._replan()
-            if self._due() and at.evaluated != at.step and not self._stop:
+            if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
             if self._stop or self._save_due():
                 self._save_if_changed()
@@ -187,54 +168,28 @@ class Trainer:
         self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
 
     def _over(self) -> bool:
-        at, settings = self.progress, self.settings
-        completed = at.total is not None and at.step >= at.total
-        if settings.minutes is not None and (completed or self._out_of_time):
-            at.ended = f"stopped after {count(settings.minutes, 'minute')} at step {at.step:,}"
-        elif completed:
-            at.ended = "completed all steps"
-        elif settings.patience is not None and at.stale >= settings.patience:
-            at.ended = f"{settings.best} has not improved in {at.stale} evaluations"
-        return bool(at.ended)
+        self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time))
+        return bool(self.progress.ended)
 
     def _seconds(self) -> float:
         return self.clock() - self._began
 
     def _settle_minutes(self) -> None:
         """Turn minutes into a number of steps as soon as the pace is known; _replan() may correct it."""
-        at, minutes = self.progress, self.settings.minutes
-        if at.total is not None or minutes is None or self._stop:
-            return
-        if not self.processes.share(pace_is_known(60 * minutes, self._seconds(), at.step)):
-            return
-        plan = self.processes.share(self._budget.plan(self._seconds(), at.step))
-        self._announce(f"{count(minutes, 'minute')}: {count(plan[0], 'step')} at the current speed", plan)
+        if self.progress.total is None and self.settings.minutes is not None and not self._stop:
+            self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
         """Correct the number of steps if the pace has changed, so that the schedule ends with the minutes."""
-        at = self.progress
-        total, every = self.processes.share(self._budget.plan(self._seconds(), at.step))
-        assert at.total is not None
-        if abs(total - at.total) > TOLERANCE * at.total:
-            self._announce(f"the speed has changed: {total:,} steps instead of {at.total:,}", (total, every))
-        else:
-            at.total, at.every, self.log.total = total, every, total
+        self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
-    def _announce(self, text: str, plan: tuple[int, int]) -> None:
-        """Log the number of steps of a wall-clock budget, and save it in a checkpoint."""
-        self.progress.total, self.progress.every = plan
-        self.log.total, epoch = plan[0], self.task.len_epoch(0) / self.settings.accumulate
-        few = budget_warning(plan[0], epoch)
-        self._event("budget", f"{text}; {few}: the model will learn little" if few else text, total=plan[0])
-        self.save()
-
-    def _due(self) -> bool:
-        """Whether an evaluation is due. With minutes, the interval counts from the last evaluation."""
-        at = self.progress
-        if at.every and at.total and self.settings.evaluate_every is None:
-            return at.step - at.evaluated >= at.every and at.total - at.step >= at.every / 2
-        every = at.every or evaluation_interval(self.settings, at.total)
-        return bool(every and at.step and at.step % every == 0)
+    def _announce(self, text: str) -> None:
+        """Log the number of steps of a wall-clock budget, and save it in a checkpoint; not if text is ""."""
+        total = self.log.total = self.progress.total
+        if text and total is not None:
+            few = budget_warning(total, self.task.len_epoch(0) / self.settings.accumulation_steps)
+            self._event("budget", f"{text}; {few}: the model will learn little" if few else text, total=total)
+            self.save()
 
     def _save_due(self) -> bool:
         every = self.settings.save_every
@@ -251,7 +206,7 @@ class Trainer:
     def _step(self, requested: Interruption) -> None:
         """Take one step: add the gradients of its batches in all processes, then update the weights."""
         at, settings, began = self.progress, self.settings, self.clock()
-        batches = [next(self._stream) for _ in range(settings.accumulate)]
+        batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
         # The clock of the first process decides; any process may request a stop. One all-reduce carries both.
@@ -262,12 +217,13 @@ class Trainer:
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
         tokens = max(tokens, 1)
+        peak, warmup = settings.learning_rate, settings.warmup_steps
         rate = learning_rate(
-            at.step, rate=settings.rate, schedule=settings.schedule, warm_up=settings.warm_up, total=at.total
+            at.step, rate=peak, schedule=settings.schedule, warmup_steps=warmup, total=at.total
         )
         self.model.train()
         parts = self._gradients.add(at.step, batches, tokens)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):
             self._refuse(batches, tokens, size if math.isfinite(total) else total)
@@ -291,26 +247,23 @@ class Trainer:
                 threads = torch.get_num_threads() if self.device.type == "cpu" else 1
                 self._event("slowdown", slowdown_warning(*slower, threads))
             if moved is not None:
-                if not self._nonfinite():
-                    self._write_checkpoint()
+                if not self._saver.nonfinite():
+                    self._saver.write(at, self._surroundings())
                 raise moved
 
-    def _refuse(self, batches: list[Any], tokens: int, value: float) -> None:
+    def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
         """Raise NonFinite for a step whose loss or gradient is not finite; its batches are saved first."""
-        step = self.progress.step
         tensors = [self.task.tensors(batch) for batch in batches]
         coarse = self.settings.precision == "tf32"
-        state = {"step": step, "seed": self.seed, "tokens": tokens, "half": self._half, "coarse": coarse}
-        try:
-            place = keep_batches(self.folder, self.processes.rank, tensors, self.model.state_dict(), state)
-            replay = f"regard.training.nonfinite_steps.replay() computes the step again from {place.name}"
-        except OSError as error:
-            replay = f"the batch could not be saved for replay: {error.strerror}"
-        hint = f"{replay}; a lower learning rate, a longer warm-up or precision='float32' may help"
-        problem = f"the loss or its gradient is {value}; {self._last()}"
-        text = message(f"step {step}", problem, expected="a finite loss", hint=hint)
-        self._event("nonfinite", text.splitlines()[0], step=step)
-        raise NonFinite(text)
+        state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
+        state |= {"half": self._half, "coarse": coarse}
+        kept = self.folder, self.processes.rank, tensors, self.model.state_dict(), state
+        self._raise(step_error(*kept, value=value, last=self._saver.last()))
+
+    def _raise(self, error: NonFinite) -> NoReturn:
+        """Log and raise an error of the current step."""
+        self._event("nonfinite", str(error).splitlines()[0], step=self.progress.step)
+        raise error
 
     def _evaluate(self, requested: Interruption) -> None:
         """Save, then evaluate the model, in the first process, and save its scores.
@@ -336,7 +289,7 @@ class Trainer:
         if self.settings.best not in scores:
             raise UnknownName("metric in training.best:", self.settings.best, scores)
         lower = self.settings.best == "loss"
-        better = at.judged(scores[self.settings.best], lower, scores.get("loss"))
+        better = at.update_best(scores[self.settings.best], lower, scores.get("loss"))
         if evaluation is not None:
             self.log.evaluation(at.step, scores, best=better, shown=evaluation.shown)
         self.save()
@@ -350,49 +303,22 @@ class Trainer:
         """
         at = self.progress
         at.seconds = self._seconds()
-        if self._tensors_saved != at.step:
+        if not self._saver.has_tensors(at.step):
             self._check_weights()
         if self.processes.first:
             moved = self._follow_folder()
-            self._write_checkpoint()
+            self._saver.write(at, self._surroundings())
             if moved is not None:
                 raise moved
-        self._saved, self._tensors_saved, self._last_save = at.standing(), at.step, self.clock()
+        self._saver.mark_saved(at)
+        self._last_save = self.clock()
         self.processes.wait()
-
-    def _write_checkpoint(self) -> None:
-        at = self.progress
-        log = {"position": self.log.position(), "state": self.log.state()}
-        state = {**at.written(), "log": log, **self._surroundings()}
-        if self._tensors_saved == at.step:  # they have not changed since
-            with suppress(DataError):
-                self.checkpoints.save_state(at.step, state)
-                return
-        weights = self.model.state_dict()
-        tensors = {"weights": weights, "optimizer": optimizer_tensors(self.model, self.optimizer)}
-        if self.average is not None:
-            with self.average.applied():
-                averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
-            tensors |= {"weights": averaged, "raw": weights}
-        self.checkpoints.save(at.step, tensors, state)
 
     def _check_weights(self) -> None:
         """Raise NonFinite, in every process, if a weight is NaN or infinite."""
-        name = self._nonfinite()
-        if not int(self.processes.sum(torch.tensor([int(bool(name))]))):
-            return
-        step, rate = self.progress.step, self.settings.rate
-        problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved"
-        hint = f"resume with a lower learning rate (training.rate is {rate:g}), a longer warm-up "
-        hint += f"(training.warm_up) or gradient clipping (training.clip is {self.settings.clip:g})"
-        text = message(f"step {step}", f"{problem}; {self._last()}", expected="finite weights", hint=hint)
-        self._event("nonfinite", text.splitlines()[0], step=step)
-        raise NonFinite(text)
-
-    def _nonfinite(self) -> str:
-        """The name of a weight that is NaN or infinite; "" if there is none."""
-        averages = {} if self.average is None else self.average.tensors()
-        return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)
+        name = self._saver.nonfinite()
+        if int(self.processes.sum(torch.tensor([int(bool(name))]))):
+            self._raise(weight_error(self.progress.step, name, self.settings, self._saver.last()))
 
     def _follow_folder(self) -> FolderMoved | None:
         """Raise if the run folder was deleted; if it was moved, write to its new path, and return the error.
@@ -410,37 +336,13 @@ class Trainer:
             self.log.move(moved.place)
             return moved
 
-    def _last(self) -> str:
-        return (
-            f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
-        )
-
     def _save_if_changed(self) -> None:
-        if self._saved != self.progress.standing():
+        if not self._saver.is_saved(self.progress):
             self.save()
 
     def _surroundings(self) -> dict[str, Any]:
-        """Everything that the bits of a run depend on besides its settings and its data."""
-        return {
-            "threads": torch.get_num_threads(),
-            "processes": self.processes.world,
-            "device": self.device.type,
-            "torch": torch.__version__,
-            "batches": self.task.len_epoch(self.progress.epoch),
-        }
-
-    def _log_changes(self, state: Mapping[str, Any]) -> None:
-        """Log changes of threads, devices and the like since the checkpoint: the bits may differ."""
-        at = self.progress
-        for name, now in self._surroundings().items():
-            before = state.get(name, now)
-            if before == now:
-                continue
-            if name == "batches":  # continue at the same fraction of the epoch
-                at.batch = min(at.batch * now // max(before, 1), now)
-                name = "batches per epoch"
-            text = f"{name}: {before} before, {now} now; training continues, but not with the same bits"
-            self._event("changed", text)
+        batches = self.task.len_epoch(self.progress.epoch)
+        return surroundings(self.processes.world, self.device.type, batches)
 
     def _event(self, kind: str, text: str, **fields: Any) -> None:
         if self.processes.first:

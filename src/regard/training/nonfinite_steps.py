@@ -18,9 +18,18 @@ from regard.files.tensor_file import read_tensors, tensor_blocks
 from regard.files.untrusted import parse_json, read_limited
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
+from regard.training.settings import Training
 from regard.training.task import Task
 
-__all__ = ["NonFinite", "Replayed", "first_nonfinite", "keep_batches", "replay"]
+__all__ = [
+    "NonFinite",
+    "Replayed",
+    "first_nonfinite",
+    "keep_batches",
+    "replay",
+    "step_error",
+    "weight_error",
+]
 
 STATE, WEIGHTS = "state.json", "weights.safetensors"
 
@@ -91,6 +100,40 @@ def keep_batches(
     if rank == 0:
         atomic_io.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
     return place
+
+
+def step_error(
+    folder: Path,
+    rank: int,
+    batches: Sequence[Mapping[str, Tensor]],
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    *,
+    value: float,
+    last: str,
+) -> NonFinite:
+    """Save the batches of a step as keep_batches() does, and return the error to raise for the step.
+
+    value: its loss, or the norm of its gradient, which is not finite. last: the last checkpoint, as text.
+    """
+    try:
+        place = keep_batches(folder, rank, batches, weights, state)
+        replay = f"regard.training.nonfinite_steps.replay() computes the step again from {place.name}"
+    except OSError as error:
+        replay = f"the batch could not be saved for replay: {error.strerror}"
+    hint = f"{replay}; a lower learning rate, a longer warm-up or precision='float32' may help"
+    problem = f"the loss or its gradient is {value}; {last}"
+    return NonFinite(message(f"step {state['step']}", problem, expected="a finite loss", hint=hint))
+
+
+def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
+    """Return the error for a weight that is NaN or infinite. name: "" if it is in another process."""
+    problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
+    hint = f"resume with a lower learning rate (training.learning_rate is {settings.learning_rate:g}), a longer warm-up "
+    hint += (
+        f"(training.warmup_steps) or gradient clipping (training.max_grad_norm is {settings.max_grad_norm:g})"
+    )
+    return NonFinite(message(f"step {step}", problem, expected="finite weights", hint=hint))
 
 
 def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:

@@ -16,12 +16,12 @@ STATES = {"step", "exp_avg", "exp_avg_sq"}
 """The tensors that AdamW keeps for each parameter."""
 
 
-def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> torch.optim.AdamW:
+def build_optimizer(model: nn.Module, *, beta2: float, weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW (Loshchilov and Hutter 2019) with weight decay on matrices only.
 
     The learning rate is 0 here; the trainer sets it before each step.
 
-    >>> optimizer = build_optimizer(nn.Linear(2, 3), beta=0.98, weight_decay=0.1)
+    >>> optimizer = build_optimizer(nn.Linear(2, 3), beta2=0.98, weight_decay=0.1)
     >>> [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
     [(1, 0.1), (1, 0.0)]
     """
@@ -33,7 +33,7 @@ def build_optimizer(model: nn.Module, *, beta: float, weight_decay: float) -> to
         for some, decay in ((matrices, weight_decay), (others, 0.0))
         if some
     ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, beta), eps=1e-9, fused=True)
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

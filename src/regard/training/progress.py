@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
+
 from regard.errors import DataError, message
 
-__all__ = ["Progress", "check_surroundings", "step_seed"]
+__all__ = ["Progress", "changes", "check_surroundings", "step_seed", "surroundings"]
 
 LARGEST = 10**18
 """Upper limit of steps, tokens and file positions; larger values are treated as damage."""
@@ -52,19 +54,19 @@ class Progress:
         """The values that are saved in state.json."""
         return asdict(self)
 
-    def standing(self) -> tuple[Any, ...]:
+    def state(self) -> tuple[Any, ...]:
         """The values by which two checkpoints of the same step can differ."""
         return self.step, self.evaluated, self.total, self.ended
 
-    def judged(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
+    def update_best(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
         """Record the score of an evaluation; return whether it is the best so far.
 
         Ties are decided by the lower loss: BLEU stays 0 until a sequence of four words is right, while the
         loss already falls.
 
         >>> at = Progress(step=5)
-        >>> at.judged(2.0, lower_is_better=True), at.judged(2.5, lower_is_better=True), at.stale, at.best
-        (True, False, 1, 2.0)
+        >>> [at.update_best(loss, lower_is_better=True) for loss in (2.0, 2.5)], at.stale, at.best
+        ([True, False], 1, 2.0)
         """
         self.evaluated = self.step
         sign = -1 if lower_is_better else 1
@@ -77,11 +79,16 @@ class Progress:
             self.stale += 1
         return better
 
-    def go_on(self, fresh: Progress) -> None:
-        """Continue an ended run if the settings now ask for more steps. fresh: the progress of a new run."""
+    def continue_from(self, fresh: Progress) -> None:
+        """Continue an ended run whose settings now have more steps. fresh: the progress of a new run."""
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
+
+    def rescale_epoch(self, before: int, now: int) -> None:
+        """Continue at the same fraction of the epoch if its number of batches has changed."""
+        if before != now:
+            self.batch = min(self.batch * now // max(before, 1), now)
 
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
@@ -106,6 +113,37 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
     position = log.get("position") if isinstance(log, dict) else None
     if not _valid(position, "int"):
         raise _damaged(place, "log.position", position, "int")
+
+
+def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
+    """Return what the bits of a run depend on besides its settings and its data, for state.json.
+
+    batches: number of batches of the current epoch.
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "device": device,
+        "torch": torch.__version__,
+        "batches": batches,
+    }
+
+
+def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return messages about threads, devices and the like that differ from state.json.
+
+    state: its content. now: the result of surroundings().
+
+    >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
+    ['threads: 2 before, 4 now; training continues, but not with the same bits']
+    """
+    names = {"batches": "batches per epoch"}
+    return [
+        f"{names.get(name, name)}: {state[name]} before, {value} now; "
+        "training continues, but not with the same bits"
+        for name, value in now.items()
+        if state.get(name, value) != value
+    ]
 
 
 def _valid(value: object, kind: str) -> bool:

@@ -10,19 +10,19 @@ from regard.errors import ArgumentError, UnknownName, message
 __all__ = ["SCHEDULES", "decay_by_epoch", "learning_rate"]
 
 
-def _constant(step: int, warm_up: int, total: int) -> float:
+def _constant(step: int, warmup_steps: int, total: int) -> float:
     return 1.0
 
 
-def _cosine(step: int, warm_up: int, total: int) -> float:
+def _cosine(step: int, warmup_steps: int, total: int) -> float:
     """Decay from 1 at the end of the warm-up to 0 at the last step."""
-    done = (step - warm_up) / max(total - warm_up, 1)
+    done = (step - warmup_steps) / max(total - warmup_steps, 1)
     return 0.5 * (1 + math.cos(math.pi * min(max(done, 0.0), 1.0)))
 
 
-def _inverse_root(step: int, warm_up: int, total: int) -> float:
+def _inverse_root(step: int, warmup_steps: int, total: int) -> float:
     """1 / sqrt(step), as in Vaswani et al. 2017 (eq. 3), scaled to 1 at the end of the warm-up."""
-    return math.sqrt(max(warm_up, 1) / max(step, warm_up, 1))
+    return math.sqrt(max(warmup_steps, 1) / max(step, warmup_steps, 1))
 
 
 SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
@@ -30,27 +30,27 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""By name: the factor of the highest learning rate, for a step after the warm-up."""
+"""Functions of (step, warm-up, total) that return the factor of the peak learning rate after the warm-up."""
 
 
-def learning_rate(step: int, *, rate: float, schedule: str, warm_up: int, total: int | None) -> float:
+def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, total: int | None) -> float:
     """The learning rate of a step: it grows linearly to `rate` during the warm-up, then follows the schedule.
 
-    step: counted from 1. warm_up: number of steps, at most half of the total. total: number of steps of the
-    run; None while it is unknown: the cosine schedule is then constant.
+    step: counted from 1. warmup_steps: at most half of the total are used. total: number of steps of the run;
+    None while it is unknown: the cosine schedule is then constant.
 
-    >>> [learning_rate(step, rate=1.0, schedule="cosine", warm_up=2, total=6) for step in (1, 2, 4, 6)]
+    >>> [learning_rate(step, rate=1.0, schedule="cosine", warmup_steps=2, total=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
     """
     if schedule not in SCHEDULES:
         raise UnknownName("schedule", schedule, SCHEDULES)
     if total is not None:
-        warm_up = min(warm_up, total // 2)
-    if step < warm_up:
-        return rate * step / warm_up
+        warmup_steps = min(warmup_steps, total // 2)
+    if step < warmup_steps:
+        return rate * step / warmup_steps
     if total is None and schedule == "cosine":
         return rate
-    return rate * SCHEDULES[schedule](step, warm_up, total or step)
+    return rate * SCHEDULES[schedule](step, warmup_steps, total or step)
 
 
 def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> float:

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.errors import ArgumentError, DataError, message
 from regard.files.untrusted import read_limited
+from regard.training.setting_names import current_names, unknown_setting
 
 __all__ = [
+    "BATCHES",
     "Clash",
     "LENGTHS",
     "Section",
@@ -27,7 +29,7 @@ __all__ = [
     "parse_toml",
     "read_toml",
     "to_toml",
-    "without_length",
+    "without_alternatives",
 ]
 
 Part = Annotated[float, Field(ge=0, lt=1)]
@@ -37,6 +39,9 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 LENGTHS = ("steps", "epochs", "minutes")
 """The settings for the length of a run, of which at most one is given."""
+
+BATCHES = ("batch_tokens", "batch_size")
+"""The settings for the batch size, of which at most one is given."""
 
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 
@@ -63,33 +68,36 @@ class Training(Section):
     steps, epochs, minutes: length of the run, at most one of them; by default a number of epochs that
     depends on the data. minutes become a number of steps once the speed is known, so that the learning rate
     depends on the step alone.
-    tokens: batch size in tokens per process, padding included. accumulate: batches per step.
-    rate: highest learning rate. beta: beta2 of AdamW. clip: maximum gradient norm (0 disables clipping).
-    smoothing: label smoothing. guided: weight of the guided-alignment loss. ema: decay of the moving average
-    of the weights (0 disables it).
+    batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
+    accumulation_steps: number of batches per step.
+    learning_rate: the highest of the schedule, after warmup_steps. beta2: of AdamW. max_grad_norm: gradients
+    with a larger norm are scaled down to it (0 or inf disables clipping).
+    guided_alignment: weight of the guided-alignment loss (0 disables it). ema: decay of the moving average of
+    the weights (0 disables it).
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
     keep: number of checkpoints to keep. best: the score that selects the best checkpoint. patience: number
     of evaluations without a better score after which training stops.
 
-    >>> Training(steps=100, rate=1e-3).schedule
+    >>> Training(steps=100, learning_rate=1e-3).schedule
     'cosine'
     """
 
     steps: Whole | None = None
     epochs: Positive | None = None
     minutes: Positive | None = None
-    tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
-    accumulate: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    rate: Positive = 1e-3
+    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = 4096
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    accumulation_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    learning_rate: Positive = 1e-3
     schedule: Literal["constant", "cosine", "inverse-root"] = "cosine"
-    warm_up: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
+    warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
-    beta: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    clip: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
-    smoothing: Part = 0.1
+    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
+    max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
+    label_smoothing: Part = 0.1
     word_dropout: Part = 0.0
-    guided: Weight = 0.0
+    guided_alignment: Weight = 0.0
     ema: Part = 0.0
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
@@ -101,6 +109,18 @@ class Training(Section):
     best: Literal["loss", "bleu", "chrf", "exact"] = "bleu"
     patience: Whole | None = None
     tensorboard: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_batch_size(cls, values: Any) -> Any:
+        """With a batch_size, batch_tokens is None; otherwise it has a value."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("batch_size") is None:
+            return {name: value for name, value in values.items() if (name, value) != ("batch_tokens", None)}
+        if values.get("batch_tokens") is not None:
+            raise Clash("batch_tokens and batch_size are both set", f"one of {', '.join(BATCHES)}")
+        return {**values, "batch_tokens": None}
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -121,18 +141,19 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
-    """Parse TOML; path names the file in errors."""
+    """Parse the TOML of settings; old names are replaced by the new ones. path names the file in errors."""
     try:
         text = content.decode("utf-8")
         if LONG_KEY.search(text):  # tomllib takes quadratic time for it
             raise ValueError("a key has more than 64 parts")
-        return tomllib.loads(text)
+        settings = tomllib.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(message(str(path), f"is not UTF-8 at byte {error.start + 1}")) from None
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
         problem = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)
         hint = "the format is TOML: [section] and key = value lines, strings in quotes"
         raise DataError(message(str(path), problem, hint=hint)) from None
+    return current_names(settings, str(path))
 
 
 def to_toml(content: Mapping[str, Any]) -> str:
@@ -159,15 +180,15 @@ def to_toml(content: Mapping[str, Any]) -> str:
 def override(assignments: Iterable[str]) -> dict[str, Any]:
     """Parse `--set a.b=c` assignments into nested settings. A value that is not valid TOML is a string.
 
-    >>> override(["training.rate=0.001", "model.name=luong", "data.joint=true"])
-    {'training': {'rate': 0.001}, 'model': {'name': 'luong'}, 'data': {'joint': True}}
+    >>> override(["training.learning_rate=0.001", "model.name=luong", "data.joint=true"])
+    {'training': {'learning_rate': 0.001}, 'model': {'name': 'luong'}, 'data': {'joint': True}}
     """
     settings: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            problem, hint = "this is not a setting", "--set training.rate=0.001"
+            problem, hint = "this is not a setting", "--set training.learning_rate=0.001"
             raise ArgumentError(message(f"--set {assignment}", problem, expected="a.b=value", hint=hint))
         try:
             value = tomllib.loads(f"value = {text}")["value"]
@@ -179,7 +200,7 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise ArgumentError(message(f"--set {assignment}", f"{key} has a value already"))
         place[keys[-1]] = value
-    return settings
+    return current_names(settings, "--set")
 
 
 def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,16 +220,22 @@ def merged(first: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def without_length(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings `before` without the length of training, if the settings `given` set a length.
+def without_alternatives(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings `before` without the training length or batch size, if `new` sets another one.
 
-    >>> without_length({"training": {"steps": 9, "rate": 0.1}}, {"training": {"minutes": 2.0}})
-    {'training': {'rate': 0.1}}
+    >>> without_alternatives({"training": {"steps": 9, "ema": 0.1}}, {"training": {"minutes": 2.0}})
+    {'training': {'ema': 0.1}}
     """
-    training = given.get("training") or {}
-    if not isinstance(training, Mapping) or all(training.get(name) is None for name in LENGTHS):
+    training = new.get("training") or {}
+    replaced = {
+        name
+        for names in (LENGTHS, BATCHES)
+        if isinstance(training, Mapping) and any(training.get(name) is not None for name in names)
+        for name in names
+    }
+    if not replaced:
         return dict(before)
-    others = {name: value for name, value in before.get("training", {}).items() if name not in LENGTHS}
+    others = {name: value for name, value in before.get("training", {}).items() if name not in replaced}
     return {**before, "training": others}
 
 
@@ -218,14 +245,14 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
     place: where the values come from, for errors.
     """
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(current_names(content, place))
     except ValidationError as error:
         first = error.errors()[0]
         keys = [
             str(key) for key in first["loc"] if "[" not in str(key)
         ]  # such as list[int], one of several types
         if first["type"] == "extra_forbidden":
-            raise _unknown(kind, keys, place) from None
+            raise unknown_setting(kind, keys, first.get("input"), place) from None
         problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"
         if first["type"] == "missing":
             problem = f"{'.'.join(keys)} is missing"
@@ -250,24 +277,8 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
     except ValidationError as error:
         for each in error.errors():
             if each["type"] == "extra_forbidden":
-                raise _unknown(kind, [str(key) for key in each["loc"]], place) from None
-
-
-def _unknown(kind: type[BaseModel], keys: list[str], place: str) -> UnknownName:
-    inside = f" in [{'.'.join(keys[:-1])}]" if keys[:-1] else ""
-    known = _section(kind, keys[:-1]).model_fields
-    guess = "" if inside else _inside_a_section(kind, keys[-1])
-    where = inside if place == "the settings" else f"{inside} in {place}"
-    return UnknownName(f"setting{where}:" if where else "setting", keys[-1], known, guess=guess)
-
-
-def _inside_a_section(kind: type[BaseModel], name: str) -> str:
-    """The full name of a setting that is given without its section: "training.rate"; "" if there is none."""
-    for key in kind.model_fields:
-        section = _section(kind, [key])
-        if isinstance(section, type) and issubclass(section, BaseModel) and name in section.model_fields:
-            return f"{key}.{name}"
-    return ""
+                keys = [str(key) for key in each["loc"]]
+                raise unknown_setting(kind, keys, each.get("input"), place) from None
 
 
 def _listed(value: Any) -> str:
@@ -275,15 +286,6 @@ def _listed(value: Any) -> str:
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
     whole = all(isinstance(part, str) and part.isdecimal() for part in parts)
     return f"[{','.join(map(str, parts) if whole else map(json.dumps, parts))}]"
-
-
-def _section(kind: type[BaseModel], keys: list[str]) -> type[BaseModel]:
-    for key in keys:
-        field = kind.model_fields.get(key)
-        if field is None or not isinstance(field.annotation, type):
-            break
-        kind = field.annotation
-    return kind
 
 
 def _short(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 from torch import Tensor, nn
 
-__all__ = ["Evaluation", "Loss", "Stopped", "Task"]
+__all__ = ["Capture", "Evaluation", "Loss", "Stopped", "Task"]
 
 
 class Stopped(Exception):
@@ -26,6 +26,16 @@ class Loss(NamedTuple):
 
     total: Tensor
     shown: dict[str, Tensor]
+
+
+class Capture(NamedTuple):
+    """Whether training steps are captured in CUDA graphs.
+
+    problem: a message if they were requested but cannot be captured; "" otherwise.
+    """
+
+    chosen: bool
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class Task(ABC):
     """The names of the scores that evaluate() returns, checked before training; () if unknown."""
     uncapturable: str = ""
     """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
+    capture: Capture | None = None
+    """Whether steps are captured, if the task pads its batches accordingly; None: the trainer decides."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:

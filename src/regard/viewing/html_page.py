@@ -58,7 +58,7 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
         f'<p dir="auto">{safe(about)}</p>' if about else "",
         f'<p class="quiet">{many}</p>' if many else "",
         '<p class="quiet" id="hint" hidden>Point at a word, or move to it with Tab and the arrow keys, to '
-        "see what it looked at.</p>",
+        "see what it attended to.</p>",
         "</header>",
         "<main>",
         *(

@@ -35,7 +35,7 @@ function show(word) {
   const isolated = (each) => `\u2068${each.textContent}\u2069`;
   const largest = most.map((each) => `${isolated(each.other)} (${each.text})`).join(", ");
   entry.querySelector("p.seen").textContent =
-    `${isolated(word)} ${target ? "looked at" : "was looked at by"} ${largest || "nothing"}`;
+    `${isolated(word)} ${target ? "attended to" : "was attended to by"} ${largest || "nothing"}`;
 }
 
 function wordAt(event) {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
-from html import escape
 
 from rich.cells import cell_len
 from rich.color import blend_rgb
@@ -15,13 +13,12 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 
+from regard.viewing.pictures.canvas import MIDDLE, Box, Canvas, Mark, Paper, Words
+from regard.viewing.pictures.svg_writer import svg_of
+
 __all__ = ["to_svg"]
 
 # rich's own SVG export gives wide characters the width of narrow ones, and loads fonts from a CDN.
-FONTS = (
-    "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', 'Noto Sans Mono CJK KR', 'Noto Sans CJK KR', "
-    "NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace"
-)
 SIZE, CELL, LINE, MARGIN = 14, 8.4, 19, 14
 _DARK, _LIGHT = ColorTriplet(13, 15, 21), ColorTriplet(222, 225, 232)
 _COLOURS = [
@@ -29,7 +26,6 @@ _COLOURS = [
     *((97, 155, 222), (190, 132, 222), (86, 182, 194), (222, 225, 232)),
 ]
 _THEME = TerminalTheme((13, 15, 21), (222, 225, 232), _COLOURS, [*_COLOURS[:-1], (255, 255, 255)])
-_NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
@@ -50,36 +46,30 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     while lines and not _end(lines[-1]):
         lines.pop()
     cells = max((_end(line) for line in lines), default=0)
-    wide, high = cells * CELL + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
-    body = "\n".join(tag for number, line in enumerate(lines) for tag in _tags(line, number))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide:g} {high:g}" width="{wide:g}" '
-        f'height="{high:g}" role="img" font-family="{FONTS}" font-size="{SIZE}">\n'
-        f"<title>{_text(title)}</title>\n"
-        f'<rect width="100%" height="100%" rx="8" fill="{_DARK.hex}"/>\n'
-        f"{body}\n</svg>\n"
-    )
+    size = cells * CELL + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
+    marks = [mark for number, line in enumerate(lines) for mark in _marks(line, MARGIN + number * LINE)]
+    return svg_of(Canvas(marks=marks, paper=Paper(_DARK.hex, 8, "monospace", SIZE, size)), title)
 
 
-def _tags(line: list[Segment], number: int) -> Iterator[str]:
-    """Yield the background rectangles of one line, then its words, each stretched to its terminal cells."""
-    top, shades, words, cell = MARGIN + number * LINE, [], [], 0
+def _marks(line: list[Segment], top: float) -> list[Mark]:
+    """Return the background boxes of one line, then its words, each stretched to its terminal cells."""
+    boxes: list[Mark] = []
+    words: list[Mark] = []
+    middle, cell = top + SIZE * (1 - MIDDLE), 0
     for segment in line:
         style = segment.style or Style()
         color, background = _colours(style)
         length = cell_len(segment.text)
         if background is not None:
-            place = f'x="{MARGIN + cell * CELL:g}" y="{top:g}" width="{length * CELL:g}" height="{LINE}"'
-            shades.append(f'<rect {place} fill="{background.hex}" shape-rendering="crispEdges"/>')
-        weight = ' font-weight="bold"' if style.bold else ""
-        slant = ' font-style="italic"' if style.italic else ""
+            boxes.append(Box(MARGIN + cell * CELL, top, length * CELL, LINE, background.hex, crisp=True))
+        bold, italic = bool(style.bold), bool(style.italic)
         for word in re.finditer(r"[^ ]+", segment.text):
             x = MARGIN + (cell + cell_len(segment.text[: word.start()])) * CELL
-            place = f'x="{x:g}" y="{top + SIZE:g}" textLength="{cell_len(word[0]) * CELL:g}"'
-            words.append(f'<text {place} fill="{color.hex}"{weight}{slant}>{_text(word[0])}</text>')
+            width = cell_len(word[0]) * CELL
+            text = Words(x, middle, word[0], SIZE, color.hex, width=width, bold=bold, italic=italic)
+            words.append(text)
         cell += length
-    yield from shades
-    yield from words
+    return boxes + words
 
 
 def _colours(style: Style) -> tuple[ColorTriplet, ColorTriplet | None]:
@@ -101,7 +91,3 @@ def _end(line: list[Segment]) -> int:
         end = cell + cell_len(text) if text else end
         cell += cell_len(segment.text)
     return end
-
-
-def _text(text: str) -> str:
-    return escape(_NOT_XML.sub("\ufffd", text))

@@ -170,7 +170,7 @@ RELATIVES = {
 }
 PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
 ASKED_PEOPLE = NOUNS["people"]
-"""People that a question with a plain verb can be about; elders and teachers require the honorific 시."""
+"""The subjects of questions: elders and teachers are left out, because they need the honorific 시."""
 
 
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:

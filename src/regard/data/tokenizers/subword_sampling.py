@@ -24,7 +24,6 @@ __all__ = [
     "all_segmentations",
     "backpointers",
     "sample_merges",
-    "sample_pieces",
 ]
 
 Draw = Callable[[], float]
@@ -55,20 +54,6 @@ class Lattice(NamedTuple):
         return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
 
 
-def sample_pieces(text: str, lattice: Lattice, alpha: float, draw: Draw) -> list[str]:
-    """Sample a segmentation of text into pieces, with probability proportional to p(pieces)^alpha.
-
-    Kudo (2018), "Subword Regularization", section 3.2, over all segmentations: forward filtering and backward
-    sampling.
-
-    >>> import random
-    >>> lattice, draw = Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), random.Random(0).random
-    >>> [sample_pieces("ab", lattice, 0.5, draw) for _ in range(3)]
-    [['a', 'b'], ['ab'], ['ab']]
-    """
-    return draw_pieces(text, backpointers(text, lattice, alpha), draw)
-
-
 Backpointers = list[list[tuple[float, int]]]
 """For each position of a text, (probability, start) of each piece that can end there."""
 
@@ -76,7 +61,8 @@ Backpointers = list[list[tuple[float, int]]]
 def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
     """Compute the probabilities of the last piece before each position of a text (forward filtering).
 
-    This is the part of sample_pieces() that can be cached for a word.
+    A segmentation has a probability proportional to p(pieces)^alpha, among all segmentations of the text:
+    Kudo (2018), "Subword Regularization", section 3.2. draw_pieces() samples from it.
     """
     scores, longest, unknown = lattice
     total = [0.0]
@@ -101,7 +87,14 @@ def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
 
 
 def draw_pieces(text: str, ways: Backpointers, draw: Draw) -> list[str]:
-    """Sample one segmentation, from the end of the text to its start."""
+    """Sample one segmentation, from the end of the text to its start (backward sampling).
+
+    >>> import random
+    >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
+    >>> draw = random.Random(0).random
+    >>> [draw_pieces("ab", ways, draw) for _ in range(3)]
+    [['a', 'b'], ['ab'], ['ab']]
+    """
     pieces = []
     end = len(text)
     while end:

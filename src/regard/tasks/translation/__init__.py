@@ -5,7 +5,8 @@ load_translator("runs/x").translate("나는 고양이로소이다")
 """
 
 from regard.tasks.translation.load_run import TranslationRun, load_translator
-from regard.tasks.translation.train_run import Machine, Outcome, train_translation
+from regard.tasks.translation.prepare_run import Machine
+from regard.tasks.translation.train_run import Outcome, train_translation
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.tasks.translation.translation_task import TranslationTask
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import zlib
@@ -41,17 +40,15 @@ FoundLinks = list[tuple[tuple[int, int], ...]]
 
 
 def choose_by_links(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str], drawn: Sequence[Links]
+    translator: Translator, sources: Sequence[str], targets: Sequence[str], gold: Sequence[Links]
 ) -> list[tuple[Choice, AlignmentScore]]:
     """Rank sites, heads and steps by the alignment error rate (AER) on some pairs, lowest first.
 
-    drawn: the gold alignment of each pair. 100 pairs are enough; use other pairs than those that alignments
+    gold: the gold alignment of each pair. 100 pairs are enough; use other pairs than those that alignments
     are evaluated on afterwards. Links are between words, unless translator.unit is "character".
     """
-    if translator.unit == "auto":
-        translator = copy.copy(translator)
-        translator.unit = "word"
-    return rank_by_links(_all_alignments(translator, sources, targets), drawn)
+    unit = "word" if translator.unit == "auto" else translator.unit
+    return rank_by_links(_all_alignments(translator, sources, targets, unit), gold)
 
 
 def choose_by_agreement(
@@ -72,16 +69,13 @@ def choose_by_agreement(
 
 
 def _all_alignments(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str]
+    translator: Translator, sources: Sequence[str], targets: Sequence[str], unit: str | None = None
 ) -> dict[Choice, FoundLinks]:
     """Return the links of each pair, for every choice of site, head and step."""
-    if translator.look != CROSS:
-        problem = f"the translator records {translator.look}"
-        raise ArgumentError(message("alignment search", problem, expected=f'look="{CROSS}"'))
     alignments: dict[Choice, FoundLinks] = {}
     for first in range(0, len(sources), AT_ONCE):
         some = slice(first, first + AT_ONCE)
-        for each in translator.score(sources[some], targets[some]):
+        for each in translator.score(sources[some], targets[some], look=CROSS, unit=unit):
             candidates = choices(each.passages[0].attention)
             if not candidates:
                 problem = "the model has no attention to its source, so there is nothing to choose"

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard.data.line_io import Lines, Notes, read_pairs, say, tell
+from regard.data.line_io import Notes, say, tell
+from regard.data.pair_stream import PairStream
 from regard.decoding import Choice
 from regard.decoding.alignment_units import text_units
 from regard.errors import DataError, message, shown
 from regard.evaluation import Links
-from regard.evaluation.gold_alignment import check_drawn
+from regard.evaluation.gold_alignment import check_links
 from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links, write_choice
 
 __all__ = ["search_alignments"]
@@ -19,11 +20,9 @@ __all__ = ["search_alignments"]
 PRINTED = 8
 """Number of choices that are reported, best first."""
 
-AT_ONCE = 4096
-
 
 def search_alignments(
-    translator: Any, other: Any, gold: list[Links] | None, path: str, sources: Lines, targets: Lines
+    translator: Any, other: Any, gold: list[Links] | None, path: str, pairs: PairStream
 ) -> Iterator[str]:
     """Yield the best choices of site, head and step as lines of text, then save the best in the run.
 
@@ -31,11 +30,11 @@ def search_alignments(
     directions with the highest agreement are best, and both runs are changed. other: the run of the opposite
     direction.
     """
-    pairs = [pair for some in read_pairs(sources, targets, AT_ONCE) for pair in some]
-    tell(Notes(), sources, targets)
-    if not pairs:
-        raise DataError(message("--choose", "the files have no pairs"))
-    before, after = map(list, zip(*pairs, strict=True))
+    both = list(pairs)
+    tell(Notes(), pairs)
+    if not both:
+        raise DataError(message(pairs.name, "the file has no pairs"))
+    before, after = [source for source, _ in both], [target for _, target in both]
     if gold is None:
         yield from _by_agreement(translator, other, before, after)
     else:
@@ -47,7 +46,7 @@ def _by_links(
 ) -> Iterator[str]:
     unit = "word" if translator.unit == "auto" else translator.unit
     sizes = [[len(text_units(text, unit)) for text in side] for side in (before, after)]
-    check_drawn(gold, list(zip(*sizes, strict=True)), path)
+    check_links(gold, list(zip(*sizes, strict=True)), path)
     ranked = choose_by_links(translator, before, after, gold)
     for choice, score in ranked[:PRINTED]:
         yield f"{score}  {choice}"

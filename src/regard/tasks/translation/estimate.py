@@ -14,17 +14,14 @@ from torch import Tensor
 from regard.data import load_tokenizer
 from regard.data.data_report import Report
 from regard.runs.devices import choose_device
-from regard.runs.run_folder import check_data
 from regard.tasks.translation.plan import Plan
-from regard.tasks.translation.resolve_settings import resolve_settings
-from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
-from regard.tasks.translation.train_run import Machine, build_from, check_folder, set_threads
+from regard.tasks.translation.prepare_run import Machine, build_from, check_run, complete, set_threads
+from regard.tasks.translation.speed_trial import epoch_tokens
 from regard.tasks.translation.translation_data import TOKENIZERS, Corpus
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.tasks.translation.translation_task import TranslationTask
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
-from regard.training.settings import build
 
 __all__ = ["Estimate", "estimate"]
 
@@ -66,29 +63,25 @@ def estimate(
     """
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
-    exists = check_folder(folder, resume, settings)
-    run = resolve_settings(settings, folder if exists else None, change=change)
-    if exists and not change:
-        check_data(folder, run.split.fingerprints)
+    run = check_run(settings, folder, Processes(), resume=resume, change=change)
     with TemporaryDirectory() as scratch:
-        tokenizers = folder if exists else run.settings.init_from
+        tokenizers = run.settings.init_from if run.is_new else folder
         if tokenizers is not None:
             for name in TOKENIZERS:
                 load_tokenizer(Path(tokenizers) / name).save(Path(scratch) / name)
         place = Path(scratch)
         corpus = Corpus.made(run.split, run.settings.data, place, place / "cache", lines=LINES)
-        chosen, plan = run.settings, None
-        if run.incomplete is not None:
+        if run.is_new:
             set_threads(machine, folder, device, Processes())
-            plan = plan_run(run.incomplete, corpus, device, Processes(), timed=True)
-            chosen = build(TranslationSettings, plan.settings, "the settings")
+        prepared = complete(run, corpus, device, Processes(), timed=True)
+        chosen, plan = prepared.settings, prepared.plan
         model = build_from(chosen, corpus)
         task = TranslationTask(model, corpus, chosen, Processes())
         parameters = sum(each.numel() for each in model.parameters())
         copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments, and an average
         return Estimate(
             chosen,
-            (*run.split.said, *corpus.said, *((plan.text,) if plan else ())),
+            (*run.split.notes, *corpus.notes, *((plan.text,) if plan else ())),
             parameters,
             (corpus.source.size, corpus.target.size),
             task.len_epoch(0),
@@ -103,7 +96,10 @@ def _forecast(task: TranslationTask, plan: Plan | None) -> int | None:
     if plan is None:
         return None
     return round(
-        plan.tokens / epoch_tokens(task.corpus) * task.len_epoch(0) / task.settings.training.accumulate
+        plan.tokens
+        / epoch_tokens(task.corpus)
+        * task.len_epoch(0)
+        / task.settings.training.accumulation_steps
     )
 
 

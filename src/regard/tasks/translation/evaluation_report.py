@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,12 +18,13 @@ from rich.text import Text
 
 from regard.data import korean_english
 from regard.data.korean.corpus import VERSION
-from regard.data.line_io import Lines, Notes, read_pairs, say, tell, writing
-from regard.decoding import Translator
+from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
+from regard.data.pair_stream import PairStream, in_batches
+from regard.decoding.forced_decoding import CROSS
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
-from regard.evaluation.gold_alignment import judged
+from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.tasks.translation.alignment_choice import aligned_at
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.logs.json_log import strict
@@ -37,6 +37,7 @@ __all__ = [
     "built_in_references",
     "evaluate_file",
     "evaluate_run",
+    "paired_references",
     "read_references",
 ]
 
@@ -163,12 +164,31 @@ def read_references(source: str | None, target: list[str], alignment: Path | Non
     references = [_read_lines(each) for each in target]
     sources = None if source is None else _read_lines(source)
     links = None if alignment is None else read_links(alignment, base)
-    contents = {"--source": sources, **dict(zip(target, references, strict=True)), "--alignment": links}
-    counts = {shown(name): len(lines) for name, lines in contents.items() if lines is not None}
+    files = ((source, sources), *zip(target, references, strict=True), (alignment, links))
+    _check_counts({place_name(str(path)): len(lines) for path, lines in files if lines is not None})
+    name = ", ".join(map(place_name, target))
+    return References(sources or [], references, name, links, shown(alignment or ""))
+
+
+def paired_references(pairs: PairStream, alignment: Path | None, base: int) -> References:
+    """Return source sentences with one reference each, and the gold alignments in a file.
+
+    base: number of the first word in the alignment file, 0 or 1.
+    """
+    both = list(pairs)
+    tell(Notes(), pairs)
+    links = None if alignment is None else read_links(alignment, base)
+    if links is not None:
+        _check_counts({pairs.name: len(both), shown(alignment or ""): len(links)})
+    sources, references = [source for source, _ in both], [target for _, target in both]
+    return References(sources, [references], pairs.name, links, shown(alignment or ""))
+
+
+def _check_counts(counts: Mapping[str, int]) -> None:
+    """Raise DataError unless all files have the same number of lines."""
     if len(set(counts.values())) > 1:
         problem = ", ".join(f"{name} has {count:,} lines" for name, count in counts.items())
         raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
-    return References(sources or [], references, ", ".join(map(shown, target)), links, shown(alignment or ""))
 
 
 def _read_lines(path: str) -> list[str]:
@@ -200,7 +220,7 @@ def evaluate_run(
         say(f"translating {len(references.sources):,} sentences")
     start, texts, notes, unknown = time.monotonic(), list[str](), Notes(), UnknownWords()
     with nullcontext() if out is None else writing(out) as write:
-        translations = _with_look(translator, page.enabled).stream(references.sources)
+        translations = translator.stream(references.sources, look=CROSS if page.enabled else None)
         pairs = zip(translations, references.references[0], strict=True)
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
@@ -221,21 +241,14 @@ def evaluate_run(
     return EvaluationReport(references.name, len(texts), scores, run, reference_perplexity, alignment)
 
 
-def _with_look(translator: Translator, look: bool) -> Translator:
-    """Return a copy of the translator that records cross-attention, or records nothing."""
-    translator = copy.copy(translator)
-    translator.look = "*cross" if look else None
-    return translator
-
-
 def _score_references(translator: Any, references: References) -> tuple[float, AlignmentScore | None]:
     """Return the perplexity of the references, and the alignment score if gold alignments are known."""
-    scoring, total, count = _with_look(translator, references.links is not None), 0.0, 0
-    scoring.unit = "word"  # gold alignments link words
+    total, count, look = 0.0, 0, None if references.links is None else CROSS
     links: list[tuple[tuple[int, int], ...]] = []
     words: list[tuple[int, int]] = []
-    for pairs in read_pairs(references.sources, references.references[0], AT_ONCE):
-        for each in scoring.score(*map(list, zip(*pairs, strict=True))):
+    pairs = zip(references.sources, references.references[0], strict=True)
+    for batch in in_batches(pairs, AT_ONCE):
+        for each in translator.score(*batch, look=look, unit="word"):  # gold alignments link words
             total, count = total + each.score, count + len(each.token_scores)
             if each.passages[0].attention:
                 links.append(aligned_at(each).align().links)
@@ -246,4 +259,4 @@ def _score_references(translator: Any, references: References) -> tuple[float, A
     if not links:
         say("no alignment scores: the model has no attention to its source")
         return reference_perplexity, None
-    return reference_perplexity, judged(links, references.links, words, references.linked)
+    return reference_perplexity, evaluate_alignments(links, references.links, words, references.linked)

@@ -33,7 +33,7 @@ MAX_SENTENCES = 100
 class FaithfulnessReport:
     """Faithfulness of all cross-attention sites together, then of each; and the agreement with another run.
 
-    results: the first is of all sites; the others, if there are several sites, are of one each.
+    results: the first is for all sites together; if there are several sites, one for each follows.
     """
 
     results: list[Faithfulness]

@@ -31,7 +31,9 @@ def guided_site(model: Model) -> str:
     sites = sites_of(model)
     if not sites:
         hint = "seq2seq has none; bahdanau, luong and transformer have it"
-        raise ArgumentError(message("training.guided", "the model has no attention to its source", hint=hint))
+        raise ArgumentError(
+            message("training.guided_alignment", "the model has no attention to its source", hint=hint)
+        )
     return sites[-2] if len(sites) > 1 else sites[0]
 
 

@@ -111,7 +111,7 @@ def load_translator(
     choice = read_choice(folder)
     if choice is not None:
         check_choice(model, choice, folder)
-    alignment = choice or (guided_site(model) if settings.training.guided else None)
+    alignment = choice or (guided_site(model) if settings.training.guided_alignment else None)
     options = options if alignment is None else {"alignment": alignment, **options}
     run = TranslationRun(model, source, target, **{"search": Beam(), **options})
     run.folder, run.settings, run.checkpoint, run.notes = folder, settings, loaded, notes

@@ -26,8 +26,10 @@ DEFAULT_PAIRS = 20_000
 """The number of training pairs taken from the built-in corpus."""
 
 Options = dict[str, Any]
-Speed = Callable[[Options, int], float]
-"""speed(model options, batch size in tokens with padding) -> tokens per second."""
+Speed = Callable[[Options, int | None], float]
+"""speed(model options, batch size in tokens with padding) -> tokens per second.
+
+The batch size is None if the settings have a batch size in sentences."""
 
 FILLED = 0.9
 """The fraction of a batch that is tokens of the longer side; the rest is padding."""
@@ -185,13 +187,13 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     """
     model, training = given.get("model", {}), given.get("training", {})
     family = FAMILIES.get(model.get("name", "bahdanau"), RECURRENT)
-    group = work.processes * training.get("accumulate", 1)  # batches of a step
-    batches = _batches(training, work, group)
+    group = work.processes * training.get("accumulation_steps", 1)  # batches of a step
+    batches, counted = _batches(training, work, group), training.get("batch_size") is not None
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
     measured: float | None = None
     if training.get("minutes") is not None:
         seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
-        timing = _Timing(speed, batches[min(1, len(batches) - 1)])
+        timing = _Timing(speed, None if counted else batches[min(1, len(batches) - 1)])
         size = {} if fixed else _timed_size(family, work, seconds * work.processes, timing)
         measured = timing(size or dict(model)) * work.processes
         total = seconds * measured
@@ -204,8 +206,15 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
     rate = TUNING_RATE
     if given.get("init_from") is None:
         rate = _rate(family, _width({**size, **model}), batch * group, steps)
-    warm_up = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
-    filled = {"model": chosen, "training": {"tokens": batch, "rate": rate, "warm_up": warm_up}}
+    warmup_steps = int(min(max(steps / 20, 20), 400 if family is TRANSFORMER else 100))
+    filled = {
+        "model": chosen,
+        "training": {
+            "batch_tokens": None if counted else batch,
+            "learning_rate": rate,
+            "warmup_steps": warmup_steps,
+        },
+    }
     settings = merged(given, filled, given)
     share = 1.0 if work.target_tokens is None else work.target_tokens / max(work.tokens, 1)
     text = _sentence(settings, share * total, epochs, None if measured is None else share * measured)
@@ -215,7 +224,7 @@ def make_plan(given: Mapping[str, Any], work: Workload, speed: Speed) -> Plan:
 class _Timing:
     """Speeds of models at one batch size, each measured once."""
 
-    def __init__(self, speed: Speed, tokens: int):
+    def __init__(self, speed: Speed, tokens: int | None):
         self._speed, self._tokens, self.known = speed, tokens, dict[str, float]()
 
     def __call__(self, options: Options) -> float:
@@ -257,13 +266,13 @@ def _largest(family: Family, work: Workload, tokens: Callable[[tuple[int, int]],
 
 
 def _cost(size: tuple[int, int]) -> float:
-    """What a token costs at this size, relative to other sizes."""
+    """Return the training time per token of a model of this size, relative to other sizes."""
     width, layers = size
     return width * (1 + width / 512) * max(layers, 1)
 
 
 def _options(size: tuple[int, int]) -> Options:
-    """A size as options of build_model()."""
+    """Return a size as options of build_model()."""
     width, layers = size
     if not layers:
         return {"width": width}
@@ -271,27 +280,29 @@ def _options(size: tuple[int, int]) -> Options:
 
 
 def _width(model: Mapping[str, Any]) -> int:
-    """The width of a model with these options."""
+    """Return the width of a model with these options."""
     if model.get("width") is not None:
         return int(model["width"])
     return SIZES[model["size"]].width if model.get("size") in SIZES else 256
 
 
 def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[int, ...]:
-    """The batch sizes to choose from; group: batches of a step."""
+    """Return the batch sizes to choose from. group: number of batches per step."""
     device = work.device if work.device in BATCHES else "cpu"
-    if training.get("tokens") is not None:
-        return (training["tokens"],)
+    if training.get("batch_tokens") is not None:
+        return (training["batch_tokens"],)
+    if training.get("batch_size") is not None:  # the tokens of so many sentences, with padding
+        return (round(training["batch_size"] * work.tokens / max(work.pairs, 1) / FILLED) or 1,)
     if training.get("steps") is not None:
         return (USUAL_BATCH[device],)
     if any(training.get(name) is not None for name in LENGTHS):
         return BATCHES[device]
-    # Without a budget, a run takes MIN_STEPS at least, whatever the batch.
+    # Without a budget, a run has at least MIN_STEPS steps, for any batch size.
     return (_batch(BATCHES[device], EPOCHS * work.tokens / group, MIN_STEPS),)
 
 
 def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, ...], group: int) -> float:
-    """The tokens of a run whose length is given in steps or epochs, or not at all."""
+    """Return the number of tokens that a run without a budget in minutes trains on."""
     if training.get("steps") is not None:
         return training["steps"] * batches[-1] * FILLED * group
     if training.get("epochs") is not None:
@@ -301,12 +312,12 @@ def _tokens_of(training: Mapping[str, Any], work: Workload, batches: tuple[int, 
 
 
 def _batch(batches: tuple[int, ...], total: float, steps: int = STEPS) -> int:
-    """The largest batch with which `total` tokens are enough steps; else the smallest."""
+    """Return the largest batch size with which `total` tokens give enough steps, or else the smallest."""
     return max((each for each in batches if total / (each * FILLED) >= steps), default=batches[0])
 
 
 def _dropout(epochs: float) -> float:
-    """0 up to about two epochs; then higher, the more often the data are repeated.
+    """Return the dropout: 0 up to about two epochs; above that, it grows with the number of epochs.
 
     >>> [_dropout(epochs) for epochs in (0.5, 3.3, 6, 16, 100)]
     [0.0, 0.05, 0.1, 0.2, 0.3]
@@ -316,7 +327,7 @@ def _dropout(epochs: float) -> float:
 
 
 def _rate(family: Family, width: int, batch: int, steps: float) -> float:
-    """The peak learning rate: lower for wider models and longer runs, higher for larger batches."""
+    """Return the peak learning rate: lower for wider models and longer runs, higher for larger batches."""
     rate = family.rate * (128 / width) ** family.power * (batch / 1024) ** 0.25
     rate *= min(1.0, 1000 / max(steps, 1.0)) ** 0.25
     return float(f"{min(rate, family.rate):.2g}")
@@ -326,11 +337,14 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
     """The plan as a sentence; total and speed count target tokens, as the log of the run does."""
     model, training = settings["model"], settings["training"]
     size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
+    batch = f"{training.get('batch_tokens') or 0:,} tokens"
+    if training.get("batch_size") is not None:
+        batch = f"{training['batch_size']:,} sentences"
     parts = [
         f"{model.get('name', 'bahdanau')} with {size}" if size else model.get("name", "bahdanau"),
         f"dropout {model['dropout']:g}",
-        f"batches of {training['tokens']:,} tokens",
-        f"learning rate {training['rate']:g}",
+        f"batches of {batch}",
+        f"learning rate {training['learning_rate']:g}",
     ]
     amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
     if speed is not None:

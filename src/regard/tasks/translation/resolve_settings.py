@@ -20,13 +20,14 @@ from regard.tasks.translation.load_run import checked_settings
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.translation_data import Split, read_split
 from regard.tasks.translation.translation_settings import Evaluating, TranslationSettings, ways_named
-from regard.training.settings import build, differences, merged, without_length
+from regard.training.setting_names import current_names, misplaced
+from regard.training.settings import build, differences, merged, without_alternatives
 
 __all__ = ["ResolvedSettings", "check_evaluation", "resolve_settings"]
 
 PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
 
-TOKENS = ("lowercase", "tokenizer", "joint", "source_size", "target_size")
+TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
 """The data settings that define the vocabulary: the weights of a run are useless with another one."""
 
 FIXED = ("task", "model", *(f"data.{name}" for name in TOKENS))
@@ -44,6 +45,11 @@ class ResolvedSettings:
     split: Split
     incomplete: dict[str, Any] | None
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the run is new; False if it is resumed."""
+        return self.incomplete is not None
+
 
 def resolve_settings(
     settings: Mapping[str, Any], resumed: Path | None = None, *, change: bool = False
@@ -53,7 +59,7 @@ def resolve_settings(
     settings: nested as in config.toml. resumed: the folder of the run to resume; None for a new run. change:
     whether its settings and data may differ from before.
     """
-    settings = _absolute(settings)
+    settings = _absolute(current_names(settings))
     _check_text(settings)
     if resumed is not None:
         return _resolve_resumed(settings, resumed, change)
@@ -67,11 +73,13 @@ def resolve_settings(
     settings = fill_data(with_grammar(settings, other))
     checked = build(TranslationSettings, settings, "the settings")
     check_evaluation(checked.evaluation)
+    if error := misplaced(TranslationSettings, "model", checked.model.options):
+        raise error
     with torch.device("meta"):  # report wrong model options before the data are read
         _check_memory(build_model(checked.model.name, 8, 8, **checked.model.options))
     split = read_split(checked.data)
     settings, why = fit_to_text(settings, split.train)
-    split = replace(split, said=(*split.said, why)) if why else split
+    split = replace(split, notes=(*split.notes, why)) if why else split
     return ResolvedSettings(build(TranslationSettings, settings, "the settings"), split, settings)
 
 
@@ -79,7 +87,7 @@ def _resolve_resumed(settings: Mapping[str, Any], folder: Path, change: bool) ->
     before = _checked_config(folder)
     checked_settings(folder, FIXED if change else None)
     _check_same_format(folder, before, settings)
-    whole = merged(without_length(before, settings), settings)
+    whole = merged(without_alternatives(before, settings), settings)
     checked = build(TranslationSettings, whole, str(folder / "config.toml"))
     check_settings(folder, whole, FIXED if change else None)
     check_evaluation(checked.evaluation)
@@ -93,7 +101,7 @@ def check_evaluation(how: Evaluating) -> None:
     if how.tokenize not in TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
-    Beam(size=how.beam)
+    Beam(size=how.beam_size)
 
 
 def _checked_config(folder: Path) -> dict[str, Any]:
@@ -137,7 +145,7 @@ def _check_same_format(folder: Path, before: Mapping[str, Any], settings: Mappin
     old, new = ways_named(before.get("data", {})), ways_named(settings["data"])
     if new and new != old:
         problem = f"the run was started with {' and '.join(old)}, not with {' and '.join(new)}"
-        hint = "to continue it, do not give data options; to start a new run, choose another --out"
+        hint = "to continue it, do not give data options; to start a new run, choose another --output"
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
 
 
@@ -149,7 +157,7 @@ def _check_data_files(folder: Path, settings: Mapping[str, Any]) -> None:
             if not os.path.exists(path):
                 names = [other for other in (*PATHS, "alignments") if data.get(other)]
                 options = " ".join(f"--{other.replace('_', '-')} NEW" for other in names)
-                hint = f"if the data moved: regard train --out {folder} --resume --change {options}"
+                hint = f"if the data moved: regard train --output {folder} --resume --change {options}"
                 problem = f"data.{name} of {folder}: there is no such file"
                 raise DataError(message(shown(path), problem, hint=hint))
 

@@ -32,9 +32,12 @@ class Trial:
     def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str):
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
-    def speed(self, options: Options, tokens: int) -> float:
-        """Return the tokens per second (of the longer side) of a model, in batches of `tokens` tokens."""
-        training = {"tokens": tokens, "guided": 0.0, "rate": 1e-4}
+    def speed(self, options: Options, tokens: int | None) -> float:
+        """Return the tokens per second (of the longer side) of a model.
+
+        tokens: batch size in tokens; None for the batch size of the settings, in sentences.
+        """
+        training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
         settings = build(TranslationSettings, nested, "the settings")
         sizes = self._corpus.source.size, self._corpus.target.size
@@ -78,7 +81,7 @@ def plan_run(
             plan = make_plan(given, work, trial.speed)
             if timed and plan.tokens_per_second is None:
                 settings = plan.settings
-                speed = trial.speed(settings["model"], settings["training"]["tokens"])
+                speed = trial.speed(settings["model"], settings["training"].get("batch_tokens"))
                 plan = replace(plan, tokens_per_second=speed)
         shared = asdict(plan)
     return Plan(**processes.share(shared))

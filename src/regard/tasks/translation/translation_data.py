@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from regard.data import (
 )
 from regard.data.data_report import Report
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import DataError, UnknownName, message
+from regard.errors import DataError, Setting, UnknownName, message
 from regard.evaluation import Links, read_links
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
@@ -44,14 +43,14 @@ HELD_OUT = 1000
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The training and validation pairs. said: reports on the data, for the log.
+    """The training and validation pairs. notes: reports on the data, for the log.
 
     links: the alignment of each training pair, if there are any.
     """
 
     train: Pairs
     valid: Pairs
-    said: tuple[str | Report, ...] = ()
+    notes: tuple[str | Report, ...] = ()
     links: Sequence[Links] | None = None
 
     @property
@@ -77,7 +76,7 @@ class Corpus:
     valid: EncodedPairs
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Messages about pairs with too many tokens."""
         skipped, cut = self.train.skipped, self.valid.truncated
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
@@ -100,15 +99,15 @@ class Corpus:
                     _Lowered(split.train) if data.lowercase else split.train,
                     data.tokenizer or "unigram",
                     joint=data.joint,
-                    sizes=(data.source_size, data.target_size),
+                    sizes=(data.source_vocab_size, data.target_vocab_size),
                     lines=lines,
                 )
             for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
                 tokenizer.save(folder / name)
         source, target = load_tokenizers(folder, data)
         place = cache or cache_folder()
-        train = encode_pairs(split.train, source, target, place, longest=data.longest)
-        valid = encode_pairs(split.valid, source, target, place, longest=data.longest, over="truncate")
+        train = encode_pairs(split.train, source, target, place, longest=data.max_length)
+        valid = encode_pairs(split.valid, source, target, place, longest=data.max_length, over="truncate")
         return cls(split, source, target, train, valid)
 
 
@@ -152,20 +151,20 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     choices = _choices(data)
     whole = read_pairs(**_places(data, "", choices))
     report = _accepted(whole)
-    said: list[str | Report] = [report]
+    notes: list[str | Report] = [report]
     links = None if data.alignments is None else _links(data.alignments, report.read)
     if data.valid_source or data.valid_tsv or data.valid_jsonl:
         train, valid = whole, read_pairs(**_places(data, "valid_", choices))
-        said.append(_accepted(valid))
+        notes.append(_accepted(valid))
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
         if before is not None and held.disjoint == "source" and before.get("train") != held.train.fingerprint:
             held = hold_out(whole, count=count, disjoint="both")
         train, valid = held
-        said.append(str(held))
+        notes.append(str(held))
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
-    return Split(train, valid, tuple(said), aligned)
+    return Split(train, valid, tuple(notes), aligned)
 
 
 def _accepted(pairs: Pairs) -> Report:
@@ -174,20 +173,26 @@ def _accepted(pairs: Pairs) -> Report:
         report = pairs.inspect()
         report.check()
     except DataError as error:
-        text = re.sub(r'Choices\((\w+="\w+")\)', r"--set data.odd.\1", str(error))
-        raise DataError(re.sub(r"\bcheck (columns|fields)=", r"check --\1", text)) from None
+        raise DataError(error.message.spelled(_option)) from None
     if report.kept == 0:
         problem = f"all {report.read:,} pairs were dropped" if report.read else "the file has no pairs"
         raise DataError(message(pairs.name, problem))
     return report
 
 
+def _option(setting: Setting) -> str:
+    """Return a setting of the data in the form of an option of regard train."""
+    if setting.owner == "Choices":
+        return f'--set data.problems.{setting.name}="{setting.value}"'
+    return f"--{setting.name}"
+
+
 def _choices(data: Data) -> Choices:
     known = Choices.__dataclass_fields__
-    for name in data.odd:
+    for name in data.problems:
         if name not in known:
-            raise UnknownName("setting in [data.odd]", name, known)
-    return Choices(**data.odd)
+            raise UnknownName("setting in [data.problems]", name, known)
+    return Choices(**data.problems)
 
 
 def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:

@@ -41,10 +41,11 @@ class Data(Section):
     source, target: parallel files; or tsv, or jsonl, with columns or fields; or built_in = "korean", with
     pairs as their number (default: 20,000) and grammar as the version of its grammar. New runs save the
     latest version; a run folder without a version has version 1. valid_...: the validation set; by default,
-    held_out training pairs are held out. alignments: of the training pairs, in Pharaoh format. odd: what to
-    do with pairs that have problems, the fields of regard.data.Choices. tokenizer: unigram, bpe, word or
-    character; source_size, target_size: vocabulary sizes; joint: one vocabulary for both sides; sampling:
-    subword regularization. longest: maximum number of tokens of a side; longer pairs are dropped.
+    held_out training pairs are held out. alignments: of the training pairs, in Pharaoh format. problems: what
+    to do with pairs that have problems, the fields of regard.data.Choices. tokenizer: unigram, bpe, word or
+    character. source_vocab_size, target_vocab_size: vocabulary sizes. joint: one vocabulary for both sides.
+    subword_sampling: strength of subword regularization (0 disables it). max_length: maximum number of tokens
+    of a side; longer pairs are dropped.
     """
 
     source: list[str] | None = None
@@ -62,14 +63,14 @@ class Data(Section):
     valid_jsonl: list[str] | None = None
     held_out: Whole | None = None
     alignments: list[str] | None = None
-    odd: dict[str, Any] = Field(default_factory=dict)
+    problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
     tokenizer: Literal["unigram", "bpe", "word", "character"] | None = None
-    source_size: Vocabulary | None = None
-    target_size: Vocabulary | None = None
+    source_vocab_size: Vocabulary | None = None
+    target_vocab_size: Vocabulary | None = None
     joint: bool = False
-    sampling: Weight = 0.0
-    longest: Whole = 256
+    subword_sampling: Weight = 0.0
+    max_length: Whole = 256
 
     @model_validator(mode="after")
     def _one_way(self) -> Data:
@@ -84,8 +85,8 @@ class Data(Section):
             if len(missing) == 1:
                 problem = f"{missing[0]} is missing (--{missing[0].replace('_', '-')} FILE)"
                 raise Clash(problem, " and ".join(sides))
-        if self.joint and self.source_size != self.target_size:
-            raise ValueError("source_size and target_size equal, because joint is true")
+        if self.joint and self.source_vocab_size != self.target_vocab_size:
+            raise ValueError("source_vocab_size and target_vocab_size equal, because joint is true")
         return self
 
     @property
@@ -127,13 +128,13 @@ class ModelSettings(Section):
 class Evaluating(Section):
     """How a model is evaluated during training.
 
-    sentences: number of sentences translated for BLEU, chrF and exact match. beam: beam size; 1 is greedy.
+    sentences: number of sentences translated for BLEU, chrF and exact match. beam_size: 1 is greedy search.
     samples: number of translations shown, from short to long. tokenize, lowercase: options of the scores.
     """
 
     sentences: Whole = 500
     samples: Annotated[int, Field(ge=0, le=100_000)] = 3
-    beam: Annotated[int, Field(ge=1, le=5000)] = 1
+    beam_size: Annotated[int, Field(ge=1, le=5000)] = 1
     tokenize: str = "13a"
     lowercase: bool = False
 
@@ -144,7 +145,7 @@ FOR_OUTPUTS = (
     "data.lowercase",
     "data.built_in",
     "data.grammar",
-    "training.guided",
+    "training.guided_alignment",
     "evaluation.tokenize",
     "evaluation.lowercase",
 )
@@ -157,7 +158,7 @@ class TranslationSettings(Section):
     init_from: the folder of the run whose weights it starts from.
 
     >>> settings = TranslationSettings(data=Data(built_in="korean"))
-    >>> settings.model.name, settings.training.tokens
+    >>> settings.model.name, settings.training.batch_tokens
     ('bahdanau', 4096)
     """
 

@@ -60,19 +60,22 @@ class TranslationTask(Task):
         self.model, self.corpus, self.settings = model, corpus, settings
         training = settings.training
         self.small_steps = model.small_steps
-        self.uncapturable = "the guided-alignment loss records attention" if training.guided else ""
-        few = training.compile or capture_chosen(training, self, device, processes.world)[0]
-        self._shapes = Shapes(training.tokens, settings.data.longest + 1) if few else None
+        self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
+        self.capture = capture_chosen(training, self, device, processes.world)
+        few_shapes = training.compile or self.capture.chosen
+        rows, longest = training.batch_size, settings.data.max_length + 1
+        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         self._train = Batches(
             corpus.train,
-            training.tokens,
+            training.batch_tokens,
+            sentences=rows,
             rounded=() if self._shapes is None else self._shapes.lengths,
             seed=settings.seed,
             rank=processes.rank,
             world=processes.world,
         )
-        self._valid = Batches(corpus.valid, training.tokens, shuffle=False)
+        self._valid = Batches(corpus.valid, training.batch_tokens, sentences=rows, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
@@ -83,17 +86,21 @@ class TranslationTask(Task):
 
     @property
     def _samples(self) -> float:
-        return self.settings.data.sampling
+        return self.settings.data.subword_sampling
 
     def _guided(self) -> Guide | None:
-        if not self.settings.training.guided:
+        if not self.settings.training.guided_alignment:
             return None
         if self.corpus.split.links is None:
-            hint = "set data.alignments to a file of alignments, or training.guided=0"
-            raise ArgumentError(message("training.guided", "the data have no alignments", hint=hint))
+            hint = "set data.alignments to a file of alignments, or training.guided_alignment=0"
+            raise ArgumentError(
+                message("training.guided_alignment", "the data have no alignments", hint=hint)
+            )
         if self.settings.training.compile:
             problem = "attention cannot be recorded in a compiled model"
-            raise ArgumentError(message("training.guided", problem, hint="set training.compile=false"))
+            raise ArgumentError(
+                message("training.guided_alignment", problem, hint="set training.compile=false")
+            )
         return Guide(self.corpus.split.links, self.corpus.source, self.corpus.target)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -103,7 +110,7 @@ class TranslationTask(Task):
     def _sampled(self, batch: Batch, epoch: int) -> Batch:
         """Return the batch with sampled subwords; the sample depends on the seed, the epoch and the pair."""
         assert self._lines is not None
-        numbers, longest = batch.index.tolist(), self.settings.data.longest
+        numbers, longest = batch.index.tolist(), self.settings.data.max_length
         sources, targets = [], []
         for number in numbers:
             draw = random.Random(f"{self.settings.seed} {epoch} {number}")
@@ -135,13 +142,13 @@ class TranslationTask(Task):
         training = self.settings.training
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
-            total, plain = cross_entropy(self.model(read), pairs.labels, training.smoothing)
+            total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
         with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)
         guided = guided_alignment(_joined(seen[self._site]), wanted)
-        total, plain = cross_entropy(logits, pairs.labels, training.smoothing)
-        return Loss(total + training.guided * guided, {"loss": plain, "guided": guided.detach()})
+        total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
+        return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
 
     def _dropped(self, batch: Batch) -> Batch:
         """Apply word dropout: replace random source and target input tokens by UNK."""
@@ -180,24 +187,23 @@ class TranslationTask(Task):
 
     def translator(self, **options: Any) -> Translator:
         """Return a translator with the current weights."""
-        beam = self.settings.evaluation.beam
+        beam = self.settings.evaluation.beam_size
         options = {"search": Beam(size=beam) if beam > 1 else Greedy(), "alignment": self._site, **options}
         return Translator(self.model, self.corpus.source, self.corpus.target, **options)
 
     def _translations(self, stopping: Callable[[], bool]) -> list[Translation]:
         """Translate the evaluation sentences, in order; samples have their attention."""
-        plain, recording = self.translator(look=None), self.translator()
-        samples = self._sample_places
+        translator, samples = self.translator(), self._sample_places
         others = sorted(set(range(len(self._texts))) - set(samples))
-        parts = [(recording, samples)] if samples else []
+        parts: list[tuple[str | None, list[int]]] = [(translator.look, samples)] if samples else []
         at_once = AT_ONCE.get(next(self.model.parameters()).device.type, MANY_AT_ONCE)
         for begin in range(0, len(others), at_once):
-            parts.append((plain, others[begin : begin + at_once]))
+            parts.append((None, others[begin : begin + at_once]))
         by_place: dict[int, Translation] = {}
-        for translator, places in parts:
+        for look, places in parts:
             if stopping():
                 raise Stopped
-            translations = translator.translate([self._texts[place][0] for place in places])
+            translations = translator.translate([self._texts[place][0] for place in places], look=look)
             by_place.update(zip(places, translations, strict=True))
         return [by_place[place] for place in range(len(self._texts))]
 

@@ -123,7 +123,7 @@ class Checkpoints:
         return self._newest([], tensors)
 
     def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
-        """latest(), with one note for these problems and all further ones, and what is used instead."""
+        """Return latest(); add one note with these problems, all further ones, and what is used instead."""
         checkpoints = self.all()
         try:
             pointed = self._pointed("latest")

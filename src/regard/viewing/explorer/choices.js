@@ -67,7 +67,7 @@ function caption(table, state) {
   const parts = [siteName(site)];
   if (site.heads > 1) parts.push(state.head === "mean" ? `mean of ${site.heads} heads` : `head ${state.head}, of ${site.heads}`);
   const [rows, columns] = site.form === "long" ? sizesOf(site) : [table.rows.length, table.columns.length];
-  parts.push(`${formatCount(rows)} ${state.units === "words" && site.form !== "long" ? "words" : "tokens"} looked at ${formatCount(columns)}`);
+  parts.push(`${formatCount(rows)} ${state.units === "words" && site.form !== "long" ? "words" : "tokens"} attended to ${formatCount(columns)}`);
   if (state.specials !== "shown" && site.form !== "long") parts.push(`special tokens ${state.specials}`);
   if (state.measure === "values" && site.values) parts.push("weights × value norm");
   if (site.form === "top") {

@@ -239,7 +239,7 @@ function describeMapCell(map, row, column) {
     return;
   }
   const weight = source.long ? longWeight(source.long, row, column) : weightAt(table, row, column);
-  const names = `${isolated(truncated(source.rowNames[row]))} (${formatCount(row + 1)}) looked at ${isolated(truncated(source.columnNames[column]))} (${formatCount(column + 1)})`;
+  const names = `${isolated(truncated(source.rowNames[row]))} (${formatCount(row + 1)}) attended to ${isolated(truncated(source.columnNames[column]))} (${formatCount(column + 1)})`;
   describe(`${names}: ${describeWeight(table, row, weight || 0)}`);
 }
 

@@ -24,7 +24,7 @@ function tableView(panel, table) {
   });
   const grid = element(
     "table",
-    { class: letters > WIDE ? "tall" : "", role: "grid", "data-roving": true, "aria-label": "How much each row looked at each column" },
+    { class: letters > WIDE ? "tall" : "", role: "grid", "data-roving": true, "aria-label": "Attention of each row to each column" },
     element("thead", {}, element("tr", {}, element("td"), ...heads)),
     element("tbody", {}, ...rows.map(({ head, cells }) => element("tr", {}, head, ...cells))),
   );

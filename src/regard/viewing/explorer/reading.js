@@ -15,7 +15,7 @@ function describe(...parts) {
 }
 
 function describeCell(table, row, column) {
-  const names = `${isolated(truncated(table.rows[row].text))} looked at ${isolated(truncated(table.columns[column].text))}`;
+  const names = `${isolated(truncated(table.rows[row].text))} attended to ${isolated(truncated(table.columns[column].text))}`;
   describe(`${names}: `, describeWeight(table, row, weightAt(table, row, column)));
 }
 
@@ -26,11 +26,11 @@ function describeWeight(table, row, weight) {
 }
 
 function describeRow(table, row) {
-  describe(isolated(truncated(table.rows[row].text)), " looked at ", listed(rankedRow(table, row, LISTED)));
+  describe(isolated(truncated(table.rows[row].text)), " attended to ", listed(rankedRow(table, row, LISTED)));
 }
 
 function describeColumn(table, column) {
-  describe(isolated(truncated(table.columns[column].text)), " was looked at by ", listed(rankedColumn(table, column, LISTED)));
+  describe(isolated(truncated(table.columns[column].text)), " was attended to by ", listed(rankedColumn(table, column, LISTED)));
 }
 
 function listed(entries) {
@@ -47,7 +47,7 @@ function asText(table) {
         "li",
         {},
         element("bdi", {}, truncated(name.text, 60)),
-        " looked at ",
+        " attended to ",
         listed(rankedRow(table, row, LISTED)),
       ),
     );

@@ -25,7 +25,7 @@ function sentenceView(panel, table, state) {
     else describeColumn(table, place);
   };
   if (itself) {
-    const turned = choiceOf("direction", "Shade", [["given", "what it looked at"], ["received", "what looked at it"]], state.direction, (value) => {
+    const turned = choiceOf("direction", "Shade", [["given", "what it attended to"], ["received", "what attended to it"]], state.direction, (value) => {
       state.direction = value;
       const place = lines[0].words.findIndex((word) => word.getAttribute("aria-pressed") === "true");
       if (place >= 0) show(0, place);

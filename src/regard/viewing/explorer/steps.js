@@ -26,7 +26,7 @@ function stepsView(panel, table, state) {
         element("bdi", { title: name.text, "aria-hidden": "true" }, truncated(name.text, 14)),
       ),
     );
-    const fresh = element("ol", { class: names.length > 48 ? "steps dense" : "steps", "data-roving": true, "aria-label": kind === "column" ? "How much each step looked at the word" : "How much the word looked at each" }, ...bars);
+    const fresh = element("ol", { class: names.length > 48 ? "steps dense" : "steps", "data-roving": true, "aria-label": kind === "column" ? "Attention of each step to the word" : "Attention of the word to each key" }, ...bars);
     panel.querySelector("ol.steps").replaceWith(fresh);
     const cell = (step) => (kind === "column" ? describeCell(table, step, place) : describeCell(table, place, step));
     roving(bars, { on: cell });

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, width_of
 
-__all__ = ["Box", "Curve", "Mark", "Canvas", "Raster", "Words", "same_size"]
+__all__ = ["Box", "Curve", "Mark", "Canvas", "Paper", "Raster", "Words", "same_size"]
 
 SIZE = 10.0
 """Default font size in points."""
+
+MIDDLE = 0.36
+"""Height of the middle of lower-case letters above the baseline, for font size 1."""
 
 NARROWEST = 300.0
 """Minimum line width of titles and notes in points; narrow pictures are extended to it."""
@@ -28,7 +31,10 @@ MANY = 4000
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. edge: the colour of its border, "" for none. round: the radius of its corners."""
+    """A rectangle. edge: the colour of its border, "" for none. round: the radius of its corners.
+
+    crisp: without antialiasing, so that adjacent boxes have no seam; for SVG.
+    """
 
     x: float
     y: float
@@ -37,6 +43,7 @@ class Box:
     fill: str = WHITE
     edge: str = ""
     round: float = 0.0
+    crisp: bool = False
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -48,7 +55,10 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text. x: its start, middle or end (see anchor). y: its middle. angle: counter-clockwise."""
+    """A line of text. x: its start, middle or end (see anchor). y: its middle. angle: counter-clockwise.
+
+    width: stretch the text to this width. Default: its own. width, bold and italic are for SVG.
+    """
 
     x: float
     y: float
@@ -57,6 +67,9 @@ class Words:
     color: str = DARK
     anchor: str = "start"
     angle: float = 0.0
+    width: float | None = None
+    bold: bool = False
+    italic: bool = False
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
@@ -112,6 +125,21 @@ class Raster:
 Mark = Box | Words | Curve | Raster
 
 
+@dataclass(frozen=True)
+class Paper:
+    """What an SVG file has behind and around the marks. round: the radius of its corners.
+
+    font: a key of svg_writer.FONTS. font_size: that of the file, which text of this size does not repeat.
+    size: width and height. Default: those of the marks and the margin; then the marks are moved into it.
+    """
+
+    color: str = WHITE
+    round: float = 0.0
+    font: str = "sans"
+    font_size: float = 0.0
+    size: tuple[float, float] | None = None
+
+
 @dataclass
 class Canvas:
     """Marks in drawing order, with a title and a description for screen readers.
@@ -126,6 +154,7 @@ class Canvas:
     about: str = ""
     margin: float = 12.0
     marks: list[Mark] = field(default_factory=list)
+    paper: Paper = Paper()
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, **more: object) -> None:
         self.marks.append(Box(x, y, width, height, fill, **more))  # type: ignore[arg-type]
@@ -205,6 +234,8 @@ class Canvas:
     @property
     def size(self) -> tuple[float, float]:
         """Width and height in points, including the margin."""
+        if self.paper.size is not None:
+            return self.paper.size
         left, top, right, bottom = self.bounds
         width, height = math.ceil(right) - math.floor(left), math.ceil(bottom) - math.floor(top)
         return width + 2 * self.margin, height + 2 * self.margin
@@ -212,6 +243,8 @@ class Canvas:
     @property
     def placed(self) -> list[Mark]:
         """The marks, moved so that the top left corner of the margin is at (0, 0)."""
+        if self.paper.size is not None:
+            return self.marks
         left, top, _, _ = self.bounds
         return [
             mark.moved(self.margin - math.floor(left), self.margin - math.floor(top)) for mark in self.marks

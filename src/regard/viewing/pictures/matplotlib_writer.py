@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy
 
-from regard.viewing.pictures.canvas import Box, Canvas, Curve, Mark, Raster, Words
+from regard.viewing.pictures.canvas import MIDDLE, Box, Canvas, Curve, Mark, Raster, Words
 from regard.viewing.pictures.colors import QUIET, WHITE
 from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 
@@ -160,7 +160,7 @@ def _texts(mark: Words) -> Iterator[Any]:
 
     runs = written(mark.text).runs
     widths = [_width(run, mark.size) for run in runs] if len(runs) > 1 else [0.0]
-    turn, down = math.radians(mark.angle), 0.36 * mark.size
+    turn, down = math.radians(mark.angle), MIDDLE * mark.size
     along = -sum(widths) * {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
     for run, width in zip(runs, widths, strict=True):
         yield Text(

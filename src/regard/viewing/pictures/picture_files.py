@@ -40,7 +40,7 @@ class Picture(Shown):
 
     @property
     def papers(self) -> list[Canvas]:
-        """The earlier name of `frames`."""
+        """Alias of `frames`, for code written for earlier versions."""
         return self.frames
 
     @property

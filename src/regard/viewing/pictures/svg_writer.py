@@ -10,21 +10,21 @@ import base64
 import re
 import struct
 import zlib
-from collections.abc import Iterator
 from html import escape
 
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.pictures.canvas import Box, Canvas, Curve, Mark, Raster, Words
-from regard.viewing.pictures.colors import WHITE
+from regard.viewing.pictures.canvas import MIDDLE, Canvas, Curve, Mark, Paper, Raster, Words
 
 __all__ = ["png_of", "svg_of"]
 
-FONTS = (
-    "'DejaVu Sans', Verdana, 'Noto Sans', 'Noto Sans CJK KR', 'Noto Sans KR', 'Apple SD Gothic Neo', "
-    "'Malgun Gothic', 'Hiragino Sans', 'Yu Gothic', 'PingFang SC', 'Microsoft YaHei', sans-serif"
-)
+FONTS = {
+    "sans": "'DejaVu Sans', Verdana, 'Noto Sans', 'Noto Sans CJK KR', 'Noto Sans KR', 'Apple SD Gothic Neo', "
+    "'Malgun Gothic', 'Hiragino Sans', 'Yu Gothic', 'PingFang SC', 'Microsoft YaHei', sans-serif",
+    "monospace": "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', 'Noto Sans Mono CJK KR', "
+    "'Noto Sans CJK KR', NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace",
+}
 SMALL = 1 << 14
 """Images below this size in bytes are not compressed: the output of zlib differs between machines."""
 
@@ -42,12 +42,15 @@ def svg_of(canvas: Canvas, title: str = "") -> str:
     """
     width, height = (f"{size:g}" for size in canvas.size)
     about = f"<desc>{_text(canvas.about)}</desc>\n" if canvas.about else ""
+    paper = canvas.paper
+    font_size = f' font-size="{_n(paper.font_size)}"' if paper.font_size else ""
+    corner = f' rx="{_n(paper.round)}"' if paper.round else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" font-family="{FONTS}">\n'
+        f'height="{height}" role="img" font-family="{FONTS[paper.font]}"{font_size}>\n'
         f"<title>{_text(title or canvas.title)}</title>\n{about}"
-        f'<rect width="100%" height="100%" fill="{WHITE}"/>\n'
-        + "".join(f"{tag}\n" for mark in canvas.placed for tag in _tags(mark))
+        f'<rect width="100%" height="100%"{corner} fill="{paper.color}"/>\n'
+        + "".join(f"{_tag(mark, paper)}\n" for mark in canvas.placed)
         + "</svg>\n"
     )
 
@@ -70,31 +73,39 @@ def png_of(pixels: NDArray[numpy.uint8]) -> bytes:
     )
 
 
-def _tags(mark: Mark) -> Iterator[str]:
-    if isinstance(mark, Box):
-        place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
-        corner = f' rx="{_n(mark.round)}"' if mark.round else ""
-        edge = f' stroke="{mark.edge}"' if mark.edge else ""
-        yield f'<rect {place} fill="{mark.fill}"{corner}{edge}/>'
-    elif isinstance(mark, Words):
-        anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
-        turned = f' transform="rotate({_n(-mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
-        # y is the middle of lower-case letters; viewers disagree on dominant-baseline.
-        place = f'x="{_n(mark.x)}" y="{_n(mark.y + 0.36 * mark.size)}" font-size="{_n(mark.size)}"'
-        yield f'<text {place} fill="{mark.color}"{anchor}{turned}>{_text(mark.text)}</text>'
-    elif isinstance(mark, Curve):
+def _tag(mark: Mark, paper: Paper) -> str:
+    if isinstance(mark, Words):
+        return _words(mark, paper)
+    if isinstance(mark, Curve):
         (x, y), *rest = mark.points
         path = f"M{_n(x)} {_n(y)}C" + " ".join(f"{_n(left)} {_n(top)}" for left, top in rest)
         opacity = "" if mark.opacity == 1 else f' stroke-opacity="{mark.opacity:.2f}"'
-        yield (
+        return (
             f'<path d="{path}" fill="none" stroke="{mark.color}" stroke-width="{_n(mark.width)}"{opacity} '
             'stroke-linecap="round"/>'
         )
-    elif isinstance(mark, Raster):
-        place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
+    place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" height="{_n(mark.height)}"'
+    if isinstance(mark, Raster):
         drawn = "" if mark.smooth else ' style="image-rendering:pixelated"'
         data = base64.b64encode(png_of(mark.pixels)).decode()
-        yield f'<image {place} preserveAspectRatio="none"{drawn} href="data:image/png;base64,{data}"/>'
+        return f'<image {place} preserveAspectRatio="none"{drawn} href="data:image/png;base64,{data}"/>'
+    corner = f' rx="{_n(mark.round)}"' if mark.round else ""
+    edge = f' stroke="{mark.edge}"' if mark.edge else ""
+    crisp = ' shape-rendering="crispEdges"' if mark.crisp else ""
+    return f'<rect {place} fill="{mark.fill}"{corner}{edge}{crisp}/>'
+
+
+def _words(mark: Words, paper: Paper) -> str:
+    # The baseline is computed: viewers disagree on dominant-baseline.
+    place = f'x="{_n(mark.x)}" y="{_n(mark.y + MIDDLE * mark.size)}"'
+    size = "" if mark.size == paper.font_size else f' font-size="{_n(mark.size)}"'
+    width = f' textLength="{_n(mark.width)}"' if mark.width is not None else ""
+    weight = ' font-weight="bold"' if mark.bold else ""
+    slant = ' font-style="italic"' if mark.italic else ""
+    anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
+    turned = f' transform="rotate({_n(-mark.angle)} {_n(mark.x)} {_n(mark.y)})"' if mark.angle else ""
+    style = f'{size}{width} fill="{mark.color}"{weight}{slant}{anchor}{turned}'
+    return f"<text {place}{style}>{_text(mark.text)}</text>"
 
 
 def _n(number: float) -> str:

@@ -1,0 +1,198 @@
+"""Names of options and commands: those of earlier versions, those of other toolkits, and similar ones."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from regard.errors import message
+
+__all__ = [
+    "OLD_NAMES",
+    "PEER_COMMANDS",
+    "PEER_OPTIONS",
+    "no_such_option",
+    "peer_answer",
+    "similar_options",
+]
+
+OLD_NAMES = {
+    "at": "site",
+    "batch": "batch-tokens",
+    "beam": "beam-size",
+    "best": "n-best",
+    "gold": "alignment",
+    "into": "output",
+    "longest": "max-source-length",
+    "out": "output",
+    "save": "output",
+}
+"""Option names of earlier versions, which are still accepted but not shown, and their current names."""
+
+PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
+    # data
+    ("--src", "--source-file", "--train-src", "--train-source"): ("--source", "FILES"),
+    ("--tgt", "--trg", "--target-file", "--train-tgt", "--train-trg", "--train-target"): ("--target",),
+    ("--ref", "--refs", "--reference", "--references"): ("--target",),
+    ("--hyp", "--hypothesis", "--hypotheses"): ("--translations",),
+    ("--input", "--input-file", "--input-path"): ("FILES", "--source", "SENTENCE"),
+    ("--train-file", "--train-data", "--trainpref", "--data", "--dataset"): ("--source", "--tsv"),
+    ("--valid-src", "--validation-source", "--dev-src", "--dev-source"): ("--valid-source",),
+    ("--valid-tgt", "--valid-trg", "--validation-target", "--dev-tgt", "--dev-target"): ("--valid-target",),
+    ("--csv", "--tab"): ("--tsv",),
+    ("--json", "--json-lines"): ("--jsonl",),
+    ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text",),
+    ("--num-sentences", "--num-samples", "--number"): ("--count", "--sentences", "--pairs"),
+    # output
+    ("--save-dir", "--output-dir", "--out-dir", "--model-dir", "--save-model", "--save-path"): ("--output",),
+    ("--output-file", "--output-path", "--results-path", "--dest", "--destdir", "--folder"): ("--output",),
+    ("-o",): ("--output",),
+    ("--overwrite-output-dir", "--force"): ("--overwrite",),
+    ("--with-align", "--report-align", "--print-alignment"): ("--alignments FILE",),
+    ("--attn-debug", "--plot", "--show-attention", "--save-attention"): ("--draw", "--output FILE.png"),
+    # model and run
+    ("--arch", "--architecture", "--model-name", "--model-type"): ("--model", "RUN"),
+    ("--model", "--run", "--path", "--model-path", "--model-name-or-path", "--load"): ("RUN",),
+    ("--checkpoint-path", "--checkpoint-dir", "--ckpt", "--ckpt-path"): ("RUN", "--init-from"),
+    ("--finetune-from-model", "--train-from", "--pretrained", "--load-model"): ("--init-from", "RUN"),
+    ("--continue", "--resume-from-checkpoint", "--restore-file", "--reload"): ("--resume",),
+    ("--config", "--config-file", "--cfg", "--yaml"): ("--recipe", "RUN"),
+    ("--hidden-size", "--hidden-dim", "--d-model", "--embed-dim", "--embedding-dim", "--rnn-size"): (
+        "--width",
+        "--set model.width=INT",
+    ),
+    ("--vocab-size", "--src-vocab-size", "--tgt-vocab-size", "--nwordssrc", "--bpe-size"): (
+        "--vocab-size",
+        "--set data.source_vocab_size=INT and --set data.target_vocab_size=INT",
+    ),
+    ("--layers", "--num-layers", "--encoder-layers", "--decoder-layers"): ("--set model.layers=INT",),
+    ("--heads", "--num-heads", "--attention-heads"): ("--set model.heads=INT",),
+    # training
+    ("--lr", "--rate"): ("--learning-rate", "--set training.learning_rate=FLOAT"),
+    ("--bs", "--bsz", "--batch-size", "--max-sentences", "--train-batch-size"): (
+        "--batch-size",
+        "--batch-tokens",
+    ),
+    ("--per-device-train-batch-size",): ("--batch-size", "--batch-tokens"),
+    ("--max-tokens", "--tokens-per-batch"): ("--batch-tokens", "--set training.batch_tokens=INT"),
+    ("--max-epoch", "--max-epochs", "--num-epochs", "--num-train-epochs", "--n-epochs"): ("--epochs",),
+    ("--max-update", "--max-updates", "--max-steps", "--train-steps", "--num-steps"): ("--steps",),
+    ("--max-minutes", "--max-time", "--time"): ("--minutes",),
+    ("--smoothing", "--label-smoothing-factor"): (
+        "--label-smoothing",
+        "--set training.label_smoothing=FLOAT",
+    ),
+    ("--warmup", "--warmup-steps", "--warmup-updates", "--num-warmup-steps"): (
+        "--warmup-steps",
+        "--set training.warmup_steps=INT",
+    ),
+    ("--weight-decay", "--wd"): ("--set training.weight_decay=FLOAT",),
+    ("--clip-norm", "--max-grad-norm", "--grad-clip"): ("--set training.max_grad_norm=FLOAT",),
+    ("--update-freq", "--accum-count", "--gradient-accumulation-steps"): (
+        "--set training.accumulation_steps=INT",
+    ),
+    ("--early-stopping", "--early-stopping-patience"): ("--patience", "--set training.patience=INT"),
+    ("--fp16", "--bf16", "--amp", "--half", "--mixed-precision"): ("--precision bfloat16",),
+    ("--fp32", "--no-amp"): ("--precision float32",),
+    ("--random-seed", "--manual-seed"): ("--seed",),
+    # device
+    ("--gpu", "--gpus", "--cuda", "--use-cuda", "--use-gpu", "--gpu-ranks", "--gpu-id"): ("--device cuda",),
+    ("--cpu", "--no-cuda", "--use-cpu", "--no-gpu"): ("--device cpu",),
+    ("--num-threads", "--cpu-threads", "--n-threads", "--workers", "--num-workers"): ("--threads",),
+    # decoding
+    ("--beam-size", "--num-beams", "--beam-width", "--beams"): (
+        "--beam-size",
+        "--set evaluation.beam_size=INT",
+    ),
+    ("--nbest", "--num-return-sequences", "--num-hypotheses"): ("--n-best",),
+    ("--lenpen", "--alpha", "--beam-alpha"): ("--length-penalty",),
+    ("--do-sample", "--sampling", "--random-sampling"): ("--sample",),
+    ("--topk", "--sampling-topk", "--random-sampling-topk"): ("--top-k",),
+    ("--topp", "--sampling-topp", "--random-sampling-topp", "--nucleus"): ("--top-p",),
+    ("--random-sampling-temp", "--sampling-temperature"): ("--temperature",),
+    ("--max-len", "--max-len-b", "--max-new-tokens", "--max-target-length", "--max-output-length"): (
+        "--max-length",
+    ),
+    ("--max-input-length", "--max-src-len", "--src-seq-length", "--max-source-positions"): (
+        "--max-source-length",
+        "--set data.max_length=INT",
+    ),
+}
+"""Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye, and what to use instead.
+
+The first answer that the command has is given. An answer in capitals is a positional argument.
+"""
+
+PEER_COMMANDS = {
+    "decode": "translate",
+    "download": "data",
+    "eval": "evaluate",
+    "finetune": "train",
+    "fit": "train",
+    "generate": "translate",
+    "info": "show",
+    "interactive": "translate",
+    "plot": "view",
+    "predict": "translate",
+    "prepare": "data",
+    "preprocess": "data",
+    "test": "evaluate",
+    "validate": "evaluate",
+    "visualize": "view",
+}
+"""Commands of other toolkits, and ours."""
+
+SIMILAR = 3
+"""Maximum number of similar options that an error lists."""
+
+
+def peer_answer(name: str, known: Collection[str]) -> str:
+    """Return our spelling of an option of another toolkit; "" if there is none.
+
+    known: the options and arguments of the command. Underscores are read as hyphens.
+
+    >>> peer_answer("--lr", ["--output", "--learning-rate"]), peer_answer("--beam_size", ["--beam-size"])
+    ('--learning-rate', '--beam-size')
+    """
+    name = name.replace("_", "-")
+    answers = next((answers for peers, answers in PEER_OPTIONS.items() if name in peers), ())
+    return next((answer for answer in (name, *answers) if answer.split()[0] in known), "")
+
+
+def similar_options(name: str, options: Iterable[str]) -> list[str]:
+    """Return the options that begin with the name, or it with them, or that differ by a few letters.
+
+    >>> similar_options("--epoch", ["--epochs", "--steps"])
+    ['--epochs']
+    >>> similar_options("--beem", ["--beam-size", "--n-best"])  # --beam is the name of an earlier version
+    ['--beam-size']
+    """
+    options, word = list(options), name.lstrip("-").replace("_", "-")
+    names = {option.lstrip("-"): option for option in options}
+    names |= {old: f"--{new}" for old, new in OLD_NAMES.items() if f"--{new}" in options}
+    related = [each for each in names if word.startswith(f"{each}-") or (word[1:] and each.startswith(word))]
+    similar = difflib.get_close_matches(word, names, n=SIMILAR)  # without --, which all have in common
+    return list(dict.fromkeys(names[each] for each in (*related, *similar)))[:SIMILAR]
+
+
+def no_such_option(error: Any) -> str:
+    """Return the message for an unknown option; "" for other errors of the parser.
+
+    error: Typer's NoSuchOption, which has the option and the context of the command.
+    """
+    context = getattr(error, "ctx", None)
+    if context is None or not hasattr(error, "possibilities"):
+        return ""
+    parameters = context.command.get_params(context)
+    arguments = [each.metavar or each.name for each in parameters if each.param_type_name == "argument"]
+    optional = [each for each in parameters if each.param_type_name == "option"]
+    options = [name for each in optional for name in (*each.opts, *each.secondary_opts)]
+    call, problem = context.command_path, f"no such option {error.option_name}"
+    if answer := peer_answer(error.option_name, [*options, *arguments]):
+        if answer in arguments:
+            return message(call, f"{problem}; {answer} is an argument: {call} {' '.join(arguments)}")
+        return message(call, f"{problem}; use {answer}")
+    if similar := similar_options(error.option_name, options):
+        return message(call, f"{problem}; did you mean {' or '.join(similar)}?")
+    return message(call, problem, hint=f"{call} --help lists the options")

@@ -1,0 +1,264 @@
+"""The options of `regard train`, and the setting that each of them sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.cli import bounds
+from regard.cli.column_options import two_columns, two_names
+from regard.errors import ArgumentError, message
+
+__all__ = ["SETTINGS", "check_exclusive", "settings_of"]
+
+DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
+CHOSEN, HELD_OUT = "chosen from the data", "held out from the training pairs"
+
+SETTINGS = {
+    "source": ("data.source",),
+    "target": ("data.target",),
+    "tsv": ("data.tsv",),
+    "jsonl": ("data.jsonl",),
+    "columns": ("data.columns",),
+    "fields": ("data.fields",),
+    "built_in": ("data.built_in",),
+    "valid_source": ("data.valid_source",),
+    "valid_target": ("data.valid_target",),
+    "valid_tsv": ("data.valid_tsv",),
+    "valid_jsonl": ("data.valid_jsonl",),
+    "alignments": ("data.alignments",),
+    "tokenizer": ("data.tokenizer",),
+    "vocab_size": ("data.source_vocab_size", "data.target_vocab_size"),
+    "model": ("model.name",),
+    "width": ("model.width",),
+    "dropout": ("model.dropout",),
+    "minutes": ("training.minutes",),
+    "steps": ("training.steps",),
+    "epochs": ("training.epochs",),
+    "patience": ("training.patience",),
+    "batch_tokens": ("training.batch_tokens",),
+    "batch_size": ("training.batch_size",),
+    "learning_rate": ("training.learning_rate",),
+    "label_smoothing": ("training.label_smoothing",),
+    "guided": ("training.guided_alignment",),
+    "precision": ("training.precision",),
+    "seed": ("seed",),
+    "init_from": ("init_from",),
+}
+"""The settings that each option sets, by the name of the parameter of train()."""
+
+EXCLUSIVE = (("minutes", "steps", "epochs"), ("batch_tokens", "batch_size"))
+"""Options of which at most one is given."""
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of options as nested settings; options that are None are left out.
+
+    >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True})
+    {'data': {'columns': [2, 1], 'source_vocab_size': 8000, 'target_vocab_size': 8000}, 'seed': 1}
+    """
+    settings: dict[str, Any] = {}
+    for option, names in SETTINGS.items():
+        value = options.get(option)
+        if value is None:
+            continue
+        if option in ("columns", "fields"):
+            value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
+        for name in names:
+            section, _, last = name.rpartition(".")
+            place = settings.setdefault(section, {}) if section else settings
+            place[last] = str(value) if isinstance(value, Path) else value
+    return settings
+
+
+def check_exclusive(options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError if two options that exclude each other are given."""
+    for names in EXCLUSIVE:
+        both = [f"--{name.replace('_', '-')}" for name in names if options[name] is not None]
+        if len(both) > 1:
+            problem = f"{' and '.join(both)} cannot be combined"
+            raise ArgumentError(message("regard train", problem, expected=f"only one of {', '.join(both)}"))
+
+
+def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+Files = list[str] | None
+Source = Annotated[Files, _option("--source", "FILE", "File of source sentences; may be repeated.")]
+Target = Annotated[Files, _option("--target", "FILE", "File of target sentences, parallel to --source.")]
+Tsv = Annotated[Files, _option("--tsv", "FILE", "TSV file of sentence pairs.")]
+Jsonl = Annotated[
+    Files, _option("--jsonl", "FILE", 'JSON lines file of pairs, with the fields "source" and "target".')
+]
+Columns = Annotated[
+    str | None,
+    _option("--columns", "A,B", "Columns of --tsv: two numbers from 1, or two names of its header."),
+]
+Fields = Annotated[
+    str | None,
+    _option("--fields", "A,B", "Fields of --jsonl: two names; a.b is field b inside field a."),
+]
+BuiltIn = Annotated[str | None, _option("--built-in", "NAME", "Built-in corpus: korean.")]
+ValidSource = Annotated[
+    Files,
+    _option("--valid-source", "FILE", "Source sentences of the validation set.", show_default=HELD_OUT),
+]
+ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Target sentences of the validation set.")]
+ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "TSV file of the validation set.")]
+ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "JSON lines file of the validation set.")]
+Alignments = Annotated[
+    Files, _option("--alignments", "FILE", "Word alignments of the training pairs, in Pharaoh format.")
+]
+Tokenizer = Annotated[
+    str | None,
+    _option("--tokenizer", "NAME", "Tokenizer: unigram, bpe, word or character.", show_default=CHOSEN),
+]
+VocabSize = Annotated[
+    int | None,
+    _option("--vocab-size", "INT", "Vocabulary size of the source and of the target.", show_default=CHOSEN),
+]
+ModelName = Annotated[
+    str | None,
+    _option(
+        "--model",
+        "NAME",
+        "Model: seq2seq, bahdanau, luong or transformer.",
+        MODEL,
+        callback=bounds.none_if_default,
+    ),
+]
+Width = Annotated[
+    int | None,
+    _option("--width", "INT", "Width of the model (hidden size).", MODEL, show_default=CHOSEN),
+]
+Dropout = Annotated[
+    float | None,
+    _option("--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.finite),
+]
+Minutes = Annotated[
+    float | None,
+    _option(
+        "--minutes",
+        "FLOAT",
+        "Train for this many minutes; the learning rate decays to zero by then.",
+        TRAINING,
+        callback=bounds.finite,
+    ),
+]
+Steps = Annotated[int | None, _option("--steps", "INT", "Train for this many steps.", TRAINING)]
+Epochs = Annotated[
+    float | None,
+    _option(
+        "--epochs",
+        "FLOAT",
+        "Train for this many epochs.",
+        TRAINING,
+        show_default=CHOSEN,
+        callback=bounds.finite,
+    ),
+]
+Patience = Annotated[
+    int | None,
+    _option("--patience", "INT", "Stop after this many evaluations without a better score.", TRAINING),
+]
+BatchTokens = Annotated[
+    int | None,
+    _option(
+        "--batch-tokens", "INT", "Batch size in tokens, padding included.", TRAINING, show_default=CHOSEN
+    ),
+]
+BatchSize = Annotated[
+    int | None, _option("--batch-size", "INT", "Batch size in sentences, instead of tokens.", TRAINING)
+]
+LearningRate = Annotated[
+    float | None,
+    _option(
+        "--learning-rate",
+        "FLOAT",
+        "Highest learning rate.",
+        TRAINING,
+        show_default=CHOSEN,
+        callback=bounds.finite,
+    ),
+]
+LabelSmoothing = Annotated[
+    float | None,
+    _option(
+        "--label-smoothing",
+        "FLOAT",
+        "Label smoothing (0 disables it).",
+        TRAINING,
+        callback=bounds.finite_unless_default,
+    ),
+]
+Guided = Annotated[
+    float | None,
+    _option(
+        "--guided",
+        "FLOAT",
+        "Weight of the guided-alignment loss (0 disables it).",
+        TRAINING,
+        callback=bounds.finite_unless_default,
+    ),
+]
+Precision = Annotated[
+    str | None,
+    _option(
+        "--precision",
+        "NAME",
+        "Precision: float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).",
+        TRAINING,
+        callback=bounds.none_if_default,
+    ),
+]
+Seed = Annotated[
+    int | None, _option("--seed", "INT", "Random seed.", TRAINING, callback=bounds.none_if_default)
+]
+Output = Annotated[Path, _option("--output", "RUN", "Run folder to write.", RUN)]
+Recipe = Annotated[
+    Path | None, _option("--recipe", "FILE", "TOML file of settings (a recipe); options override it.", RUN)
+]
+Assignments = Annotated[
+    list[str] | None,
+    _option(
+        "--set",
+        "NAME=VALUE",
+        "Set one setting, e.g. training.ema=0.999; may be repeated. --dry-run lists all settings.",
+        RUN,
+    ),
+]
+Device = Annotated[str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps or auto.", RUN)]
+Threads = Annotated[
+    int | None,
+    _option(
+        "--threads",
+        "INT",
+        "Number of CPU threads.",
+        RUN,
+        min=1,
+        max=bounds.THREADS,
+        callback=bounds.threads,
+        show_default="the fastest number, measured",
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --output.", rich_help_panel=RUN)]
+Change = Annotated[
+    bool,
+    typer.Option("--change", help="Resume although settings or data have changed.", rich_help_panel=RUN),
+]
+InitFrom = Annotated[
+    Path | None,
+    _option("--init-from", "RUN", "Run folder whose weights and tokenizers this run starts from.", RUN),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print the data report, the settings and the estimated time, and exit.",
+        rich_help_panel=RUN,
+    ),
+]

@@ -1,0 +1,135 @@
+"""Pairs to score, align or evaluate: read once, in order, from files or standard input.
+
+Unlike Pairs, a stream keeps every pair, so that the output has one line per pair: a side may be empty or
+long, and invalid UTF-8 is replaced by U+FFFD and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Protocol
+
+import numpy
+
+from regard.data.data_report import refusal
+from regard.data.line_io import Lines, place_name
+from regard.data.line_scan import Examiner
+from regard.data.pair_checks import KINDS, Choices
+from regard.data.pair_formats import JsonLines, Tabbed
+from regard.data.read_text import checked_path
+from regard.errors import DataError, message, shown
+
+__all__ = ["LinePairs", "PairStream", "RowPairs", "in_batches"]
+
+KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
+"""Choices that refuse malformed lines and keep all others."""
+
+
+class PairStream(Protocol):
+    """Pairs of sentences that are read during iteration."""
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+
+    @property
+    def first_line(self) -> int:
+        """Line number of the first pair: 2 if the file has a header, otherwise 1."""
+
+    @property
+    def repaired(self) -> int:
+        """Number of lines read so far that had invalid UTF-8."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Yield (source, target); raise DataError with file and line if a pair cannot be read."""
+
+
+@dataclass
+class LinePairs:
+    """Pairs from parallel files, one sentence per line; "-" is standard input.
+
+    >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
+    [('a', 'x'), ('b', 'y')]
+    """
+
+    sources: Sequence[str | bytes]
+    targets: Sequence[str | bytes]
+    first_line: int = 1
+    sides: list[Lines] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return ", ".join(map(place_name, (*self.sources, *self.targets)))
+
+    @property
+    def repaired(self) -> int:
+        return sum(side.repaired for side in self.sides)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for places in zip(self.sources, self.targets, strict=True):
+            sides = Lines([places[0]]), Lines([places[1]])
+            self.sides.extend(sides)
+            for number, (source, target) in enumerate(zip_longest(*sides)):
+                if source is None or target is None:
+                    short, long = map(place_name, places if source is None else reversed(places))
+                    problem = f"there is no line {number + 1}, but {long} has more than {number:,} lines"
+                    raise DataError(message(short, problem, expected="the same number of lines"))
+                yield source, target
+
+
+@dataclass
+class RowPairs:
+    """Pairs from files that have both sides on one line: tab-separated columns, or JSON objects."""
+
+    origin: Tabbed | JsonLines
+    repaired: int = 0
+
+    @classmethod
+    def read(
+        cls,
+        tsv: Sequence[str] | None,
+        jsonl: Sequence[str] | None,
+        columns: tuple[int, int] | tuple[str, str] = (1, 2),
+        fields: tuple[str, str] = ("source", "target"),
+    ) -> RowPairs:
+        """Return the pairs of TSV files or of JSON lines files; the arguments are those of read_pairs()."""
+        if tsv:
+            return cls(Tabbed(_checked(tsv), columns))
+        return cls(JsonLines(_checked(jsonl or ()), fields))
+
+    @property
+    def name(self) -> str:
+        return ", ".join(map(shown, self.origin.paths))
+
+    @property
+    def first_line(self) -> int:
+        return 2 if isinstance(self.origin, Tabbed) and isinstance(self.origin.columns[0], str) else 1
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        examiners = Examiner(KEEP_ALL, keyed=False), Examiner(KEEP_ALL, keyed=False)
+        for chunk in self.origin.chunks(examiners, threads=False):
+            marks = chunk.marks(KEEP_ALL)
+            self.repaired += int(numpy.count_nonzero(marks & KINDS["invalid"].bit))
+            refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
+            end = int(refused[0]) if refused.size else chunk.pairs
+            yield from zip(chunk.source.lines()[:end], chunk.target.lines()[:end], strict=True)
+            if refused.size:
+                raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
+
+
+def _checked(paths: Iterable[str]) -> tuple[Path, ...]:
+    return tuple(map(checked_path, paths))
+
+
+def in_batches(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the sources and the targets of `size` pairs at a time.
+
+    >>> list(in_batches([("a", "x"), ("b", "y"), ("c", "z")], 2))
+    [(['a', 'b'], ['x', 'y']), (['c'], ['z'])]
+    """
+    iterator = iter(pairs)
+    while batch := list(islice(iterator, size)):
+        yield [source for source, _ in batch], [target for _, target in batch]

@@ -1,0 +1,195 @@
+"""LineDecoder: search or forced decoding of lines in batches, and their results with text and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from regard.data.batch import EOS, UNK, Batch
+from regard.data.progress_bar import advancing
+from regard.decoding.alignment_units import Units
+from regard.decoding.forced_decoding import observe, pieces_of
+from regard.decoding.hypothesis import Hypothesis, unfinished_note
+from regard.decoding.long_lines import Part, Tokenizer
+from regard.decoding.search import Search, search
+from regard.decoding.translation import END, Passage, Translation
+from regard.decoding.word_alignment import Choice
+from regard.models.base import Model
+
+__all__ = ["LineDecoder", "Side"]
+
+FULL_BATCH_BEAMS = 16
+"""With more hypotheses per sentence (beams or samples) than this, batches get proportionally smaller."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokenizer of the source or of the target, and the units that alignments link."""
+
+    tokenizer: Tokenizer
+    units: Units
+
+    @property
+    def bytewise(self) -> bool:
+        """Whether the tokenizer has tokens other than UNK, bytes, for what its vocabulary does not cover."""
+        return bool(getattr(self.tokenizer, "uncovered", frozenset()) - {UNK})
+
+    def unknown(self, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
+        """Return the words or characters outside the vocabulary, if the tokenizer reports them."""
+        uncovered = getattr(self.tokenizer, "uncovered", frozenset({UNK}))
+        if uncovered.isdisjoint(tokens) or not hasattr(self.tokenizer, "unknown"):
+            return ()
+        unknown: tuple[str, ...] = self.tokenizer.unknown(line)
+        return unknown
+
+
+@dataclass(frozen=True)
+class LineDecoder:
+    """A model with everything that one call of a Translator decodes by; it is never changed.
+
+    source, target: the tokenizers and the units of alignments. look: the sites whose attention is recorded.
+    alignment: the attention that alignments are computed from. tokens_per_batch: source tokens per batch.
+    """
+
+    model: Model
+    source: Side
+    target: Side
+    look: str | None
+    alignment: Choice
+    tokens_per_batch: int
+
+    @property
+    def units(self) -> tuple[str, str]:
+        """The names of the alignment units, "word" or "character"."""
+        return self.source.units.name, self.target.units.name
+
+    @property
+    def bytewise(self) -> tuple[bool, bool]:
+        """Whether the tokenizers encode unknown characters as bytes."""
+        return self.source.bytewise, self.target.bytewise
+
+    def search(
+        self,
+        parts: list[list[Part]],
+        prefixes: list[tuple[int, ...]],
+        first: int,
+        how: Search,
+    ) -> list[list[list[Hypothesis]]]:
+        """Return the hypotheses of each part of each line; parts of similar length share a batch."""
+        places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
+        found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]
+        per_sentence = getattr(how, "size", getattr(how, "count", 1))
+        room = self.tokens_per_batch * FULL_BATCH_BEAMS // max(FULL_BATCH_BEAMS, per_sentence)
+        done = 0
+        with advancing("translating", len(places)) as report:
+            for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], room):
+                some = [places[row] for row in rows]
+                # The index seeds the samples, so it depends only on the position in the data.
+                index = [(place << 40) + first + line for line, place in some]
+                batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
+                starts = [prefixes[line] if place == 0 else () for line, place in some]
+                result = search(self.model, batch, how, prefixes=starts, look=self.look)
+                for (line, place), hypotheses in zip(some, result, strict=True):
+                    found[line][place] = hypotheses
+                done += len(rows)
+                report(done)
+        return found
+
+    def score(self, pairs: list[tuple[Part, Part]], targets: list[str]) -> list[Passage]:
+        """Run forced decoding on pairs of token sequences; pairs of similar length share a batch."""
+        lengths = [max(len(source.tokens), len(target.tokens)) + 1 for source, target in pairs]
+        passages: dict[int, Passage] = {}
+        with advancing("scoring", len(pairs)) as report:
+            for rows in _batches(lengths, self.tokens_per_batch):
+                batch = Batch.collate(
+                    [pairs[row][0].tokens for row in rows], [pairs[row][1].tokens for row in rows], rows
+                )
+                for part in pieces_of(batch, self.model.target_size):
+                    observed = observe(self.model, part, self.look)
+                    for place, row in enumerate(part.index.tolist()):
+                        source, target = pairs[row][0], (*pairs[row][1].tokens, EOS)
+                        passages[row] = self._passage(
+                            source,
+                            target,
+                            tuple(observed.token_scores[place, : len(target)].tolist()),
+                            observed.attention_of(place),
+                            observed.values_of(place),
+                            text=targets[row],
+                        )
+                report(len(passages))
+        return [passages[row] for row in range(len(pairs))]
+
+    def translation(self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
+        """Build a Translation from the hypotheses of each part; with the n-best list if there is one part."""
+        others: tuple[Translation, ...] = ()
+        if len(parts) == 1:
+            part, (_, *next_best) = parts[0]
+            others = tuple(self.translation(line, [(part, [each])], note) for each in next_best)
+        passages, texts, unit = list[Passage](), list[str](), 0
+        for part, (best, *_) in parts:
+            texts.append(" ".join(self.target.tokenizer.decode(best.output_tokens).splitlines()))
+            # The parts are joined by a space, which counts as a character.
+            number = unit + (self.target.units.name == "character" and unit > 0)
+            fields = best.tokens, best.token_scores, best.attention, best.values
+            passages.append(self._passage(part, *fields, text=texts[-1], first=number))
+            unit = max([unit, *(number + 1 for number in passages[-1].words)])
+        source_tokens = [token for part, _ in parts for token in part.tokens]
+        return Translation(
+            line,
+            " ".join(filter(None, texts)),
+            tuple(passages),
+            tuple(filter(None, (note, unfinished_note([best for _, (best, *_) in parts])))),
+            sum(best.ranking for _, (best, *_) in parts),
+            others,
+            aligned_at=self.alignment,
+            units=self.units,
+            unknown=self.source.unknown(line, source_tokens),
+            bytewise=self.bytewise,
+        )
+
+    def _passage(
+        self,
+        part: Part,
+        token_ids: tuple[int, ...],
+        token_scores: tuple[float, ...],
+        attention: dict[str, Tensor],
+        values: dict[str, Tensor],
+        *,
+        text: str,
+        first: int = 0,
+    ) -> Passage:
+        """Add the text and the word of each token to the result of a forward pass.
+
+        token_ids: of the target, EOS last unless it was cut. text: the target. first: the index in the line
+        of the first target word of this part.
+        """
+        end = int(token_ids[-1:] == (EOS,))
+        output = token_ids[: len(token_ids) - end]
+        words = [word + first if word >= 0 else -1 for word in self.target.units.numbers(output)]
+        # Tokens that decode to white space only belong to no word.
+        words = words if text.strip() else [-1] * len(words)
+        return Passage(
+            (*self.source.tokenizer.pieces(part.tokens), END),
+            (*part.words, -1),
+            (*self.target.tokenizer.pieces(output), *[END] * end),
+            (*words, *[-1] * end),
+            token_scores,
+            attention,
+            values,
+            (*part.tokens, EOS),
+            token_ids,
+        )
+
+
+def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Yield batches of row indices, longest first, with at most `tokens` tokens each, padding included."""
+    rows: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows

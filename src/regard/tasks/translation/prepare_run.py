@@ -1,0 +1,163 @@
+"""Prepare a run: its settings, data, tokenizers, number of threads and plan, up to the first step.
+
+The order is check_run(), prepare_corpus(), set_threads(), complete(). Training (train_run) and the dry run
+(estimate) call these functions; none of them is called back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data import load_tokenizer
+from regard.errors import ArgumentError, DataError, message
+from regard.models import Model, build_model
+from regard.runs.run_folder import DATA, check_data, is_run
+from regard.runs.run_manifest import MANIFEST
+from regard.tasks.translation.plan import Plan
+from regard.tasks.translation.resolve_settings import ResolvedSettings, resolve_settings
+from regard.tasks.translation.speed_trial import plan_run
+from regard.tasks.translation.translation_data import TOKENIZERS, Corpus
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.checkpoints.averaging import averaged_from
+from regard.training.checkpoints.checkpoints import STATE, Checkpoints
+from regard.training.distributed import Processes
+from regard.training.progress import check_surroundings
+from regard.training.settings import build
+from regard.training.step_speed import fastest_threads
+
+__all__ = [
+    "Machine",
+    "PreparedRun",
+    "build_from",
+    "check_run",
+    "complete",
+    "prepare_corpus",
+    "set_threads",
+]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run is trained. device: cpu, cuda, mps or auto. threads: number of CPU threads, or None."""
+
+    device: str = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRun:
+    """A run before its first step: complete settings and data. plan: None for a resumed run."""
+
+    settings: TranslationSettings
+    corpus: Corpus
+    plan: Plan | None
+
+
+def check_run(
+    settings: Mapping[str, Any], folder: Path, processes: Processes, *, resume: bool, change: bool
+) -> ResolvedSettings:
+    """Check the folder, the settings and the data of a run, given the arguments of train_translation()."""
+    exists = processes.share(_check_folder(folder, resume, settings) if processes.first else None)
+    run = resolve_settings(settings, folder if exists else None, change=change)
+    if exists and not change:
+        check_data(folder, run.split.fingerprints)
+    return run
+
+
+def _check_folder(folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:
+    """Return whether the folder has a run; raise if that run cannot be resumed, or a new one not started."""
+    exists = is_run(folder)
+    if exists and (mean := _averaged(folder)):
+        problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
+        hint = f"start a new run from its weights: --init-from {folder} with another --output"
+        raise ArgumentError(message(str(folder), problem, hint=hint))
+    if exists and not resume:
+        hint = "--resume continues it; another --output starts a new run"
+        raise ArgumentError(message(str(folder), "there is a run in this folder already", hint=hint))
+    if not exists and Checkpoints(folder).all():
+        problem = "the folder has checkpoints, but no config.toml"
+        raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --output"))
+    if not exists and resume and not settings.get("data"):
+        hint = "give a run folder, or name the data to start a run"
+        raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
+    if not exists and (others := _others(folder)):
+        problem = f"the folder is not a run folder, and has other files: {others[0]}"
+        raise ArgumentError(message(str(folder), problem, hint="choose another --output"))
+    return exists
+
+
+def _averaged(folder: Path) -> str:
+    """Return which checkpoints a run averages, as text; "" for other runs, and if it cannot be read."""
+    try:
+        states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
+        about = next((averaged_from(*state) for state in states), None)
+    except DataError:
+        return ""
+    return "" if about is None else str(about)
+
+
+def _others(folder: Path) -> list[str]:
+    """Return the files of a folder that are not those of a training killed before its first step."""
+    ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(name for name in names if not name.startswith(".") and name not in ours)
+
+
+def prepare_corpus(run: ResolvedSettings, folder: Path, processes: Processes) -> Corpus:
+    """Prepare the corpus in the first process; then load it from the cache in the others."""
+    corpus, settings = None, run.settings
+    if processes.first:
+        for name in TOKENIZERS if run.is_new else ():
+            (folder / name).unlink(missing_ok=True)
+            if settings.init_from is not None:
+                load_tokenizer(Path(settings.init_from) / name, links=False).save(folder / name)
+        corpus = Corpus.made(run.split, settings.data, folder)
+    processes.wait()
+    return corpus or Corpus.made(run.split, settings.data, folder)
+
+
+def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
+    """Set the number of threads: as requested, as in the resumed run, or the fastest.
+
+    A resumed run keeps its number of threads: another number changes the order of summation, and the bits.
+    """
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+        return
+    if device != "cpu":
+        return
+    try:
+        before = Checkpoints(folder).latest()
+    except DataError:
+        before = None
+    if before is not None:
+        state = before.state
+        check_surroundings(state, str(before.path / STATE))
+        torch.set_num_threads(state["threads"])
+    elif processes.world == 1 and torch.get_num_threads() > 1 and "OMP_NUM_THREADS" not in os.environ:
+        fastest_threads(torch.get_num_threads())
+
+
+def complete(
+    run: ResolvedSettings, corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
+) -> PreparedRun:
+    """Choose the settings that are still open, by a plan; a resumed run keeps its settings.
+
+    timed: as in plan_run().
+    """
+    if run.incomplete is None:
+        return PreparedRun(run.settings, corpus, None)
+    plan = plan_run(run.incomplete, corpus, device, processes, timed=timed)
+    return PreparedRun(build(TranslationSettings, plan.settings, "the settings"), corpus, plan)
+
+
+def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
+    """Build the model of the settings, initialised with the seed."""
+    torch.manual_seed(settings.seed)
+    return build_model(settings.model.name, corpus.source.size, corpus.target.size, **settings.model.options)

@@ -1,0 +1,105 @@
+"""CheckpointSaver: write the state of a training run to checkpoints, and load it from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.errors import DataError, message
+from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
+from regard.training.logs.log import Log
+from regard.training.nonfinite_steps import first_nonfinite
+from regard.training.optimizer import Average, load_optimizer, optimizer_tensors
+from regard.training.progress import Progress, check_surroundings
+
+__all__ = ["CheckpointSaver"]
+
+
+class CheckpointSaver:
+    """Save the weights, the optimizer state, the moving average, the progress and the state of the log.
+
+    average: the moving average of the weights, or None. `weights` of a checkpoint is then the average, and
+    `raw` the weights themselves.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: Average | None,
+        log: Log,
+    ):
+        self.checkpoints, self.model, self.optimizer = checkpoints, model, optimizer
+        self.average, self.log = average, log
+        self._saved: tuple[Any, ...] = ()  # the state of the progress in the last checkpoint
+        self._tensors_step: int | None = None  # the step whose tensors were written by this training
+
+    def load(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> Progress:
+        """Load the weights, the moving average and the optimizer state; return the progress in `state`."""
+        place = str(checkpoint.path / STATE)
+        check_surroundings(state, place)
+        averaged = checkpoint.tensors("weights")
+        try:
+            self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
+        except RuntimeError as error:
+            hint = "the settings of the model have changed: start a new run, or use --init-from"
+            raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
+        if self.average is not None:
+            self.average.load(averaged)
+        load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
+        progress = Progress.read(state, place)
+        self._saved = progress.state()
+        return progress
+
+    def restore_log(self, checkpoint: Checkpoint, state: Mapping[str, Any], best_step: int) -> None:
+        """Rewind the log to a checkpoint, log which checkpoints were skipped, and mark the best one."""
+        self.log.restore(state["log"].get("state"), str(checkpoint.path / STATE))
+        self.log.rewind(state["log"]["position"])
+        for note in self.checkpoints.notes:
+            self.log.event("damaged", note)
+        if any(each.step == best_step for each in self.checkpoints.all()):
+            self.checkpoints.mark_best(best_step)  # the process may have been killed before
+
+    def write(self, progress: Progress, surroundings: Mapping[str, Any]) -> None:
+        """Write a checkpoint; only its state.json if the tensors of this step were written already."""
+        log = {"position": self.log.position(), "state": self.log.state()}
+        state = {**progress.written(), "log": log, **surroundings}
+        if self.has_tensors(progress.step):  # they have not changed since
+            with suppress(DataError):
+                self.checkpoints.save_state(progress.step, state)
+                return
+        weights = self.model.state_dict()
+        tensors = {"weights": weights, "optimizer": optimizer_tensors(self.model, self.optimizer)}
+        if self.average is not None:
+            with self.average.applied():
+                averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
+            tensors |= {"weights": averaged, "raw": weights}
+        self.checkpoints.save(progress.step, tensors, state)
+
+    def mark_saved(self, progress: Progress) -> None:
+        """Note that the first process has written a checkpoint with this progress."""
+        self._saved, self._tensors_step = progress.state(), progress.step
+
+    def is_saved(self, progress: Progress) -> bool:
+        """Whether the last checkpoint has this progress."""
+        return self._saved == progress.state()
+
+    def has_tensors(self, step: int) -> bool:
+        """Whether the tensors of this step were written since the start or the resumption."""
+        return self._tensors_step == step
+
+    def last(self) -> str:
+        """The last checkpoint, as text for error messages."""
+        return (
+            f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
+        )
+
+    def nonfinite(self) -> str:
+        """The name of a weight that is NaN or infinite; "" if there is none."""
+        averages = {} if self.average is None else self.average.tensors()
+        return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)

@@ -1,0 +1,169 @@
+"""Names of options: one name for one thing, earlier names, names of other toolkits, similar names."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from regard.cli import app
+from regard.cli.option_names import (
+    OLD_NAMES,
+    PEER_COMMANDS,
+    PEER_OPTIONS,
+    peer_answer,
+    similar_options,
+)
+
+
+def all_commands() -> dict[str, typer.core.TyperCommand]:
+    """Return every command by its name, those of regard data too."""
+    commands = {name: lazy.loaded for name, lazy in typer.main.get_command(app).commands.items()}
+    below = {f"data {name}": command for name, command in commands["data"].commands.items()}
+    return {name: command for name, command in commands.items() if name != "data"} | below
+
+
+def parameters(command, kind: str) -> list[typer.core.TyperOption]:
+    """Return the options or the arguments of a command."""
+    with typer.Context(command) as context:
+        return [each for each in command.get_params(context) if each.param_type_name == kind]
+
+
+def options(command) -> set[str]:
+    """Return the names of the options of a command."""
+    return {name for each in parameters(command, "option") for name in (*each.opts, *each.secondary_opts)}
+
+
+COMMANDS = all_commands()
+OPTIONS = {name: options(command) for name, command in COMMANDS.items()}
+ARGUMENTS = {
+    name: {each.metavar for each in parameters(command, "argument")} for name, command in COMMANDS.items()
+}
+CHECKED = sorted(COMMANDS)
+PEERS = [peer for peers in PEER_OPTIONS for peer in peers]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_no_command_shows_an_earlier_name(name):
+    assert not {f"--{old}" for old in OLD_NAMES} & OPTIONS[name]
+
+
+def test_commands_that_decode_have_the_same_options():
+    shared = {"--beam-size", "--length-penalty", "--greedy", "--device", "--threads", "--checkpoint"}
+    for name in ("translate", "view", "intervene", "evaluate"):
+        assert shared <= OPTIONS[name], name
+    for name in ("translate", "view", "intervene"):
+        assert {"--text", "--max-length"} <= OPTIONS[name], name
+    for name in ("translate", "score", "align", "evaluate"):
+        assert {"--batch-tokens", "--max-source-length"} <= OPTIONS[name], name
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+def test_earlier_names_are_accepted(command, old, new):
+    names = [name for name, options in OPTIONS.items() if f"--{new}" in options]
+    assert names
+    for name in names:
+        result = command(*name.split(), f"--{old}")
+        assert result.status == 2 and f"--{new}" in result.err and "no such option" not in result.err
+
+
+def test_every_answer_for_another_toolkit_is_an_option_of_ours():
+    known = set().union(*OPTIONS.values(), *ARGUMENTS.values())
+    for peers, answers in PEER_OPTIONS.items():
+        assert any(answer.split()[0] in known for answer in answers), peers
+        assert all("_" not in peer for peer in peers), peers
+    assert len(PEERS) == len(set(PEERS))
+    assert set(PEER_COMMANDS.values()) <= {name.split()[0] for name in COMMANDS}
+    assert not set(PEER_COMMANDS) & set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "answer"),
+    [
+        ("train", "--fp16", "--precision bfloat16"),
+        ("train", "--arch", "--model"),
+        ("train", "--config", "--recipe"),
+        ("train", "--gpu", "--device cuda"),
+        ("train", "--max-epoch", "--epochs"),
+        ("train", "--train-src", "--source"),
+        ("translate", "--num-beams", "--beam-size"),
+        ("translate", "--beam_size", "--beam-size"),
+        ("translate", "--nbest", "--n-best"),
+        ("translate", "--n_best", "--n-best"),
+        ("translate", "--model", "RUN"),
+        ("translate", "--checkpoint-path", "RUN"),
+        ("translate", "--input", "FILES"),
+        ("translate", "--bs", "--batch-tokens"),
+        ("translate", "--max-tokens", "--batch-tokens"),
+        ("translate", "--max-new-tokens", "--max-length"),
+        ("view", "--save-dir", "--output"),
+        ("view", "--sentence", "--text"),
+        ("data check", "--src", "--source"),
+        ("data check", "--tgt", "--target"),
+        ("data fetch", "--output_dir", "--output"),
+    ],
+)
+def test_options_of_other_toolkits_are_answered_with_ours(command, name, option, answer):
+    assert peer_answer(option, OPTIONS[name] | ARGUMENTS[name]) == answer
+    result = command(*name.split(), option, "x")
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(f"regard {name}: ") and option in result.err and answer in result.err
+
+
+@pytest.mark.parametrize("peer", ["--lr", "--hidden-size", "--vocab-size", "--save-dir", "--max-tokens"])
+def test_options_of_train_in_other_toolkits_have_an_answer(peer):
+    known = {"--set", "--output", *OPTIONS["train"]}
+    assert peer_answer(peer, known).split()[0] in known
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "nearest"),
+    [
+        ("translate", "--temprature", "--temperature"),
+        ("translate", "--beem", "--beam-size"),
+        ("translate", "--length_penlty", "--length-penalty"),
+        ("view", "--subword", "--subwords"),
+        ("show", "--jsn", "--json"),
+        ("data korean", "--overwite", "--overwrite"),
+    ],
+)
+def test_similar_options_are_suggested(command, name, option, nearest):
+    assert similar_options(option, OPTIONS[name])[0] == nearest
+    result = command(*name.split(), option)
+    assert result.status == 2 and option in result.err and nearest in result.err
+
+
+def test_an_option_like_no_other_leads_to_the_help(command):
+    result = command("tour", "--zzz")
+    assert result.status == 2 and "--zzz" in result.err and "regard tour --help" in result.err
+    assert similar_options("--zzz", OPTIONS["tour"]) == [] and peer_answer("--zzz", OPTIONS["tour"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [(("translat",), "translate"), (("data", "chek"), "check"), (("generate",), "translate")],
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(command, arguments, nearest):
+    result = command(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert f"'{arguments[-1]}'" in result.err and f"'{nearest}'" in result.err
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_every_option_has_a_help_sentence_and_a_metavar(name):
+    for each in parameters(COMMANDS[name], "option"):
+        assert each.help and each.help[0].isupper() and each.help.endswith((".", "...")), each.opts
+        assert each.is_flag or each.metavar or each.name == "help", each.opts
+        assert not str(each.show_default).isdecimal(), each.opts  # Typer prints text in parentheses
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_shows_no_python_types(command, name):
+    result = command(*name.split(), "--help", width=120)
+    assert result.status == 0
+    assert not [kind for kind in ("<bool>", "<path>", "<str>", "<list[") if kind in result.out]
+
+
+def test_default_values_are_shown_as_typer_shows_them(command):
+    text = " ".join(command("translate", "--help", width=300).out.split())
+    for default in ("5", "0.6", "1.0", "512", "4096", "auto"):
+        assert f"[default: {default}]" in text
