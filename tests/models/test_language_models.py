@@ -301,3 +301,18 @@ def test_t5_buckets_are_for_earlier_positions_only():
     model = make("transformer t5")
     assert [layer.itself.position.bidirectional for layer in model.decoder] == [False, False]
     assert model.decoder[0].itself.position is not model.decoder[1].itself.position
+
+
+def test_names_of_weights_stay_the_same():
+    """Checkpoints are loaded by these names."""
+    cells = {f"layers.layers.{kind}_{part}_l0" for kind in ("weight", "bias") for part in ("ih", "hh")}
+    tied = {"embedding.weight", "output.weight", "output.bias"}
+    assert set(make("lstm tied").state_dict()) == cells | tied
+    layer = {
+        f"itself.{each}.{kind}" for each in ("query", "key", "value", "output") for kind in ("weight", "bias")
+    }
+    transformer = make("transformer rotary")
+    assert {name for name, _ in transformer.decoder[0].itself.named_parameters(prefix="itself")} == layer
+    first = {name.split(".")[0] for name in transformer.state_dict()}
+    assert first == {"embedding", "decoder", "decoded", "output"}
+    assert not any("cross" in name for name in transformer.state_dict())
