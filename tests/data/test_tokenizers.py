@@ -18,6 +18,7 @@ from regard.data.tokenizers import (
     BPE,
     TOKENIZERS,
     Characters,
+    ClosedWords,
     Tokenizer,
     Unigram,
     Words,
@@ -129,7 +130,7 @@ def test_surrogate_pairs_are_joined():
 def test_very_long_lines_are_encoded(tokenizer: Tokenizer):
     for line in ("ab" * 50_000, "ab " * 50_000):
         tokens = tokenizer.encode(line)
-        assert tokenizer.kind == "word" or clean(line).startswith(
+        assert isinstance(tokenizer, Words) or clean(line).startswith(
             tokenizer.decode(tokens)[:100].replace("⁇", "b")
         )
         assert len(tokenizer.encode_lines([line] * 2)[1]) == len(tokens)
@@ -268,6 +269,25 @@ def test_words_keep_the_most_frequent_words():
     assert made.words([BOS, 4, UNK, 5, EOS, PAD]) == [-1, 0, 1, 2, -1, -1]
 
 
+def test_unk_in_a_closed_vocabulary_is_the_unknown_token():
+    made = train_tokenizer("closed-word", ["the <unk> of the", "<unk> <unk> N"])
+    assert isinstance(made, ClosedWords) and made.tokens == ["the", "N", "of"]
+    assert made.encode("the <unk> of <unk> x") == [4, UNK, 6, UNK, UNK]
+    assert made.decode([BOS, 4, UNK, 6, EOS]) == "the <unk> of"
+    assert made.unknown("the <unk> x") == ("x",)
+    with pytest.raises(DataError, match="'<unk>' is not a closed-word"):
+        ClosedWords.deserialized(b'{"kind": "closed-word", "version": 1, "tokens": ["<unk>"]}', "x")
+
+
+def test_a_closed_vocabulary_has_the_words_of_all_lines(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(normalize, "SAMPLE_LINES", 10)
+    monkeypatch.setattr(normalize, "SAMPLE_CHARACTERS", 20)
+    lines = [f"word{number}" for number in range(200)]
+    assert train_tokenizer("closed-word", lines).size == 204
+    assert train_tokenizer("closed-word", lines, sample=5).size == 9
+    assert train_tokenizer("word", lines).size < 14
+
+
 def test_characters_include_the_space():
     made = train_tokenizer("character", ["ab a"])
     assert isinstance(made, Characters) and made.tokens == ["a", "b", "▁"]
@@ -278,7 +298,7 @@ def test_characters_include_the_space():
 def test_pieces_are_the_strings_of_tokens(tokenizer: Tokenizer):
     tokens = tokenizer.encode(LINES[0])
     assert tokenizer.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
-    joined = (" " if tokenizer.kind == "word" else "").join(tokenizer.pieces(numpy.array(tokens)))
+    joined = (" " if isinstance(tokenizer, Words) else "").join(tokenizer.pieces(numpy.array(tokens)))
     assert joined.replace("▁", " ").strip() == LINES[0]
 
 

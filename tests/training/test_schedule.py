@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from regard.errors import UnknownName
-from regard.training.schedule import SCHEDULES, learning_rate
+from regard.errors import ArgumentError, UnknownName
+from regard.training.schedule import SCHEDULES, decay_by_epoch, learning_rate
 
 
 def rates(schedule: str, steps: range, warmup_steps: int, total: int | None) -> list[float]:
@@ -52,3 +52,17 @@ def test_learning_rate_is_constant_while_the_total_is_unknown():
 def test_unknown_schedule_raises_and_suggests_the_nearest():
     with pytest.raises(UnknownName, match="'cosine'"):
         learning_rate(1, rate=1.0, schedule="cosin", warmup_steps=1, total=2)
+
+
+def test_decay_by_epoch_divides_by_the_factor_after_the_given_epoch():
+    decayed = [decay_by_epoch(epoch, rate=2.0, after=3, factor=4.0) for epoch in range(1, 7)]
+    assert decayed == [2.0, 2.0, 2.0, 0.5, 0.125, 0.03125]
+    assert decay_by_epoch(2, rate=2.0, after=0, factor=4.0) == 0.125
+    assert decay_by_epoch(10**6, rate=2.0, after=3, factor=4.0) == 0.0
+
+
+@pytest.mark.parametrize("options", [{"epoch": 0}, {"after": -1}, {"factor": 0.5}, {"factor": math.nan}])
+def test_invalid_arguments_of_decay_by_epoch_raise(options: dict[str, float]):
+    ((name, value),) = options.items()
+    with pytest.raises(ArgumentError, match=f"{name} is {value}"):
+        decay_by_epoch(**{"epoch": 1, "rate": 1.0, "after": 2, "factor": 1.2, **options})  # type: ignore[arg-type]

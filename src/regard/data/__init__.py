@@ -1,4 +1,4 @@
-"""Data: read, check, encode and batch sentence pairs; a built-in corpus; public datasets.
+"""Data: read, check, encode and batch sentence pairs and running text; a built-in corpus; public datasets.
 
     pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
     print(pairs.inspect())                                     # a table of the problems found
@@ -6,6 +6,11 @@
     source, target = train_tokenizers(train, "unigram")
     encoded = encode_pairs(train, source, target, "cache")     # encoded once, then mapped from disk
     for batch in Batches(encoded, tokens=4096).epoch(0): ...
+
+Running text, for language models:
+
+    text = encode_text("train.txt", tokenizer, layout="continuous")       # or "documents": one per line
+    for batch in StreamBatches(text, window=35, streams=20).epoch(0): ...
 
 korean_english() generates pairs without a file. fetch.fetch() downloads public datasets; nothing else in the
 package uses the network.
@@ -16,10 +21,13 @@ from regard.data.batching import Batches
 from regard.data.cache import encode_pairs
 from regard.data.data_report import Report
 from regard.data.encoded_pairs import EncodedPairs
+from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
 from regard.data.hold_out import hold_out
 from regard.data.korean import KoreanEnglish, korean_english
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+from regard.data.text_batch import TextBatch
+from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
 from regard.data.tokenizer_suggestion import suggest_tokenizer
 from regard.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer, train_tokenizers
 
@@ -27,14 +35,23 @@ __all__ = [
     "TOKENIZERS",
     "Batches",
     "Choices",
+    "DocumentBatches",
     "EncodedPairs",
+    "EncodedText",
     "KoreanEnglish",
     "Pair",
     "Pairs",
     "Report",
+    "SlidingWindows",
+    "StreamBatches",
+    "TextBatch",
+    "TextCounts",
     "Tokenizer",
+    "WindowBatches",
     "algorithm_batch",
+    "count_text",
     "encode_pairs",
+    "encode_text",
     "hold_out",
     "korean_english",
     "load_tokenizer",

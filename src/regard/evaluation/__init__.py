@@ -1,4 +1,4 @@
-"""Evaluation: translation quality, alignment error rate, and the faithfulness of attention."""
+"""Evaluation: translation quality, perplexity, alignment error rate, and the faithfulness of attention."""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (
@@ -15,6 +15,7 @@ from regard.evaluation.corpus_report import evaluate_corpus
 from regard.evaluation.exact_match import exact_match
 from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
 from regard.evaluation.moses_bleu import moses_bleu
+from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
 from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Links",
     "SYMMETRISATIONS",
     "Score",
+    "TextLoss",
     "WordTruth",
     "agreement",
     "bleu",
@@ -40,4 +42,6 @@ __all__ = [
     "score_links",
     "symmetrise",
     "ter",
+    "text_loss",
+    "token_losses",
 ]

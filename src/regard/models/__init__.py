@@ -13,14 +13,18 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
+from regard.models.language_base import LanguageModel
+from regard.models.language_models import LANGUAGE_MODELS, build_language_model
 from regard.models.luong import Luong
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import SIZES, Size, Transformer, find_size
 
 __all__ = [
+    "LANGUAGE_MODELS",
     "MODELS",
     "Bahdanau",
     "Encoded",
+    "LanguageModel",
     "Luong",
     "Model",
     "Recurrence",
@@ -28,6 +32,7 @@ __all__ = [
     "Size",
     "State",
     "Transformer",
+    "build_language_model",
     "build_model",
 ]
 

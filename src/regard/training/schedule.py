@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["SCHEDULES", "learning_rate"]
+__all__ = ["SCHEDULES", "decay_by_epoch", "learning_rate"]
 
 
 def _constant(step: int, warmup_steps: int, total: int) -> float:
@@ -51,3 +51,21 @@ def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, t
     if total is None and schedule == "cosine":
         return rate
     return rate * SCHEDULES[schedule](step, warmup_steps, total or step)
+
+
+def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> float:
+    """The learning rate of an epoch: constant up to epoch `after`, then divided by `factor` in each epoch.
+
+    rate / factor^max(epoch - after, 0)          (Zaremba et al. 2015, section 4.1)
+
+    epoch: counted from 1. after: 0 or more. factor: 1 or more. The medium model of the paper has rate 1,
+    after 6 and factor 1.2; the large one rate 1, after 14 and factor 1.15.
+
+    >>> [round(decay_by_epoch(epoch, rate=1.0, after=6, factor=1.2), 4) for epoch in (1, 6, 7, 8)]
+    [1.0, 1.0, 0.8333, 0.6944]
+    """
+    if epoch < 1 or after < 0 or not 1 <= factor < math.inf:
+        problem = f"epoch is {epoch}, after is {after}, factor is {factor}"
+        expected = "epoch >= 1, after >= 0 and factor >= 1"
+        raise ArgumentError(message("decay_by_epoch()", problem, expected=expected))
+    return rate * factor ** -max(epoch - after, 0)

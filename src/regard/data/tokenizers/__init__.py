@@ -10,12 +10,13 @@ from typing import Any
 from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
 from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes
-from regard.data.tokenizers.word_character import Characters, Words, listed_kind
+from regard.data.tokenizers.word_character import Characters, ClosedWords, Words, listed_kind
 from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = [
     "BPE",
     "Characters",
+    "ClosedWords",
     "TOKENIZERS",
     "Tokenizer",
     "Unigram",
@@ -30,6 +31,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "unigram": Unigram,
     "bpe": BPE,
     "word": Words,
+    "closed-word": ClosedWords,
     "character": Characters,
 }
 """All kinds of tokenizers by name. To add one, write its class and add a line here."""
@@ -45,7 +47,7 @@ def train_tokenizer(
         smaller if the text is too short. The default for subwords grows with the text: the bytes, the
         characters, and 8 times the square root of the number of words, up to 32,000.
     sample: number of lines to train on, drawn uniformly from all (default: 50,000), with at most 20 million
-        characters.
+        characters. For closed-word, the default is all lines.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -53,8 +55,8 @@ def train_tokenizer(
     """
     if kind not in TOKENIZERS:
         raise UnknownName("tokenizer", kind, TOKENIZERS)
-    call = "train_tokenizer()"
-    return TOKENIZERS[kind].learned(draw_sample(lines, call, sample), size, call)
+    call, tokenizer = "train_tokenizer()", TOKENIZERS[kind]
+    return tokenizer.learned(draw_sample(lines, call, sample, whole=tokenizer.whole_text), size, call)
 
 
 def train_tokenizers(

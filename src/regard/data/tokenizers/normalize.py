@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import unicodedata
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -56,17 +57,19 @@ class Sample(NamedTuple):
     scale: float
 
 
-def draw_sample(lines: Iterable[str], call: str, most: int | None = None) -> Sample:
+def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, whole: bool = False) -> Sample:
     """Draw a bounded random sample from any number of lines; the same lines always give the same sample.
 
     Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and at most `most`
     lines (default: SAMPLE_LINES) are held in memory. The sample ends at SAMPLE_CHARACTERS characters.
+    whole: take all lines by default, of any number of characters.
     call: the name of the calling function, for messages.
     """
     if isinstance(lines, str):
         problem, hint = "lines is a str", "use a list of lines: [text]"
         raise ArgumentError(message(call, problem, expected="an iterable of strings", hint=hint))
-    most = SAMPLE_LINES if most is None else most
+    most = (sys.maxsize if whole else SAMPLE_LINES) if most is None else most
+    most_characters = sys.maxsize if whole else SAMPLE_CHARACTERS
     generator = random.Random(0)
     reservoir: list[str] = []
     seen = 0
@@ -83,7 +86,7 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None) -> Sam
     texts: list[str] = []
     taken = characters = 0
     for line in reservoir:
-        if characters >= SAMPLE_CHARACTERS:
+        if characters >= most_characters:
             break
         cleaned = clean(line)
         taken, characters = taken + 1, characters + len(cleaned)

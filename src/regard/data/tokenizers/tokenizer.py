@@ -39,6 +39,8 @@ class Tokenizer(ABC):
     size: int
     fingerprint: str
     unit: str = "word"
+    whole_text: ClassVar[bool] = False
+    """Whether it is trained on all lines by default, instead of a sample."""
     uncovered: frozenset[int] = frozenset({UNK})
     """The tokens for text that the vocabulary does not cover: UNK and, for subwords, the bytes."""
 

@@ -1,9 +1,10 @@
-"""Words and Characters: tokenizers with a plain list of tokens as vocabulary."""
+"""Words, ClosedWords and Characters: tokenizers with a plain list of tokens as vocabulary."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from regard.data.tokenizers.tokenizer import SPECIALS, UNKNOWN, Tokenizer
 from regard.errors import ArgumentError, DataError, message
 from regard.files.untrusted import parse_json
 
-__all__ = ["Characters", "Words"]
+__all__ = ["Characters", "ClosedWords", "Words"]
 
 DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tokenizer again"
 
@@ -140,6 +141,39 @@ class Words(Listed):
         return numbers
 
 
+class ClosedWords(Words):
+    """Words of a closed vocabulary: all words of the training text; <unk> in a text is the unknown token.
+
+    For text whose rare words have been replaced by <unk>, as published for Penn Treebank (Mikolov et al.
+    2010). It is trained on all lines, not on a sample.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> tokenizer = train_tokenizer("closed-word", ["a <unk> is chairman of <unk>"])
+    >>> tokenizer.encode("<unk> is chairman"), tokenizer.size, tokenizer.decode([1, 6, 5])
+    ([1, 6, 5], 8, '<unk> is chairman')
+    """
+
+    kind = "closed-word"
+    most = sys.maxsize
+    whole_text = True
+
+    @classmethod
+    def is_token(cls, token: str) -> bool:
+        return token != SPECIALS[UNK] and super().is_token(token)
+
+    @classmethod
+    def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
+        known = (" ".join(word for word in line.split() if word != SPECIALS[UNK]) for line in sample.lines)
+        return super().learned(Sample(list(known), sample.scale), size, call)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; PAD, BOS and EOS are dropped, and UNK becomes <unk>."""
+        return self.join(self.pieces([token for token in tokens if token not in (PAD, BOS, EOS)]))
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        return tuple(word for word in super().unknown(line) if word != SPECIALS[UNK])
+
+
 class Characters(Listed):
     """Single characters, with ▁ for a space; by default the 10,000 most frequent ones.
 
@@ -182,7 +216,7 @@ class Characters(Listed):
 
 
 def listed_kind(content: bytes, place: str) -> str:
-    """Return the kind of tokenizer in the content of a file, "word" or "character"."""
+    """Return the kind of tokenizer in the content of a file: "word", "closed-word" or "character"."""
     return _read(content, place)["kind"]
 
 
@@ -191,7 +225,7 @@ def _read(content: bytes, place: str) -> dict[str, Any]:
         saved = parse_json(content)
     except ValueError as error:
         raise DataError(message(place, f"not valid JSON: {error}", hint=DAMAGED)) from None
-    kinds = (Words.kind, Characters.kind)
+    kinds = (Words.kind, ClosedWords.kind, Characters.kind)
     if not isinstance(saved, dict) or saved.get("kind") not in kinds or saved.get("version") != 1:
         expected = f"'kind' to be one of {', '.join(kinds)}, and 'version' to be 1"
         raise DataError(message(place, "not a tokenizer", expected=expected, hint=DAMAGED))

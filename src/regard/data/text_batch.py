@@ -1,0 +1,87 @@
+"""TextBatch: windows or documents of running text, the input of language models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from regard.data.batch import PAD, Batch
+
+__all__ = ["TextBatch"]
+
+
+@dataclass(frozen=True, eq=False)
+class TextBatch:
+    """Rows of running text, padded with PAD: at each position a token to read and the next one, to predict.
+
+    inputs: (B, T), the tokens to read.
+    targets: (B, T), the tokens to predict, PAD where a position is padding or is not counted in the loss.
+    lengths: (B,), number of inputs of each row, without padding.
+    index: (B,), for documents the number of the line, otherwise the position of the first target in the text.
+    carried: whether the rows continue those of the previous batch, so that a recurrent model continues from
+        its last state. If False, every row starts from the initial state.
+
+    All tensors have the batch dimension first, so that to(), select() and repeat() apply to any field.
+
+    >>> batch = TextBatch.collate([[7, 8], [9]])
+    >>> batch.inputs, batch.targets, batch.count
+    (tensor([[2, 7, 8],
+            [2, 9, 3]]), tensor([[7, 8, 3],
+            [9, 3, 0]]), 5)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    lengths: Tensor
+    index: Tensor
+    carried: bool = False
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def count(self) -> int:
+        """Number of targets that are counted in the loss; synchronises if the batch is on a GPU."""
+        return int((self.targets != PAD).sum())
+
+    @classmethod
+    def collate(cls, documents: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Self:
+        """Add BOS and EOS to lists of token ids and pad them to a batch."""
+        return cls.from_batch(Batch.collate(documents, documents, index))
+
+    @classmethod
+    def from_batch(cls, batch: Batch) -> Self:
+        """Return the target side of a Batch as running text."""
+        return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on another device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def select(self, index: Tensor) -> Self:
+        """Select rows by index, with repetition allowed; index has shape (B',).
+
+        >>> TextBatch.collate([[7, 8], [9]]).select(torch.tensor([1])).inputs
+        tensor([[2, 9, 3]])
+        """
+        return self._map(lambda tensor: tensor.index_select(0, index.to(tensor.device)))
+
+    def repeat(self, count: int) -> Self:
+        """Repeat each row `count` times; the copies of a row follow each other.
+
+        >>> TextBatch.collate([[7], [9]]).repeat(2).index
+        tensor([0, 0, 1, 1])
+        """
+        return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to every tensor of the batch."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in values.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **changed)

@@ -1,0 +1,309 @@
+"""Batches of running text: documents, parallel streams, windows, and sliding windows for evaluation.
+
+    DocumentBatches   documents of about the same length, BOS ... EOS
+    StreamBatches     continuous text in parallel streams; the recurrent state is carried from batch to batch
+    WindowBatches     continuous text in shuffled windows, for models without a carried state
+    SlidingWindows    overlapping windows that count each token once, for evaluation
+
+The order depends only on the data, the arguments and (seed, epoch), and epoch(epoch, start) continues at any
+batch. With several processes, batches are `world` times as large, and each process takes every world-th row:
+together they see the batches of one process.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from regard.data.batch import PAD
+from regard.data.batching import Batches
+from regard.data.encoded_pairs import EncodedPairs
+from regard.data.encoded_text import EncodedText
+from regard.data.text_batch import TextBatch
+from regard.errors import ArgumentError, DataError, message, positive
+
+__all__ = ["DocumentBatches", "SlidingWindows", "StreamBatches", "WindowBatches"]
+
+Numbers = NDArray[numpy.int64]
+
+
+class DocumentBatches:
+    """Batches of whole documents with about the same number of tokens each.
+
+    text: with the layout "documents". tokens: token budget of a batch per process: rows times the longest
+    document, including EOS. options: those of Batches, such as sentences, longest, shuffle, seed, rank and
+    world.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> lines = ["a rose is", "a rose", "is"]
+    >>> text = EncodedText.from_lines(lines, train_tokenizer("word", lines), layout="documents")
+    >>> [batch.inputs.tolist() for batch in DocumentBatches(text, tokens=6, shuffle=False).epoch(0)]
+    [[[2, 5, 3], [2, 4, 6]], [[2, 4, 6, 5]]]
+    """
+
+    def __init__(self, text: EncodedText, tokens: int = 4096, **options: Any):
+        _check_layout("DocumentBatches()", text, "documents")
+        self.text = text
+        self._batches = Batches(EncodedPairs(text.lines, text.lines, text.numbers), tokens, **options)
+        self.left_out = self._batches.left_out
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
+        """Iterate over the batches of an epoch, starting at batch `start`."""
+        return map(TextBatch.from_batch, self._batches.epoch(epoch, start))
+
+    def len_epoch(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return self._batches.len_epoch(epoch)
+
+    def largest(self, epoch: int) -> int:
+        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        return self._batches.largest(epoch)
+
+
+class StreamBatches:
+    """Continuous text in parallel streams, read in windows of fixed length with the state carried over.
+
+    The text is cut into `streams` (times `world`) parts of equal length, one for each row. Batch k holds
+    window k of every stream, so that each row continues the same row of batch k - 1 (batch.carried is True);
+    the rows of batch 0 start from the initial state. This is the batching of Zaremba et al. (2015) for Penn
+    Treebank: 20 streams, windows of 35. Every epoch is the same.
+
+    text: with the layout "continuous". window: number of tokens of each row; the last window is shorter if
+    the length of the streams is not divisible. streams: number of rows per process; with 1, every token of
+    the text is predicted, otherwise the tokens after the last whole stream are left out (`left_out`).
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> lines = ["a b", "c d", "e f g h i"]
+    >>> text = EncodedText.from_lines(lines, train_tokenizer("word", lines), layout="continuous")
+    >>> for batch in StreamBatches(text, window=4, streams=2).epoch(0):
+    ...     print(batch.inputs.tolist(), batch.targets.tolist(), batch.carried)
+    [[3, 4, 5, 3], [3, 8, 9, 10]] [[4, 5, 3, 6], [8, 9, 10, 11]] False
+    [[6, 7], [11, 12]] [[7, 3], [12, 3]] True
+    """
+
+    def __init__(
+        self, text: EncodedText, window: int = 35, streams: int = 20, *, rank: int = 0, world: int = 1
+    ):
+        call = "StreamBatches()"
+        positive(call, window=window, streams=streams)
+        _check_layout(call, text, "continuous")
+        _check_rank(call, rank, world)
+        self.text, self.window, self.rank, self.world = text, window, rank, world
+        length = text.token_count // (streams * world)
+        if length < window:
+            each = f"{streams * world} streams of {length}" if streams * world > 1 else "one stream"
+            problem = f"the window has {window} tokens, but the text has {text.token_count} ({each})"
+            hint = "use a shorter window, fewer streams or more text"
+            raise DataError(message(text.name, problem, expected=f"{window} tokens or more", hint=hint))
+        used = length * streams * world
+        self.left_out = text.token_count - used
+        flat = text.flat()
+        # Row r of a process is stream rank + r * world.
+        self._inputs = flat[:used].reshape(-1, length)[rank::world]
+        self._targets = flat[1 : used + 1].reshape(-1, length)[rank::world]
+        self._begins = numpy.arange(0, used, length)[rank::world]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
+        """Iterate over the batches of an epoch, starting at batch `start`.
+
+        The first batch is carried if `start` is not 0: continue from the state after batch start - 1.
+        """
+        _check_start("StreamBatches.epoch()", start, self.len_epoch(epoch))
+        return self._batches(start)
+
+    def len_epoch(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return -(-self._inputs.shape[1] // self.window)
+
+    def largest(self, epoch: int) -> int:
+        """Return the index of the batch with the most tokens of an epoch."""
+        return 0
+
+    def _batches(self, start: int) -> Iterator[TextBatch]:
+        for number in range(start, self.len_epoch(0)):
+            first = number * self.window
+            part = slice(first, first + self.window)
+            inputs, targets = (
+                torch.from_numpy(each[:, part].astype(numpy.int64)) for each in (self._inputs, self._targets)
+            )
+            lengths = torch.full((len(inputs),), inputs.shape[1])
+            index = torch.from_numpy(self._begins + first)
+            yield TextBatch(inputs, targets, lengths, index, carried=number > 0)
+
+
+class WindowBatches:
+    """Continuous text in windows of fixed length, each read from the initial state, in random order.
+
+    For models without a carried state, such as a Transformer. In each epoch, every token is predicted once.
+    The first window of an epoch has a random length, so that tokens are at other positions in each epoch; it
+    and the last one are padded, so that all windows have the same size.
+
+    text: with the layout "continuous". window: number of tokens of each row. tokens: token budget of a batch
+    per process; the number of rows is tokens // window, at least 1. shuffle: if False, every epoch has the
+    same windows, in the order of the text. seed: random seed of the order.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> lines = ["a b", "c d"]
+    >>> text = EncodedText.from_lines(lines, train_tokenizer("word", lines), layout="continuous")
+    >>> for batch in WindowBatches(text, window=4, tokens=8, shuffle=False).epoch(0):
+    ...     print(batch.inputs.tolist(), batch.targets.tolist())
+    [[3, 4, 5, 3], [6, 7, 0, 0]] [[4, 5, 3, 6], [7, 3, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        text: EncodedText,
+        window: int = 128,
+        tokens: int = 4096,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ):
+        call = "WindowBatches()"
+        positive(call, window=window, tokens=tokens)
+        _check_layout(call, text, "continuous")
+        _check_rank(call, rank, world)
+        if not isinstance(seed, int) or seed < 0:
+            raise ArgumentError(message(call, f"seed is {seed!r}", expected="an integer, 0 or more"))
+        if text.token_count < window * world:
+            each = f" for each of {world} processes" if world > 1 else ""
+            problem = f"the window has {window} tokens{each}, but the text has {text.token_count}"
+            hint = "use a shorter window or more text"
+            raise DataError(message(text.name, problem, expected=f"{window} tokens or more{each}", hint=hint))
+        self.text, self.window, self.shuffle, self.seed = text, window, shuffle, seed
+        self.rank, self.world = rank, world
+        self._rows = max(tokens // window, 1) * world
+        self._flat = text.flat()
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
+        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
+        begins, ends = self._plan(epoch)
+        cuts = self._cuts(len(begins))
+        _check_start("WindowBatches.epoch()", start, len(cuts) - 1)
+        return self._batches(begins, ends, cuts[start:])
+
+    def len_epoch(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return len(self._cuts(len(self._plan(epoch)[0]))) - 1
+
+    def largest(self, epoch: int) -> int:
+        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        rows = numpy.diff(self._cuts(len(self._plan(epoch)[0])))
+        return int(rows.argmax())
+
+    def _plan(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """Return begin and end of each window of an epoch, in order."""
+        if epoch < 0:
+            raise ArgumentError(message("WindowBatches.epoch()", f"epoch is {epoch}", expected="0 or more"))
+        # The raw bits of a bit generator are the same in every numpy version.
+        bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
+        first = 1 + int(bits.random_raw() % self.window) if self.shuffle else self.window
+        begins = numpy.array([0, *range(first, self.text.token_count, self.window)], numpy.int64)
+        ends = numpy.append(begins[1:], self.text.token_count)
+        if self.shuffle:
+            order = numpy.argsort(bits.random_raw(len(begins)), kind="stable")
+            begins, ends = begins[order], ends[order]
+        return begins, ends
+
+    def _cuts(self, windows: int) -> list[int]:
+        """Return the bounds of the batches; every process must have a row of the last one."""
+        cuts = [*range(0, windows, self._rows), windows]
+        if len(cuts) > 2 and cuts[-1] - cuts[-2] < self.world:
+            del cuts[-2]
+        return cuts
+
+    def _batches(self, begins: Numbers, ends: Numbers, cuts: list[int]) -> Iterator[TextBatch]:
+        for first, last in itertools.pairwise(cuts):
+            own = slice(first + self.rank, last, self.world)
+            yield _gathered(self._flat, begins[own], ends[own], begins[own], begins[own], self.window)
+
+
+class SlidingWindows:
+    """Overlapping windows of a text for evaluation: each token is predicted once, with enough context.
+
+    Window k of a text reads the tokens from k * stride to k * stride + window. It counts its last `stride`
+    targets, and the first window all of them. So each token is predicted from at least window - stride + 1
+    tokens, or from all tokens before it in its document or continuous text. A smaller stride gives more
+    context and takes longer; with stride = window, windows do not overlap.
+
+    text: of either layout; windows never cross documents. tokens: token budget of a batch.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> text = EncodedText.from_lines(["a b c d"], train_tokenizer("word", ["a b c d"]), layout="documents")
+    >>> for batch in SlidingWindows(text, window=3, stride=1):
+    ...     print(batch.inputs.tolist(), batch.targets.tolist())
+    [[2, 4, 5], [4, 5, 6], [5, 6, 7]] [[4, 5, 6], [0, 0, 7], [0, 0, 3]]
+    """
+
+    def __init__(self, text: EncodedText, window: int, stride: int | None = None, *, tokens: int = 16384):
+        stride = max(window // 2, 1) if stride is None else stride
+        positive("SlidingWindows()", window=window, stride=stride, tokens=tokens)
+        if stride > window:
+            problem, expected = f"stride is {stride}", f"1 to {window}, the window"
+            raise ArgumentError(message("SlidingWindows()", problem, expected=expected))
+        self.text, self.window, self.stride = text, window, stride
+        self._rows = max(tokens // window, 1)
+        self._flat = text.flat()
+        if text.layout == "documents":
+            first = text.lines.offsets[:-1] + 2 * numpy.arange(len(text))
+            lengths = numpy.diff(text.lines.offsets) + 1
+        else:
+            first, lengths = numpy.zeros(1, numpy.int64), numpy.array([text.token_count])
+        windows = 1 + -(-numpy.maximum(lengths - window, 0) // stride)
+        document = numpy.repeat(numpy.arange(len(windows)), windows)
+        number = numpy.arange(len(document)) - (numpy.cumsum(windows) - windows)[document]
+        self._begins = first[document] + number * stride
+        self._ends = numpy.minimum(self._begins + window, (first + lengths)[document])
+        self._counted = numpy.where(number > 0, self._begins + window - stride, self._begins)
+        self._index = text.numbers[document] if text.layout == "documents" else self._begins
+
+    def __len__(self) -> int:
+        return -(-len(self._begins) // self._rows)
+
+    def __iter__(self) -> Iterator[TextBatch]:
+        for first in range(0, len(self._begins), self._rows):
+            part = slice(first, first + self._rows)
+            ranges = self._begins[part], self._ends[part], self._counted[part], self._index[part]
+            yield _gathered(self._flat, *ranges)
+
+
+def _gathered(
+    flat: NDArray[Any], begins: Numbers, ends: Numbers, counted: Numbers, index: Numbers, width: int = 0
+) -> TextBatch:
+    """Return windows of a flat array as a batch; row r reads flat[begin:end] and predicts the next tokens.
+
+    counted: position of the first input of each row whose target is counted. width: minimum size of rows.
+    """
+    lengths = ends - begins
+    places = numpy.arange(max(int(lengths.max()), width))
+    inside = places < lengths[:, None]
+    at = numpy.where(inside, begins[:, None] + places, 0)
+    inputs = numpy.where(inside, flat[at].astype(numpy.int64), PAD)
+    targets = numpy.where(inside & (at >= counted[:, None]), flat[at + 1].astype(numpy.int64), PAD)
+    rows = torch.from_numpy(inputs), torch.from_numpy(targets)
+    return TextBatch(*rows, torch.from_numpy(lengths), torch.from_numpy(index.copy()))
+
+
+def _check_layout(call: str, text: EncodedText, layout: str) -> None:
+    if text.layout != layout:
+        hint = f'encode_text(..., layout="{layout}")'
+        raise ArgumentError(message(call, f"the layout of the text is {text.layout!r}", hint=hint))
+
+
+def _check_rank(call: str, rank: int, world: int) -> None:
+    positive(call, world=world)
+    if not isinstance(rank, int) or not 0 <= rank < world:
+        raise ArgumentError(message(call, f"rank is {rank!r}", expected=f"0 to {world - 1}"))
+
+
+def _check_start(call: str, start: int, batches: int) -> None:
+    if not 0 <= start <= batches:
+        expected = f"0 to {batches}, the number of batches"
+        raise ArgumentError(message(call, f"start is {start}", expected=expected))

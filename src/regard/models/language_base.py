@@ -1,0 +1,73 @@
+"""LanguageModel: the base class of language models, which follow the model protocol without a source."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batch import Batch
+from regard.data.text_batch import TextBatch
+from regard.errors import ArgumentError, message
+from regard.models.base import Encoded, Model, State
+
+__all__ = ["LanguageModel", "detached"]
+
+
+class LanguageModel(Model):
+    """Base class of language models: p(x) = prod_t p(x_t | x_1 ... x_t-1); subclasses implement step().
+
+    There is no source: start() and step() take an Encoded without memories, which source_free() creates.
+    encode() ignores its source, so that search() can decode from a batch of empty sources.
+
+    embedding: the table of token embeddings, (V, ...).
+    """
+
+    source_size = 0
+    embedding: nn.Embedding
+
+    def source_free(self, rows: int) -> Encoded:
+        """Return what start() and step() take for `rows` texts without a source."""
+        return Encoded(torch.zeros(rows, dtype=torch.long, device=self.embedding.weight.device))
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
+        return Encoded(torch.zeros_like(lengths))
+
+    def start(self, encoded: Encoded) -> State:
+        return State()
+
+    def forward(self, batch: Batch | TextBatch) -> Tensor:
+        """Return the logits (B, T, V) of the token after each input, from the initial state."""
+        encoded = self.source_free(len(batch))
+        return self.step(self.start(encoded), batch.inputs, encoded)[1]
+
+    def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
+        """Read a batch; return the state after it and the logits (B, T, V).
+
+        state: the state after the previous batch; it is used if batch.carried, otherwise the initial state.
+        In training, use detached(state): gradients stop at the window (truncated backpropagation).
+        """
+        encoded = self.source_free(len(batch))
+        if not batch.carried:
+            return self.step(self.start(encoded), batch.inputs, encoded)
+        if state is None:
+            problem = "batch.carried is True, but there is no state"
+            hint = "pass the state that read() returned for the previous batch"
+            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, hint=hint))
+        rows = {len(tensor) for tensor in (*state.hidden, *(memory.key for memory in state.past))}
+        if rows - {len(batch)}:
+            problem = f"the state has {rows.pop()} rows, but the batch has {len(batch)}"
+            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, expected="equal numbers"))
+        return self.step(state, batch.inputs, encoded)
+
+
+def detached(state: State) -> State:
+    """Return the state without its graph: gradients of later tokens do not reach earlier ones.
+
+    >>> weight = torch.ones(1, 1, requires_grad=True)
+    >>> detached(State(position=3, hidden=(2 * weight,))).hidden[0].requires_grad
+    False
+    """
+    past = [replace(memory, key=memory.key.detach(), value=memory.value.detach()) for memory in state.past]
+    return replace(state, hidden=tuple(tensor.detach() for tensor in state.hidden), past=tuple(past))

@@ -1,0 +1,55 @@
+"""The language models by name, and build_language_model(), which builds one from plain options.
+
+To add a language model: write its file, and add one line to LANGUAGE_MODELS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.models.language_base import LanguageModel
+from regard.models.recurrent_language import GRULanguageModel, LSTMLanguageModel
+from regard.models.transformer import Size, find_size
+from regard.models.transformer_language import TransformerLanguageModel
+
+__all__ = ["LANGUAGE_MODELS", "build_language_model"]
+
+LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
+    "lstm": LSTMLanguageModel,
+    "gru": GRULanguageModel,
+    "transformer": TransformerLanguageModel,
+}
+
+SIZE_OPTIONS = ("width", "heads", "inner", "layers")
+"""Fields of Size that are options of models with an argument `size`; they override the named size."""
+
+
+def build_language_model(name: str, vocabulary_size: int, **options: Any) -> LanguageModel:
+    """Build a language model from its name and plain options, such as those of a configuration file.
+
+    name: a name in LANGUAGE_MODELS. vocabulary_size: including the four special tokens. options: the
+    arguments of the model's class; for transformer also the fields of Size (width, heads, inner, layers),
+    which override the values of the named size.
+
+    >>> build_language_model("transformer", 9, size="tiny", layers=2, position="alibi").decoder[1].itself.site
+    'decoder.1.self'
+    """
+    if name not in LANGUAGE_MODELS:
+        raise UnknownName("language model", name, LANGUAGE_MODELS)
+    parameters = signature(LANGUAGE_MODELS[name]).parameters
+    direct = set(list(parameters)[1:])
+    of_size = set(SIZE_OPTIONS) if "size" in direct else set()
+    for option in options:
+        if option not in direct | of_size:
+            raise UnknownName(f"option of {name}", option, direct | of_size)
+    changes = {option: options.pop(option) for option in of_size & set(options)}
+    if changes:
+        size = options.get("size", parameters["size"].default)
+        if not isinstance(size, str | Size):
+            call = f"build_language_model({name!r})"
+            raise ArgumentError(message(call, f"size is {size!r}", expected="a name or a Size"))
+        options["size"] = replace(find_size(size) if isinstance(size, str) else size, **changes)
+    return LANGUAGE_MODELS[name](vocabulary_size, **options)

@@ -1,0 +1,122 @@
+"""Recurrent language models: LSTM and GRU (Zaremba et al. 2015)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batch import PAD
+from regard.errors import ArgumentError, message, positive
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.models.base import Encoded, State, at_least_one, words
+from regard.models.language_base import LanguageModel
+
+__all__ = ["GRULanguageModel", "LSTMLanguageModel", "RecurrentLanguageModel", "initialize_uniform"]
+
+
+class RecurrentLanguageModel(LanguageModel):
+    """Base class of recurrent language models; a subclass sets the cell.
+
+    h_t = cell(D(E x_t), h_t-1), for each layer,  p(x_t+1) = softmax(W D(h_t) + b)
+
+    D is dropout. It acts on the non-recurrent connections only: on the embeddings, between layers, and before
+    the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural Network Regularization", section 3.2).
+
+    vocabulary_size: V. width: size of the states. embedding: size of the token embeddings (default:
+    width). depth: number of layers. dropout: probability of D.
+    tie: share the weights of the embedding and the output layer (Press and Wolf 2017); needs
+    embedding = width.
+    uniform: draw all weights and biases from [-uniform, uniform], as the paper does: 0.05 in its medium model
+    (width 650, depth 2, dropout 0.5, untied), 0.04 in its large one. None: normally distributed embeddings,
+    orthogonal recurrent weights, and the defaults of torch.
+    """
+
+    cell: ClassVar[str]
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        width: int = 256,
+        embedding: int | None = None,
+        depth: int = 2,
+        dropout: float = 0.0,
+        tie: bool = False,
+        uniform: float | None = None,
+    ):
+        super().__init__()
+        call = f"{type(self).__name__}()"
+        positive(call, vocabulary_size=vocabulary_size)
+        recurrence = Recurrence(width, embedding, self.cell, depth, dropout)
+        inputs = recurrence.embedding_width
+        if tie and inputs != width:
+            problem = f"tie=True, but embedding is {inputs} and width is {width}"
+            raise ArgumentError(message(call, problem, expected="equal widths"))
+        self.target_size = vocabulary_size
+        self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
+        self.layers = Recurrent(recurrence, inputs)
+        self.output = nn.Linear(width, vocabulary_size)
+        if tie:
+            self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+        if uniform is not None:
+            initialize_uniform(self, uniform)
+
+    def start(self, encoded: Encoded) -> State:
+        return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        embedded_RTM = self.dropout(self.embedding(at_least_one(tokens)))
+        states_RTM, hidden = self.layers.run(embedded_RTM, state.hidden)
+        logits_RTV = self.output(self.dropout(states_RTM))
+        return State(state.position + tokens.shape[1], hidden), logits_RTV
+
+
+class LSTMLanguageModel(RecurrentLanguageModel):
+    """Language model of LSTM layers (Zaremba et al. 2015); for the options, see RecurrentLanguageModel.
+
+    >>> from regard.data.text_batch import TextBatch
+    >>> model = LSTMLanguageModel(vocabulary_size=9, width=8, depth=2, tie=True)
+    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
+    torch.Size([2, 4, 9])
+    """
+
+    cell = "lstm"
+
+
+class GRULanguageModel(RecurrentLanguageModel):
+    """Language model of GRU layers (Cho et al. 2014); for the options, see RecurrentLanguageModel.
+
+    >>> from regard.data.text_batch import TextBatch
+    >>> model = GRULanguageModel(vocabulary_size=9, width=8, depth=1)
+    >>> state, logits = model.read(TextBatch.collate([[4, 5, 6], [7]]))
+    >>> state.hidden[0].shape, logits.shape
+    (torch.Size([2, 1, 8]), torch.Size([2, 4, 9]))
+    """
+
+    cell = "gru"
+
+
+def initialize_uniform(model: nn.Module, bound: float) -> None:
+    """Draw all parameters of a model from the uniform distribution over [-bound, bound], in place.
+
+    Zaremba et al. 2015, section 4.1: bound is 0.05 in the medium and 0.04 in the large model. The embedding
+    of PAD stays 0.
+
+    >>> model = LSTMLanguageModel(vocabulary_size=9, width=8)
+    >>> initialize_uniform(model, 0.05)
+    >>> max(weight.abs().max().item() for weight in model.parameters()) <= 0.05
+    True
+    """
+    if not 0 < bound < float("inf"):
+        raise ArgumentError(
+            message("initialize_uniform()", f"bound is {bound!r}", expected="a number over 0")
+        )
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.uniform_(-bound, bound)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.weight[PAD] = 0

@@ -1,0 +1,107 @@
+"""Transformer language model: a decoder without cross-attention (Radford et al. 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.masks.constructors import causal
+from regard.models.base import Encoded, State, words
+from regard.models.language_base import LanguageModel
+from regard.models.transformer import NORMS, Size, _Layer, _own_position, _Settings, find_size
+from regard.positions import build_position
+from regard.positions.embedded import Table
+
+__all__ = ["TransformerLanguageModel"]
+
+
+class TransformerLanguageModel(LanguageModel):
+    """Decoder-only Transformer: causal self-attention and feed-forward layers (Radford et al. 2018).
+
+    x + self(x), causal, then x + FFN(x), for each layer;  p(x_t+1) = softmax(W x_t + b)
+
+    vocabulary_size: V. size: a name (tiny, small, base, big) or a Size, of which `layers` is the number of
+    layers.
+    position: any position scheme of the library. Position embeddings are added to the token embeddings; the
+    other schemes act in every layer.
+    norm: "pre" is x + f(LayerNorm(x)); "post" is LayerNorm(x + f(x)).
+    activation: of the feed-forward layers: relu, gelu or swiglu.
+    tie: share the weights of the embedding and the output layer.
+    dropout: of embeddings, and of the output of each sublayer before it is added to x.
+    inner_dropout: of attention weights, and inside the feed-forward layers (default: dropout).
+    longest: number of positions of schemes with a position table.
+
+    >>> from regard.data.text_batch import TextBatch
+    >>> size = Size(width=8, heads=2, inner=16, layers=1)
+    >>> model = TransformerLanguageModel(vocabulary_size=9, size=size, position="rotary")
+    >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
+    torch.Size([2, 4, 9])
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        size: str | Size = "small",
+        *,
+        position: str = "sinusoidal",
+        norm: str = "pre",
+        activation: str = "gelu",
+        tie: bool = True,
+        dropout: float = 0.1,
+        inner_dropout: float | None = None,
+        longest: int = 1024,
+    ):
+        super().__init__()
+        call, inner_dropout = (
+            "TransformerLanguageModel()",
+            dropout if inner_dropout is None else inner_dropout,
+        )
+        for each in (dropout, inner_dropout):
+            positive(call, each, vocabulary_size=vocabulary_size, longest=longest)
+        if norm not in NORMS:
+            raise UnknownName("norm", norm, NORMS)
+        chosen = _check_size(call, size)
+        self.target_size, self.width = vocabulary_size, chosen.width
+        self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
+        scheme = build_position(position, chosen.width, chosen.heads, longest)
+        added = scheme.acts == "embeddings"
+        self.position = scheme if added else None
+        if isinstance(scheme, Table):
+            self.longest_target = longest
+        inside = None if added else position
+        settings = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout)
+        self.decoder = nn.ModuleList(_CausalLayer(settings, f"decoder.{i}") for i in range(chosen.layers))
+        self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
+        self.output = nn.Linear(chosen.width, vocabulary_size)
+        if tie:
+            self.output.weight = self.embedding.weight
+        self.dropout = nn.Dropout(dropout)
+
+    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        x_RTM = self.embedding(tokens) * self.width**0.5
+        x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, state.position))
+        past = []
+        for i, layer in enumerate(self.decoder):
+            before = state.past[i] if state.past else None
+            x_RTM, memory = layer(x_RTM, causal(), state.position, before)
+            past.append(memory)
+        logits_RTV = self.output(self.decoded(x_RTM))
+        return State(state.position + tokens.shape[1], past=tuple(past)), logits_RTV
+
+
+class _CausalLayer(_Layer):
+    """A layer without cross-attention, as in an encoder, whose position scheme is that of a decoder."""
+
+    def __init__(self, settings: _Settings, name: str):
+        super().__init__(settings, name)
+        self.itself.position = _own_position(settings, one_way=True)
+
+
+def _check_size(call: str, size: str | Size) -> Size:
+    if not isinstance(size, str | Size):
+        raise ArgumentError(message(call, f"size is {size!r}", expected="a name or a Size"))
+    chosen = find_size(size) if isinstance(size, str) else size
+    if chosen.decoder_layers is not None:
+        problem = f"decoder_layers is {chosen.decoder_layers}, but there is no encoder"
+        raise ArgumentError(message(call, problem, hint="set layers only"))
+    return chosen
