@@ -13,13 +13,17 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
+from regard.models.classifier import Classifier
+from regard.models.classifiers import CLASSIFIERS, build_classifier
 from regard.models.luong import Luong
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import SIZES, Size, Transformer, find_size
 
 __all__ = [
+    "CLASSIFIERS",
     "MODELS",
     "Bahdanau",
+    "Classifier",
     "Encoded",
     "Luong",
     "Model",
@@ -28,6 +32,7 @@ __all__ = [
     "Size",
     "State",
     "Transformer",
+    "build_classifier",
     "build_model",
 ]
 
