@@ -49,7 +49,10 @@ def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
     """Yield the rows of a file of tab-separated columns; if they are names, the first line is the header."""
     lines = enumerate(read_lines(path), 1)
     if isinstance(columns.label, str):
-        places = _places_in_header(path, next(lines, (1, ""))[1], columns)
+        header = next(lines, None)
+        if header is None:
+            return
+        places = _places_in_header(path, header[1], columns)
     else:
         places = [int(column) - 1 for column in columns.all]
     for number, line in lines:
