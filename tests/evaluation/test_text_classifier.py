@@ -123,6 +123,8 @@ def test_look_chooses_the_sites(pooling: str):
     size = 4 + (pooling == "first")
     assert attention["encoder.1.self"].shape == (2, size, size)
     numpy.testing.assert_allclose(attention["encoder.1.self"].sum(-1), 1, rtol=1e-5)
+    with pytest.raises(ArgumentError, match=r"encoder\.0\.self, encoder\.1\.self"):
+        classifier.classify(line, look="decoder*")
     seen = everything.seen()
     assert seen.site("encoder.0.self").rows[-1] == "</s>" and len(seen.rollout().rows) == size
     assert [site.name for site in seen.sites][-1] == ("pool" if pool else "encoder.1.self")

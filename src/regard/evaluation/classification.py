@@ -21,6 +21,7 @@ from rich.text import Text
 from regard.data.tokenizers.normalize import clean
 from regard.errors import printable
 from regard.files.atomic_io import write_whole
+from regard.models.classifier import POOL
 from regard.viewing import Picture, Seen, Site, shaded
 from regard.viewing.html_document import check_ending, document, safe, static
 from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
@@ -84,9 +85,9 @@ class ReadText:
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
         """The weight of each word in the pooling, summed over its tokens; None if it was not recorded."""
-        if "pool" not in self.attention or not self.places:
+        if POOL not in self.attention or not self.places:
             return None
-        by_word = joined(self.attention["pool"].astype(numpy.float64), self.places, axis=1)[0]
+        by_word = joined(self.attention[POOL].astype(numpy.float64), self.places, axis=1)[0]
         return tuple(by_word.tolist())
 
     def picture(self, label: str) -> Picture | None:
@@ -164,11 +165,11 @@ class Classification:
         sites = []
         for side, read in zip(SIDES, self.texts, strict=False):
             prefix = f"{side}." if len(self.texts) > 1 else ""
-            for name, weights in sorted(read.attention.items(), key=lambda item: item[0] == "pool"):
+            for name, weights in sorted(read.attention.items(), key=lambda item: item[0] == POOL):
                 columns, numbers = read.pieces, read.word_numbers
                 if weights.shape[-1] == len(columns) + 1:
                     columns, numbers = (BEGIN, *columns), (-1, *numbers)
-                rows, row_numbers = (columns, numbers) if name != "pool" else ((str(self.label),), (0,))
+                rows, row_numbers = (columns, numbers) if name != POOL else ((str(self.label),), (0,))
                 site = Site(f"{prefix}{name}", weights, rows, columns, None, row_numbers, numbers)
                 sites.append(site)
         source, target = self.texts[0], (str(self.label),)

@@ -23,7 +23,7 @@ from regard.errors import ArgumentError, DataError, message, positive
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.look import Look
-from regard.models.classifier import Classifier
+from regard.models.classifier import POOL, Classifier
 from regard.models.eval_mode import in_eval_mode
 from regard.sites import Record, scope
 
@@ -31,9 +31,6 @@ __all__ = ["TextClassifier"]
 
 Line = str | tuple[str, str]
 """A text, or a pair of texts."""
-
-POOL = "pool"
-"""The site whose weights are recorded by default: the pooling by attention."""
 
 AT_ONCE = 4096
 """Number of lines that stream() reads and classifies together; sorting them by length reduces padding."""
@@ -200,6 +197,10 @@ class TextClassifier:
         recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
         with recording as record:
             scores_BC = log_probabilities(self.model, batch)
+        if look not in (None, POOL) and record.called and not record:
+            problem = f"look is {look!r}, which matches no site of {type(self.model).__name__}"
+            hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
+            raise ArgumentError(message("classify()", problem, hint=hint))
         best = scores_BC.argmax(-1).tolist()
         sites = {site: [_weights(call) for call in calls] for site, calls in record.items()}
         for row, (texts, notes) in enumerate(lines):
@@ -214,8 +215,9 @@ class TextClassifier:
         """Return the text with its weights by site ([H,] T, S), without padding."""
         size = len(text.tokens) + self.model.begins
         unpadded = {
-            # The pooling has one query; at the other sites, every token is a query.
-            site: weights[..., :size] if site == self.model.pool_site else weights[..., :size, :size]
+            # The pooling has one query; at the other sites, every token is a query. Copied, because a view
+            # would keep the weights of the whole batch in memory.
+            site: (weights[..., :size] if site == POOL else weights[..., :size, :size]).copy()
             for site, weights in attention.items()
         }
         return replace(text, attention=unpadded)
@@ -225,8 +227,8 @@ def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.
     """Return the log-probability of each class for each text of a batch, (B, C), in eval mode."""
     device = next(model.parameters()).device
     with in_eval_mode(model), torch.no_grad():
-        logits_BC = model(batch.to(device)).double()
-    return torch.log_softmax(logits_BC, -1).cpu().numpy()
+        logits_BC = model(batch.to(device)).cpu().double()
+    return torch.log_softmax(logits_BC, -1).numpy()
 
 
 def batches_by_length(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:

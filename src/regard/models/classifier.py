@@ -14,10 +14,10 @@ from regard.data.labelled_batch import LabelledBatch
 from regard.errors import ArgumentError, message, positive
 from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
 
-__all__ = ["Classifier", "pooled"]
+__all__ = ["POOL", "Classifier", "pooled", "site_of"]
 
 POOL = "pool"
-"""The site of the pooling by attention."""
+"""The site of the pooling by attention, whose weights say which words a classifier attends to."""
 
 
 class Classifier(nn.Module):
@@ -32,10 +32,9 @@ class Classifier(nn.Module):
     vocabulary_size, classes: number of tokens and of classes. features: size of the vector of a text.
     hidden: size of the hidden layer for pairs. dropout: of u, v and the hidden layer. word_dropout:
     probability of replacing a token by UNK in training. pairs: whether a text is a pair.
-    longest: maximum number of tokens including EOS; None for no limit. pool_site: the site whose weights say
-    which words the classifier attends to; None if the pooling is not attention. begins: whether the encoder
-    puts BOS before each text. small_steps: whether the model computes one small step per token, as recurrent
-    models do.
+    longest: maximum number of tokens including EOS; None for no limit. pool_site: POOL, or None if the
+    pooling is not attention. begins: whether the encoder puts BOS before each text. small_steps: whether the
+    model computes one small step per token, as recurrent models do.
     """
 
     longest: int | None = None
