@@ -25,7 +25,7 @@ def tsv(rows: list[tuple[str, ...]], header: str = "") -> str:
     return "".join(f"{line}\n" for line in ([header] if header else []) + ["\t".join(row) for row in rows])
 
 
-def raised(kind: type[Exception], call, *parts: str) -> str:
+def assert_raises(kind: type[Exception], call, *parts: str) -> str:
     """Check that a call raises this error with all these parts in its message; return the message."""
     with pytest.raises(kind) as caught:
         call()
@@ -84,7 +84,7 @@ def test_empty_texts_are_counted_or_raise(tmp_path: Path):
     path = write(tmp_path / "a.tsv", "pos\tgood\n\nneg\t \u3000\nneg\tbad\n")
     texts = read_labelled(path)
     assert (len(texts), texts.empty, texts.ignored) == (2, 2, 0) and texts.place(1).endswith("line 4")
-    raised(DataError, lambda: read_labelled(path, empty="error"), "a.tsv, line 2", "empty")
+    assert_raises(DataError, lambda: read_labelled(path, empty="error"), "a.tsv, line 2", "empty")
     pairs = write(tmp_path / "b.tsv", "pos\tgood\t\nneg\ta\tb\npos\tb\tc\n")
     assert read_labelled(pairs, label=1, text=2, second=3).empty == 1
     first = write(tmp_path / "c.txt", "1\n0 fine\n1 bad\n")
@@ -96,8 +96,8 @@ def test_labels_to_ignore(tmp_path: Path):
     texts = read_labelled(path, ignore=["-"])
     assert texts.labels == ("pos", "neg") and texts.ignored == 1
     everything = lambda: read_labelled(path, ignore=["-", "pos", "neg"])  # noqa: E731
-    raised(DataError, everything, "a.tsv", "no text is left", "3")
-    raised(ArgumentError, lambda: read_labelled(path, ignore="-"), "ignore")
+    assert_raises(DataError, everything, "a.tsv", "no text is left", "3")
+    assert_raises(ArgumentError, lambda: read_labelled(path, ignore="-"), "ignore")
 
 
 @pytest.mark.parametrize(
@@ -120,28 +120,28 @@ def test_labels_to_ignore(tmp_path: Path):
 def test_bad_files_name_file_and_line(tmp_path: Path, name: str, content: str, options, parts: list[str]):
     path = tmp_path / name
     path.write_bytes(content.encode().replace(b"\\xff", b"\xff"))
-    raised(DataError, lambda: read_labelled(path, **options), *parts)
+    assert_raises(DataError, lambda: read_labelled(path, **options), *parts)
 
 
 def test_bad_arguments(tmp_path: Path):
     path = write(tmp_path / "a.tsv", tsv(ROWS))
     other = write(tmp_path / "a.txt", tsv(ROWS))
-    raised(ArgumentError, lambda: read_labelled(other), "a.txt", *FORMATS)
-    raised(UnknownName, lambda: read_labelled(path, "csv"), "csv", *FORMATS)
-    raised(UnknownName, lambda: read_labelled(path, empty="keep"), "keep", "skip")
+    assert_raises(ArgumentError, lambda: read_labelled(other), "a.txt", *FORMATS)
+    assert_raises(UnknownName, lambda: read_labelled(path, "csv"), "csv", *FORMATS)
+    assert_raises(UnknownName, lambda: read_labelled(path, empty="keep"), "keep", "skip")
     for options in ({"label": 0}, {"label": "a"}, {"text": 1}, {"second": 1}, {"text": -1}, {"label": True}):
-        raised(ArgumentError, lambda options=options: read_labelled(path, **options), "columns")
-    raised(ArgumentError, lambda: read_labelled(other, "jsonl", label=1, text=2), "names of fields")
-    raised(ArgumentError, lambda: read_labelled(other, "label-first", label=1), "label-first")
-    raised(ArgumentError, lambda: read_labelled([]), "empty")
-    raised(DataError, lambda: read_labelled(tmp_path / "b.tsv"), "b.tsv", "no such file")
+        assert_raises(ArgumentError, lambda options=options: read_labelled(path, **options), "columns")
+    assert_raises(ArgumentError, lambda: read_labelled(other, "jsonl", label=1, text=2), "names of fields")
+    assert_raises(ArgumentError, lambda: read_labelled(other, "label-first", label=1), "label-first")
+    assert_raises(ArgumentError, lambda: read_labelled([]), "empty")
+    assert_raises(DataError, lambda: read_labelled(tmp_path / "b.tsv"), "b.tsv", "no such file")
 
 
 def test_one_class_and_one_class_per_text_are_errors(tmp_path: Path):
     path = write(tmp_path / "a.tsv", "p\tgood\np\tbad\n")
-    raised(DataError, lambda: read_labelled(path).label_set(), "a.tsv", "'p'", "two")
+    assert_raises(DataError, lambda: read_labelled(path).label_set(), "a.tsv", "'p'", "two")
     many = write(tmp_path / "b.tsv", "".join(f"{number}\tsome text\n" for number in range(12)))
-    raised(DataError, lambda: read_labelled(many).balance(), "b.tsv", "12 different labels")
+    assert_raises(DataError, lambda: read_labelled(many).balance(), "b.tsv", "12 different labels")
     assert len(read_labelled(many).select(range(9)).label_set()) == 9
 
 
@@ -149,18 +149,18 @@ def test_label_that_training_never_had(tmp_path: Path):
     labels = Labels(("neg", "pos"))
     path = write(tmp_path / "valid.tsv", "pos\tgood\nneutral\tso so\n")
     parts = ["valid.tsv, line 2", "'neutral'", "neg, pos"]
-    raised(DataError, lambda: read_labelled(path).label_indices(labels), *parts)
+    assert_raises(DataError, lambda: read_labelled(path).label_indices(labels), *parts)
     many = Labels(tuple(f"class{number:02}" for number in range(30)))
-    text = raised(DataError, lambda: read_labelled(path).label_indices(many), "class19", "10 more")
+    text = assert_raises(DataError, lambda: read_labelled(path).label_indices(many), "class19", "10 more")
     assert "class20" not in text
 
 
 def test_lists():
     texts = labelled_from_lists(["good", "", "bad"], ["p", "p", "n"], seconds=["a", "b", "c"])
     assert list(texts) == [("good", "a", "p"), ("bad", "c", "n")] and texts.empty == 1
-    raised(DataError, lambda: labelled_from_lists(["a"], []), "1 texts", "0 labels")
-    raised(ArgumentError, lambda: labelled_from_lists(["a"], [1]), "labels")
-    raised(ArgumentError, lambda: labelled_from_lists("a", ["p"]), "texts")
+    assert_raises(DataError, lambda: labelled_from_lists(["a"], []), "1 texts", "0 labels")
+    assert_raises(ArgumentError, lambda: labelled_from_lists(["a"], [1]), "labels")
+    assert_raises(ArgumentError, lambda: labelled_from_lists("a", ["p"]), "texts")
     single = labelled_from_lists(["ab"], ["p"])
     pair = labelled_from_lists(["a"], ["p"], seconds=["b"])
     assert len({single.fingerprint, pair.fingerprint, labelled_from_lists(["b"], ["p"]).fingerprint}) == 3
