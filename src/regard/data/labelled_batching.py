@@ -164,10 +164,6 @@ class LabelledBatches:
         """Return the index of the batch with the most tokens of an epoch, including padding."""
         return self._batches.largest(epoch)
 
-    def samples_before(self, epoch: int, batch: int) -> int:
-        """Return the number of texts before a batch in an epoch, of all processes together."""
-        return self._batches.samples_before(epoch, batch)
-
     def plan(self, epoch: int) -> Plan:
         """Return the plan of an epoch."""
         return self._batches.plan(epoch)

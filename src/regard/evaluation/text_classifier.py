@@ -24,7 +24,7 @@ from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.look import Look
 from regard.models.classifier import POOL, Classifier
-from regard.models.eval_mode import in_eval_mode
+from regard.models.base import in_eval_mode
 from regard.sites import Record, scope
 
 __all__ = ["TextClassifier"]
