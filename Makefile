@@ -44,7 +44,7 @@ clean:  ## remove build outputs and caches, keep .venv
 # The files .venv/base and .venv/dev exist only after a complete installation.
 
 .venv/base: pyproject.toml constraints.txt | .venv/bin/python
-	$(call install,.,Installing Regard into .venv: PyTorch takes a few minutes the first time.)
+	$(call install,.[view],Installing Regard into .venv: PyTorch takes a few minutes the first time.)
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt | .venv/bin/python

@@ -401,3 +401,11 @@ def test_an_iterator_of_pairs_is_enough_for_a_joint_tokenizer_only():
 def test_a_joint_tokenizer_with_two_sizes_raises():
     with pytest.raises(ArgumentError, match="900 and 500"):
         train_tokenizers([("a b", "c d")], "word", joint=True, sizes=(900, 500))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_every_character_that_occurs_often_becomes_a_piece(kind: str):
+    lines = ["the quick brown fox jumps over the lazy dog"] * 2000 + ["at 7:30"] * 5 + ["50 %"] * 4
+    tokenizer = train_tokenizer(kind, lines, size=400)
+    assert not set(tokenizer.encode("730 :")) & tokenizer.uncovered  # five times in 90,000 characters
+    assert set(tokenizer.encode("%")) & tokenizer.uncovered

@@ -255,7 +255,7 @@ class ReferenceOptions:
             raise ArgumentError(message("regard evaluate", problem, expected=expected))
         complete = self.target and (self.source is not None or translations is not None)
         if self.split is None and not complete and not self.rows.all:
-            raise ArgumentError(message("regard evaluate", "files are missing", expected=expected))
+            raise ArgumentError(message("regard evaluate", "no references are named", expected=expected))
         if (
             self.alignment is not None
             and self.source is None

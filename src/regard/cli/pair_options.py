@@ -87,7 +87,8 @@ class PairFiles:
         """Raise ArgumentError unless the options name both sides in exactly one way."""
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
-            problem = "name the data in exactly one way"
+            problem = "the pairs are named in more than one way, or only in part"
+            problem = problem if self.all else "no pairs are named"
             expected = "--source and --target, or --tsv, or --jsonl"
             raise ArgumentError(message(command, problem, expected=expected))
 

@@ -41,6 +41,10 @@ LARGEST = 32_000
 COVERED = 0.9995
 """Fraction of the text whose characters become pieces; rarer characters are encoded as bytes."""
 
+OFTEN, ALPHABET = 5, 1000
+"""A rarer character becomes a piece too if it occurs at least OFTEN times, up to ALPHABET characters in total.
+So a small text keeps its letters, digits and marks; COVERED still limits Chinese characters."""
+
 PART = 1000
 """Maximum length in characters of a training line; longer lines are split."""
 
@@ -241,12 +245,15 @@ class BPE(Subwords):
 
 
 def _covering(counts: Counter[str]) -> list[str]:
-    """Return the most frequent characters, which cover COVERED of the text; ▁ is always the first."""
+    """Return the characters that become pieces, the most frequent first; ▁ is always the first.
+
+    They cover COVERED of the text; further characters are added that occur OFTEN, up to ALPHABET in total.
+    """
     ranked = sorted(counts, key=lambda character: (character != SPACE, -counts[character], character))
     uncovered = COVERED * counts.total()
     covering: list[str] = []
     for character in ranked:
-        if uncovered <= 0:
+        if uncovered <= 0 and (counts[character] < OFTEN or len(covering) >= ALPHABET):
             break
         uncovered -= counts[character]
         covering.append(character)

@@ -346,7 +346,7 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         f"batches of {batch}",
         f"learning rate {training['learning_rate']:g}",
     ]
-    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epochs)"
+    amount = f"about {total:,.0f} target tokens ({epochs:.2g} epoch{'' if f'{epochs:.2g}' == '1' else 's'})"
     if speed is not None:
         minutes = training["minutes"]
         amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
