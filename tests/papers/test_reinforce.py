@@ -14,8 +14,16 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.data.batch import Batch
+from regard.models import build_model
 from regard.training.baselines import Baseline, LearnedBaseline, MovingAverage, NoBaseline
-from regard.training.estimators import Estimate, Reinforce, hard_selections, log_likelihood
+from regard.training.estimators import (
+    Estimate,
+    Reinforce,
+    check_selections,
+    hard_selections,
+    log_likelihood,
+)
 
 STEPS, PLACES, WIDTH, WORDS = 2, 3, 4, 5
 ALL = list(itertools.product(range(PLACES), repeat=STEPS))
@@ -257,3 +265,32 @@ def test_straight_through_is_one_hot_forward_and_softmax_backward():
         one, scores, values, score=regard.Dot(), select=regard.StraightThrough(), look=look
     )
     assert sorted(seen.weights.flatten().tolist()) == [0.0, 0.0, 1.0]
+
+
+def test_estimate_of_a_model_is_the_exact_gradient(draw):
+    """A Bahdanau model with three source tokens and two target tokens, EOS included."""
+    torch.manual_seed(18)
+    batch = Batch.collate([[4, 5]], [[6]])
+    model = build_model("bahdanau", 9, 9, width=4, select="hard").double()
+    with torch.no_grad():
+        model.score.vector.mul_(20)  # far from uniform
+    parameters = [each for name, each in model.named_parameters()]
+    estimator = Reinforce(MovingAverage(initial=-3.0)).double().eval()
+    check_selections(model, estimator)
+    bound, expected, total = torch.zeros(()), 0.0, 0.0
+    for s in ALL:
+        draw((s,))
+        with hard_selections() as drawn:
+            logits = model(batch)
+        reward = log_likelihood(logits, batch.labels)
+        loss = estimator(drawn, reward, batch.target_lengths).loss - reward.sum()
+        gradient = flat(torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True))
+        chosen = drawn.sums().log_probability.sum().exp()
+        bound, expected, total = (
+            bound + chosen * reward.sum(),
+            expected + chosen.detach() * gradient,
+            total + chosen,
+        )
+    wanted = flat(torch.autograd.grad(-bound, parameters, materialize_grads=True))
+    assert total.item() == pytest.approx(1) and wanted.abs().max() > 0.01
+    torch.testing.assert_close(expected, wanted, rtol=0, atol=1e-10)
