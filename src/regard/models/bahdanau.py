@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from regard.dimensions import in_transform
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.aligned_linear import linear
 from regard.layers.attention_options import (
@@ -136,7 +137,7 @@ class Bahdanau(Model):
 
         It computes the model of the paper: an additive score and softmax.
         """
-        if type(self.score) is not Additive or self.score.heads or self.select != Soft():
+        if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
