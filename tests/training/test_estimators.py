@@ -213,3 +213,32 @@ def test_shapes_that_do_not_match_raise():
         drawn.sums()
     with pytest.raises(UnknownName):
         build_baseline({"decay": 0.5})
+
+
+@pytest.mark.parametrize("baseline", ["moving-average", {"name": "learned", "features": 4, "hidden": 8}])
+def test_hard_attention_learns_to_look_up_a_key(baseline):
+    """Each query is one of four keys in random order; the class of its value must be predicted."""
+    torch.manual_seed(4)
+    score, estimator = regard.General(4, 4), Reinforce(baseline, entropy=0.01, samples=2)
+    optimizer = torch.optim.Adam([*score.parameters(), *estimator.parameters()], 0.05)
+
+    def predict(select: regard.Select, rows: int = 32) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the right class, (2 rows,), and the queries."""
+        order = torch.stack([torch.randperm(4) for _ in range(rows)]).repeat_interleave(2, 0)
+        classes, wanted = torch.randint(4, order.shape), torch.randint(4, (rows,)).repeat_interleave(2)
+        one_hot = nn.functional.one_hot
+        query, keys, values = (one_hot(each, 4).float() for each in (wanted, order, classes))
+        output = regard.attention(query[:, None], keys, values, score=score, select=select).output[:, 0]
+        label = classes[order == wanted[:, None]]
+        return (4 * output).log_softmax(-1).gather(1, label[:, None]).squeeze(1), query
+
+    for _ in range(200):
+        optimizer.zero_grad()
+        with hard_selections() as drawn:
+            reward, query = predict(regard.Hard())
+        estimate = estimator(drawn, reward, features=query)
+        (estimate.loss + estimate.baseline_loss - reward.sum() / 2).backward()
+        optimizer.step()
+    with torch.no_grad():
+        likely, _ = predict(regard.Best(), 100)
+    assert (likely > -0.1).float().mean() > 0.95

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import ArgumentError, DataError, RegardError, message
+from regard.training.cuda_graphs import tensors_in
 from regard.training.optimizer import build_optimizer
+from regard.training.task import Loss
 
 __all__ = ["StackedSeeds"]
 
-LossOf = Callable[[nn.Module, Any], Tensor]
+LossOf = Callable[[nn.Module, Any], Loss]
 
 
 class StackedSeeds:
@@ -46,9 +49,11 @@ class StackedSeeds:
     >>> batch = Batch.collate([[4, 5], [6]], [[4], [5, 6]])
     >>> models = [build_model("luong", 9, 7, width=8) for seed in range(3)]
     >>> stacked = StackedSeeds(models)
-    >>> loss = lambda model, batch: cross_entropy(model(batch), batch.labels)[0]
-    >>> losses = stacked.add_gradients(loss, batch, seeds=[1, 2, 3])
-    >>> losses.shape, stacked.clip(1.0).shape
+    >>> def loss(model, batch):
+    ...     total, plain = cross_entropy(model(batch), batch.labels)
+    ...     return Loss(total, {"loss": plain})
+    >>> losses = stacked.add_gradients(loss, [batch], seeds=[1, 2, 3], factor=1 / 5)
+    >>> losses.total.shape, stacked.clip(1.0).shape
     (torch.Size([3]), torch.Size([3]))
     >>> stacked.step(rate=0.001)
     >>> models = stacked.unstacked()
@@ -73,29 +78,36 @@ class StackedSeeds:
     def __len__(self) -> int:
         return len(self.models)
 
-    def add_gradients(self, loss: LossOf, batch: Any, *, seeds: Sequence[int], factor: float = 1.0) -> Tensor:
-        """Add the gradients of factor * loss to the stacked parameters, and return the losses, (n,).
+    def add_gradients(
+        self, loss: LossOf, batches: Sequence[Any], *, seeds: Sequence[int], factor: float | Tensor = 1.0
+    ) -> Loss:
+        """Add the gradients of factor * loss to the stacked parameters, and return the losses, each (n,).
 
-        loss(model, batch): a scalar. batch: the same for all seeds. seeds: one for each model, which
-        torch.manual_seed() would get if it were trained alone.
+        loss(model, batch): a Loss, as that of a task. batches: one for all models, or one for each, with
+        tensors of the same shapes. seeds: one for each model, which torch.manual_seed() would get if it were
+        trained alone. factor: a number, or one for each model, (n,).
         """
-        if len(seeds) != len(self):
-            problem = f"{len(seeds)} seeds for {len(self)} models"
-            raise ArgumentError(message("StackedSeeds.add_gradients()", problem))
-        names = [name for name, parameter in self.parameters.items() if parameter.requires_grad]
-        trained = {name: self.parameters[name].detach() for name in names}
+        device = next(iter(self.parameters.values())).device
+        self._check_call(batches, seeds)
+        trained = {name: each.detach() for name, each in self.parameters.items() if each.requires_grad}
         fixed = {name: each.detach() for name, each in self.parameters.items() if name not in trained}
+        own = list(zip(*map(tensors_in, batches), strict=True)) if len(batches) > 1 else []
+        factors = torch.as_tensor(factor, device=device).expand(len(self))
         self._template.train(self.models[0].training)
 
-        def of_one(own: dict[str, Tensor], rest: dict[str, Tensor]) -> Tensor:
-            swapped = {place: {**own, **rest}[name] for place, name in self._places.items()}
-            return func.functional_call(self._template, swapped, (loss, batch), tie_weights=False) * factor
+        def of_one(
+            parameters: dict[str, Tensor], rest: dict[str, Tensor], tensors: list[Tensor], factor: Tensor
+        ) -> tuple[Tensor, Loss]:
+            batch = _with_tensors(batches[0], iter(tensors)) if tensors else batches[0]
+            swapped = {place: {**parameters, **rest}[name] for place, name in self._places.items()}
+            result = func.functional_call(self._template, swapped, (loss, batch), tie_weights=False)
+            return result.total * factor, Loss(result.total, result.shown)
 
-        random = _OwnRandom(seeds, next(iter(self.parameters.values())).device)
+        arguments = trained, {**fixed, **self._buffers}, [torch.stack(each) for each in own], factors
         try:
-            with random, _quiet():
-                run = func.vmap(func.grad_and_value(of_one), randomness="error")
-                gradients, losses = run(trained, {**fixed, **self._buffers})
+            with _OwnRandom(seeds, device), _quiet():
+                run = func.vmap(func.grad(of_one, has_aux=True), randomness="error")
+                gradients, losses = run(*arguments)
         except RuntimeError as error:
             first = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
             problem = f"{type(self.models[0]).__name__} cannot run in torch.func.vmap: {first}"
@@ -105,7 +117,18 @@ class StackedSeeds:
             # The fused AdamW reads memory in order, whatever the strides are.
             gradient = gradient.contiguous()
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        return losses.detach() / factor
+        return Loss(losses.total.detach(), {name: each.detach() for name, each in losses.shown.items()})
+
+    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int]) -> None:
+        problem = hint = ""
+        if len(seeds) != len(self):
+            problem = f"{len(seeds)} seeds for {len(self)} models"
+        elif len(batches) not in (1, len(self)):
+            problem, hint = f"{len(batches)} batches for {len(self)} models", "one for all, or one for each"
+        elif len({tuple(each.shape for each in tensors_in(batch)) for batch in batches}) > 1:
+            problem, hint = "the batches have tensors of different shapes", "pad them to the same lengths"
+        if problem:
+            raise ArgumentError(message("StackedSeeds.add_gradients()", problem, hint=hint))
 
     def clip(self, limit: float = math.inf) -> Tensor:
         """Scale the gradient of each seed to a norm of at most `limit`; return the norms before that, (n,).
@@ -169,7 +192,7 @@ class _Objective(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, loss: LossOf, batch: Any) -> Tensor:
+    def forward(self, loss: LossOf, batch: Any) -> Loss:
         return loss(self.model, batch)
 
 
@@ -230,6 +253,19 @@ class _OwnRandom(TorchFunctionMode):
             torch.cuda.set_rng_state(state)
         else:
             torch.set_rng_state(state)
+
+
+def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return the batch with its tensors replaced, in the order of tensors_in()."""
+    if isinstance(batch, Tensor):
+        return next(tensors)
+    if isinstance(batch, tuple):
+        replaced = [_with_tensors(each, tensors) for each in batch]
+        return type(batch)(*replaced) if hasattr(batch, "_fields") else tuple(replaced)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [each.name for each in fields(batch)]
+        return replace(batch, **{name: _with_tensors(getattr(batch, name), tensors) for name in names})
+    return batch
 
 
 def _places(module: nn.Module) -> dict[str, str]:
