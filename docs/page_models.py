@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import partial
-from inspect import Parameter, signature
 from typing import Any
 
 from page_tables import table
 
-from regard.models import MODELS, PARTS, SIZES
+from regard.models import PARTS, SIZES, direct_options
 
 RECURRENT = {
     "width": "size of the hidden states",
@@ -19,6 +18,11 @@ RECURRENT = {
     "depth": "number of recurrent layers",
     "dropout": "on embeddings, between layers and before the output layer",
 }
+
+SELECT = (
+    "`softmax`, `sparsemax`, `entmax`, `gate`, `hard`, `best` or `straight-through`; "
+    'with an option: `{"name": "softmax", "temperature": 0.5}`'
+)
 
 OPTIONS: dict[str, dict[str, str]] = {
     "seq2seq": {
@@ -32,11 +36,14 @@ OPTIONS: dict[str, dict[str, str]] = {
         "hidden": "size of the alignment network, $n'$ in the paper; `None`: `width`",
         "encoder": "`gru`: `torch.nn.GRU`; `paper`: the paper's own cell, one step at a time",
         "dropout": "on embeddings, encoder states and the output layer",
+        "score": "any [score](../mechanisms/index.md); `dot` and similar ones project the keys to `width`",
+        "select": SELECT,
     },
     "luong": {
         **RECURRENT,
         "dropout": "on embeddings, encoder states, between layers and before the output layer",
         "score": "`dot`, `general`, `concat`, `location`, or any other [score](../mechanisms/index.md)",
+        "select": f"{SELECT}; `local-p` has its own",
         "view": '`global`, `local-m` or `local-p`; with a window size: `{"name": "local-p", "reach": 4}`',
         "readout": "`attentional`: eq. 5 and 6; `affine`: one linear layer on $[c_t; h_t]$",
         "feeding": "input feeding, section 3.3",
@@ -49,13 +56,15 @@ OPTIONS: dict[str, dict[str, str]] = {
         "inner": "overrides the width of the feed-forward layers",
         "layers": "overrides the number of encoder layers",
         "decoder_layers": "number of decoder layers; `None`: as many as encoder layers",
-        "position": "any [position scheme](../mechanisms/positions.md)",
+        "position": "any [position scheme](../mechanisms/positions.md), or `none`",
         "norm": "`pre` or `post` (the paper's)",
         "activation": "`relu`, `gelu` or `swiglu`",
         "tie": "what shares the output weights: `none`, `output` (target embeddings) or `all` (both)",
         "dropout": "on embeddings and on the output of each sublayer",
         "inner_dropout": "on attention weights and inside the feed-forward layers; `None`: `dropout`",
         "longest": "number of positions of schemes that have a table (`noise`, `learned`)",
+        "score": "any [score](../mechanisms/index.md), in every attention layer",
+        "select": f"{SELECT}, in every attention layer",
     },
 }
 """What each option of a model means; a test checks that these are all options and no others."""
@@ -65,14 +74,14 @@ def defaults(model: str) -> dict[str, Any]:
     """Return the options of a model with their defaults, as in build_model() and `--set model.NAME=...`."""
     part, whole = PARTS.get(model, ("", None))
     options: dict[str, Any] = {}
-    for name, parameter in list(signature(MODELS[model]).parameters.items())[2:]:
-        if name != part or isinstance(parameter.default, str):
-            options[name] = parameter.default
+    for name, default in direct_options(model).items():
+        if name != part or isinstance(default, str):
+            options[name] = default
         if name == part and is_dataclass(whole):
             inside = {field.name: getattr(whole, field.name) for field in fields(whole)}
             # A named size has its own numbers; the options only override them.
-            options |= dict.fromkeys(inside) if isinstance(parameter.default, str) else inside
-    return {name: None if value is Parameter.empty else value for name, value in options.items()}
+            options |= dict.fromkeys(inside) if isinstance(default, str) else inside
+    return options
 
 
 def settings(model: str) -> str:

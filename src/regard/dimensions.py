@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.masks.mask import Mask, as_mask, dense
 
-__all__ = ["autocast_on", "lift", "lifted_mask", "lower"]
+__all__ = ["autocast_on", "in_transform", "lift", "lifted_mask", "lower"]
 
 
 def lift(tensor: Tensor) -> Tensor:
@@ -37,3 +37,8 @@ def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
 def autocast_on(device: str) -> bool:
     """Whether torch.autocast is active for this device type; the meta device does not support it."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def in_transform() -> bool:
+    """Whether a torch.func transform such as vmap or grad is active, which custom kernels do not support."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.get_interpreter_stack())

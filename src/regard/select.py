@@ -7,25 +7,27 @@ be computed block by block, from the log-sum-exp of a row; it is the one that th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, UnknownName, message
 
 __all__ = [
     "Best",
     "Gate",
     "Hard",
     "LocalP",
+    "SELECTIONS",
     "Select",
     "Selection",
     "Soft",
     "Sparse",
     "StraightThrough",
+    "build_select",
     "softmax",
 ]
 
@@ -80,6 +82,10 @@ class Select:
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Select:
         """Return the selection with `lift` applied to its tensors, from (..., T, x) to (B, H, T, x)."""
+        return self
+
+    def deterministic(self) -> Select:
+        """Return the selection that a model uses in eval mode: one that does not sample."""
         return self
 
 
@@ -221,6 +227,9 @@ class Hard(Select):
             torch.where(some_BHT, entropy, 0.0),
         )
 
+    def deterministic(self) -> Best:
+        return Best()
+
 
 @dataclass(frozen=True)
 class Best(Select):
@@ -328,6 +337,46 @@ class Given(Select):
 
     def lifted(self, lift: Callable[[Tensor], Tensor]) -> Given:
         return replace(self, weights=lift(self.weights))
+
+
+SELECTIONS: dict[str, tuple[Select, tuple[str, ...]]] = {
+    "softmax": (Soft(), ("temperature",)),
+    "sparsemax": (Sparse(2.0), ()),
+    "entmax": (Sparse(1.5), ("alpha",)),
+    "gate": (Gate(), ()),
+    "hard": (Hard(), ()),
+    "best": (Best(), ()),
+    "straight-through": (StraightThrough(), ()),
+}
+"""For each name, the selection and the names of its options."""
+
+
+def build_select(select: str | Mapping[str, Any] | Select) -> Select:
+    """Create a selection from its name, or from a mapping with the name and its options, as in config.toml.
+
+    select: a key of SELECTIONS, a mapping, or a Select, which is returned unchanged.
+
+    >>> build_select("sparsemax"), build_select({"name": "softmax", "temperature": 0.5})
+    (Sparse(alpha=2.0), Soft(temperature=0.5))
+    """
+    if isinstance(select, Select):
+        return select
+    if not isinstance(select, str | Mapping):
+        expected = 'a name, {"name": "softmax", "temperature": 0.5}, or a Select'
+        raise ArgumentError(message("build_select()", f"select is {select!r}", expected=expected))
+    options = {"name": select} if isinstance(select, str) else dict(select)
+    name = options.pop("name", None)
+    if name not in SELECTIONS:
+        hint = 'local-p is a view of luong: view="local-p"' if name == "local-p" else ""
+        raise UnknownName("selection", name, SELECTIONS, hint=hint)
+    default, known = SELECTIONS[name]
+    for option, value in options.items():
+        if option not in known:
+            raise UnknownName(f"option of the selection {name}", option, known)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            problem = f"{option} is {value!r}"
+            raise ArgumentError(message(f"selection {name}", problem, expected="a number"))
+    return replace(default, **options) if options else default  # type: ignore[type-var]
 
 
 def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,13 +28,14 @@ from regard.call import Call
 from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, message
 from regard.look import Look
 
-__all__ = ["Record", "Scope", "inherit_scopes", "name_sites", "record", "scope"]
+__all__ = ["Record", "Scope", "inherit_scopes", "name_sites", "open_scope", "record", "scope"]
 
 Edit = Callable[[Call], Call]
 Watch = Callable[[str, Call], None]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Scope")
 
 _thread = threading.local()
 """Its attribute `scopes` is a tuple of the scopes of this thread; it is missing if none is open."""
@@ -211,13 +212,19 @@ def scope(
 
     Yields a Record. Unlike record(), it does not warn if nothing was called.
     """
-    opened = Scope(look, edit, at, watch, all_threads=all_threads)
+    with open_scope(Scope(look, edit, at, watch, all_threads=all_threads)) as opened:
+        yield opened.seen
+
+
+@contextmanager
+def open_scope(opened: S) -> Iterator[S]:
+    """Open a scope for a `with` statement; for subclasses of Scope that keep something else than looks."""
     with _lock:
         _set_open((*_open, opened))
-    if not all_threads:
+    if not opened.all_threads:
         _set_own_scopes((*_scopes_of_thread(), opened))
     try:
-        yield opened.seen
+        yield opened
     finally:
         with _lock:
             _set_open(tuple(each for each in _open if each is not opened))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.dimensions import in_transform
 from regard.kernels import TRITON, interpreting
 
 __all__ = ["by_kernel", "is_current"]
@@ -15,13 +16,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def by_kernel(tensor: Tensor) -> bool:
     """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
 
-    The kernels accumulate in float32, so float64 is left to PyTorch.
+    The kernels accumulate in float32, so float64 is left to PyTorch, and so are torch.func transforms.
 
     >>> by_kernel(torch.zeros(1, dtype=torch.float64))
     False
     """
     device = tensor.device.type
-    if not TRITON or tensor.dtype not in DTYPES:
+    if not TRITON or tensor.dtype not in DTYPES or in_transform():
         return False
     return is_current(tensor.device) if device == "cuda" else device == "cpu" and interpreting()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.dimensions import autocast_on
+from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
 from regard.layers.aligned_linear import linear
 from regard.layers.gru import gru_ways
@@ -133,7 +133,7 @@ class Recurrent(nn.Module):
 
         Returns the states (B, S, E), 0 on padding, and the last state of each sequence.
         """
-        if x.device.type != "cpu":  # packing would synchronise with the device
+        if x.device.type != "cpu" or in_transform():  # packing would synchronise with the device
             return self.read_on(x, lengths)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.layers(packed)
@@ -165,7 +165,8 @@ class Recurrent(nn.Module):
     ) -> list[tuple[Tensor, Hidden]]:
         """Run all directions of one layer: together for GRUs in training, otherwise one after the other."""
         # Not under torch.compile, which would unroll the loop over steps in gru_ways.
-        if self._over is not torch.gru or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        apart = self._over is not torch.gru or in_transform()
+        if apart or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return [self._one_way(x, inside_BS1, own) for x, own in zip(inputs, weights, strict=True)]
         gates = [linear(x, own[0], own[2]) for x, own in zip(inputs, weights, strict=True)]
         weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
@@ -185,6 +186,8 @@ class Recurrent(nn.Module):
 
     def _whole(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """Run one layer in one direction over a whole sequence, from the state `hidden`."""
+        if in_transform():
+            return self._step_by_step(x, hidden, weights)
         x, hidden, precise = _to_float32(x, hidden)
         initial = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
@@ -194,13 +197,21 @@ class Recurrent(nn.Module):
             result = self._over(x, initial if len(initial) > 1 else initial[0], *options)
         return result[0], tuple(each.squeeze(0) for each in result[1:])
 
+    def _step_by_step(self, x: Tensor, hidden: Hidden, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
+        """_whole() with plain matrix products, for vmap, which torch's recurrent layers do not support."""
+        outputs = []
+        for gates in functional.linear(x, weights[0], weights[2]).unbind(1):
+            hidden = self.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
+            outputs.append(hidden[0])
+        return torch.stack(outputs, 1), hidden
+
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Run over sequences x (B, T, I) from a state; return outputs (B, T, width) and the last state."""
-        if x.device.type != "cpu" and self.training and self.dropout:
+        if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
             # One layer at a time: the dropout of cuDNN between layers does not follow torch.manual_seed.
             after = []
             for layer in range(self.depth):
-                x = functional.dropout(x, self.dropout) if layer else x
+                x = functional.dropout(x, self.dropout, self.training) if layer else x
                 own = tuple(each[:, layer].contiguous() for each in hidden)
                 x, last = self._whole(x, own, self.layers.all_weights[layer])
                 after.append(last)

@@ -35,8 +35,8 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
     lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
     A negative length raises an ArgumentError here; a length above S raises it in attention(). Values on a GPU
-    or inside torch.compile are not checked, because that would synchronise the device or break the graph;
-    there a length above S hides no key and a negative one hides all keys.
+    or inside torch.compile and vmap are not checked, because that would synchronise the device or break the
+    graph; there a length above S hides no key and a negative one hides all keys.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()
@@ -61,6 +61,8 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 def _longest(lengths: Tensor) -> int | None:
     """Return the largest length, or None if reading it would synchronise; raise if one is negative."""
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
+        return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # vmap over lengths has no single value
         return None
     if not lengths.numel():
         return 0

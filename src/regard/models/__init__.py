@@ -6,10 +6,11 @@ To add a model: write its file, and add one line to MODELS.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.attention_options import AttentionOptions
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -59,13 +60,25 @@ PARTS: dict[str, tuple[str, Any]] = {
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
 """Options that are set inside another option, and the way to set them."""
 
+NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
+NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
+ABSENT = {
+    ("seq2seq", "position"): NO_POSITIONS,
+    ("bahdanau", "position"): NO_POSITIONS,
+    ("luong", "position"): NO_POSITIONS,
+    ("seq2seq", "score"): NO_ATTENTION,
+    ("seq2seq", "select"): NO_ATTENTION,
+}
+"""Options of other models that make no sense for a model, and why."""
+
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Build a model from its name and plain options, such as those of a configuration file.
 
     options: the arguments of the model's class; for seq2seq and luong also the fields of Recurrence (width,
     embedding, cell, depth, dropout), and for transformer those of Size (width, heads, inner, layers), which
-    override the values of the named size.
+    override the values of the named size. score, select and position are names, or tables with a name:
+    select={"name": "entmax", "alpha": 1.5}.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers
@@ -75,8 +88,11 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
         raise UnknownName("model", name, MODELS)
     part, default = PARTS.get(name, ("", None))
     inside = {field.name for field in fields(default)} if default is not None else set()
-    direct = set(list(signature(MODELS[name]).parameters)[2:])
+    direct = set(direct_options(name))
     for option in options:
+        if (name, option) in ABSENT:
+            problem = f"{option} is not an option of {name}"
+            raise ArgumentError(message(f"build_model({name!r})", problem, hint=ABSENT[name, option]))
         if (name, option) in NESTED:
             problem = f"{option} is set inside another option"
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=NESTED[name, option]))
@@ -93,3 +109,14 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
         changes = {name: options[name] for name in inside - direct if name in options}
         arguments[part] = replace(whole, **changes)
     return MODELS[name](source_size, target_size, **arguments)
+
+
+def direct_options(name: str) -> dict[str, Any]:
+    """The arguments of a model's class after the vocabulary sizes, and their defaults (None if required)."""
+    options: dict[str, Any] = {}
+    for option, parameter in list(signature(MODELS[name]).parameters.items())[2:]:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            options |= {field.name: field.default for field in fields(AttentionOptions)}
+        else:
+            options[option] = None if parameter.default is Parameter.empty else parameter.default
+    return options

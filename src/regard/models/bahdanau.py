@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName, positive
+from regard.dimensions import in_transform
+from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.aligned_linear import linear
+from regard.layers.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
 from regard.layers.attentive_cell import attend_along
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.scores import Additive
+from regard.scores import Additive, Location, Score, learned_in
+from regard.select import Soft, build_select
 from regard.sites import scopes_at
 
 __all__ = ["Bahdanau", "Maxout"]
@@ -34,6 +44,10 @@ class Bahdanau(Model):
     width: size of the states (n in the paper). embedding: size of the word embeddings (m in the paper;
     default: width). hidden: hidden size of the additive score (default: width). encoder: "gru" uses
     torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
+    score: a name, {"name": "cosine", "sharpness": 9.0}, or a Score. For scores that need keys of the width of
+    the query, such as dot, the encoder states are projected to keys of that width.
+    select: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval mode, "hard" reads the key
+    with the highest score.
 
     Differs from the paper: its appendix has s_{i-1} in the readout; this model follows eq. 4, where the
     output word depends on s_i.
@@ -56,27 +70,38 @@ class Bahdanau(Model):
         hidden: int | None = None,
         encoder: str = "gru",
         dropout: float = 0.0,
+        score: ScoreOption = "additive",
+        select: SelectOption = "softmax",
     ):
         super().__init__()
         if encoder not in ENCODERS:
             raise UnknownName("encoder", encoder, ENCODERS)
         inputs = width if embedding is None else embedding
-        hidden = width if hidden is None else hidden
         sizes = {"source_size": source_size, "target_size": target_size}
-        positive("Bahdanau()", dropout, **sizes, width=width, embedding=inputs, hidden=hidden)
+        alignment = width if hidden is None else hidden
+        positive("Bahdanau()", dropout, **sizes, width=width, embedding=inputs, hidden=alignment)
         self.source_size, self.target_size, self.width = source_size, target_size, width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
         self.encoder = ENCODERS[encoder](inputs, width)
         self.first = nn.Linear(width, width)
-        self.score = _near_uniform(Additive(width, 2 * width, hidden))
+        self.score = _build_score(score, width, 2 * width, hidden)
+        # Scores such as dot compare vectors of one width; then keys are projected to the width of the query.
+        narrows = self.score.mismatch(width, 2 * width, 1) is not None
+        self.score = _build_score(score, width, width, hidden) if narrows else self.score
+        self.narrow = nn.Linear(2 * width, width, bias=False) if narrows else None
+        self.sharpness = learned_in(self.score)
+        self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
+        self.select = build_select(select)
         self.cell = GatedCell(inputs, width, context_size=2 * width)
         self.readout = Maxout(inputs + 3 * width, max(width // 2, 1), target_size, dropout)
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         states_BSE = self.encoder(self.dropout(self.source(source)), lengths)
-        memory = prepare(self.dropout(states_BSE), score=self.score, mask=padding(lengths))
+        values_BSE = self.dropout(states_BSE)
+        keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
+        memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
         backward_1 = states_BSE[:, 0, self.width :]
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
@@ -99,31 +124,52 @@ class Bahdanau(Model):
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor]:
-        states, contexts = [], []
+        states, contexts, select = [], [], select_argument(self.select, self.training)
         for at, gates in enumerate(gates_RTG.unbind(1), position):
-            context = attend(s[:, None], encoded.memories[0], start=at, site=SITE).output[:, 0]
+            context = attend(s[:, None], encoded.memories[0], start=at, site=SITE, **select).output[:, 0]
             s = self.cell(gates, s, context)
             states.append(s)
             contexts.append(context)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
     def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Whether attend_along() can run: training on whole targets, not on the CPU, no open scope."""
+        """Whether attend_along() can run: training on whole targets, not on the CPU, no open scope.
+
+        It computes the model of the paper: an additive score and softmax.
+        """
+        if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
+            return False
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
         whole = whole and embedded_RTM.device.type != "cpu"
         return trains and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
 
 
-def _near_uniform(score: Additive) -> Additive:
+def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:
+    """Build the score; hidden: the option of the model, for additive scores that have none of their own."""
+    name = score.get("name") if isinstance(score, Mapping) else score
+    if hidden is not None and name not in ("additive", "concat"):
+        problem = f"hidden is {hidden}, but this score has no hidden layer"
+        raise ArgumentError(message("Bahdanau()", problem, hint='use score="additive" or "concat"'))
+    if isinstance(score, Mapping) and "hidden" in score and hidden is not None:
+        problem = "hidden is set twice: as an option of the model and of the score"
+        raise ArgumentError(message("Bahdanau()", problem))
+    if name in ("additive", "concat"):
+        options = score if isinstance(score, Mapping) else {"name": score}
+        score = {"hidden": query_size if hidden is None else hidden, **options}
+    built = build_layer_score(score, query_size, key_size)
+    return built if isinstance(score, Score) else _near_uniform(built)
+
+
+def _near_uniform(score: Score) -> Score:
     """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
     Otherwise the model learns to attend to the words that random initial scores prefer.
     """
-    with torch.no_grad():
-        score.vector.mul_(0.1)
-        score.query_weight.mul_(0.5)
-        score.key_weight.mul_(0.5)
+    if isinstance(score, nn.Module):
+        with torch.no_grad():
+            for name, weight in score.named_parameters():
+                weight.mul_(0.1 if name == "vector" or score.combine == "inner" else 0.5)
     return score
 
 

@@ -10,12 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.scores import Location, Score, build_score
-from regard.select import LocalP
+from regard.scores import Location, Score, learned_in
+from regard.select import LocalP, Soft, build_select
 
 __all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
 
@@ -61,7 +67,9 @@ class Luong(Model):
     h~_t = tanh(W_c [c_t; h_t]),  p(y_t) = softmax(W_s h~_t)          (eq. 5 and 6)
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
-    score: dot, general, concat, location or any other score.
+    score: dot, general, concat, location or any other score; a name, {"name": "concat", "hidden": 64}, or a
+    Score. select: a name, {"name": "softmax", "temperature": 0.5}, or a Select; local-p has its own. In eval
+    mode, "hard" reads the key with the highest score.
     view: global, local-m or local-p. To set the window: {"name": "local-m", "reach": 4}, Monotonic(reach=4)
     or Predicted(reach=4).
     readout: "attentional" is h~ as above; "affine" is softmax(W [c_t; h_t]) without h~.
@@ -83,7 +91,8 @@ class Luong(Model):
         target_size: int,
         recurrence: Recurrence | None = None,
         *,
-        score: str | Score = "general",
+        score: ScoreOption = "general",
+        select: SelectOption = "softmax",
         view: str | Mapping[str, Any] | View = "global",
         readout: str = "attentional",
         feeding: bool = True,
@@ -95,16 +104,22 @@ class Luong(Model):
             raise UnknownName("readout", readout, READOUTS)
         positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
-        self.view = build_view(view)
+        self.view, self.select = build_view(view), build_select(select)
+        if isinstance(self.view, Predicted) and self.select != Soft():
+            problem = f"local-p has its own selection, a softmax times a Gaussian; select is {self.select}"
+            raise ArgumentError(message("Luong()", problem, hint='use select="softmax", or view="local-m"'))
         width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
         self.encoder = Recurrent(settings, inputs, both_ways=both_ways)
-        narrows = not isinstance(score, Score) and build_score(score, width, wide).mismatch(width, wide, 1)
+        narrows = not isinstance(score, Score) and build_layer_score(score, width, wide).mismatch(
+            width, wide, 1
+        )
         self.narrow = nn.Linear(wide, width, bias=False) if narrows else None
         read = width if narrows else wide
-        self.score = build_score(score, width, read)
+        self.score = build_layer_score(score, width, read)
+        self.sharpness = learned_in(self.score)
         self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
         self.bridge = Bridge(width) if both_ways else None
         self.readout = READOUTS[readout](read, width, target_size, settings.dropout)
@@ -143,7 +158,7 @@ class Luong(Model):
         """Return the contexts (R, T, E) of decoder states (R, T, M); the first is at `position`."""
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {**select_argument(self.select, self.training)}
         if isinstance(self.view, Monotonic):
             at_T = torch.arange(position, position + steps, device=states_RTM.device).repeat(beams)
             of_S = torch.arange(memory.length, device=states_RTM.device)

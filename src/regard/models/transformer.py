@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from inspect import signature
+from typing import Any
 
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.attention_options import (
+    AttentionOptions,
+    PositionOption,
+    build_layer_score,
+    build_model_position,
+    check_position,
+    select_argument,
+)
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
-from regard.positions import Position, T5Bias, build_position
 from regard.positions.embedded import Table
+from regard.scores import Location
 
 __all__ = ["SIZES", "Size", "Transformer"]
 
@@ -59,8 +70,11 @@ class Transformer(Model):
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
     size: a name (tiny, small, base, big) or a Size.
-    position: any position scheme of the library. Position embeddings are added to the token embeddings; the
-    other schemes act in every self-attention layer.
+    position: any position scheme of the library: a name, {"name": "rotary", "base": 500000.0}, or a Position;
+    "none" for no positions. Position embeddings are added to the token embeddings; the other schemes act in
+    every self-attention layer.
+    attention: score and select of every attention layer, see AttentionOptions; the defaults are
+    score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest score.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
     stably.
     activation: of the feed-forward layers: relu, gelu or swiglu.
@@ -83,13 +97,14 @@ class Transformer(Model):
         target_size: int,
         size: str | Size = "base",
         *,
-        position: str = "sinusoidal",
+        position: PositionOption = "sinusoidal",
         norm: str = "pre",
         activation: str = "relu",
         tie: str = "output",
         dropout: float = 0.1,
         inner_dropout: float | None = None,
         longest: int = 1024,
+        **attention: Any,
     ):
         super().__init__()
         inner_dropout = dropout if inner_dropout is None else inner_dropout
@@ -102,13 +117,14 @@ class Transformer(Model):
         self.source_size, self.target_size, self.width = source_size, target_size, chosen.width
         self.target = words(target_size, chosen.width, chosen.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, chosen.width, chosen.width**-0.5)
-        scheme = build_position(position, chosen.width, chosen.heads, longest)
-        added = scheme.acts == "embeddings"
+        scheme = build_model_position(position, chosen.width, chosen.heads, longest)
+        added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
-        if isinstance(scheme, Table):
-            self.longest_source = self.longest_target = longest
         inside = None if added else position
-        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout)
+        options = _attention_options(attention)
+        if isinstance(scheme, Table):
+            self.longest_source = self.longest_target = len(scheme.table)
+        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(chosen.layers))
         depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
         self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
@@ -149,11 +165,26 @@ class _Settings:
     """Settings that all layers of a Transformer share."""
 
     size: Size
-    position: str | None
+    position: PositionOption
     pre: bool
     activation: str
     dropout: float
     inner_dropout: float
+    attention: AttentionOptions
+
+    def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
+        """Build one attention layer, with the position scheme if `positions`; causal: of a decoder.
+
+        Objects from the caller are copied, so that layers do not share parameters.
+        """
+        width, heads = self.size.width, self.size.heads
+        score = build_layer_score(self.attention.score, width // heads, width // heads, heads)
+        position = None
+        if positions:
+            position = build_model_position(self.position, width, heads, causal=causal)
+        check_position("Transformer()", position, score)
+        score, position = deepcopy((score, position))
+        return MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
 
 
 class _Layer(nn.Module):
@@ -161,13 +192,11 @@ class _Layer(nn.Module):
 
     def __init__(self, settings: _Settings, name: str, decodes: bool = False):
         super().__init__()
-        size, dropout = settings.size, settings.inner_dropout
-        width, heads = size.width, size.heads
-        position = _own_position(settings, one_way=decodes)
-        self.pre = settings.pre
-        self.itself = MultiHead(width, heads, position=position, dropout=dropout)
+        size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
+        self.pre, self.select = settings.pre, settings.attention.selection
+        self.itself = settings.build_attention(positions=True, causal=decodes)
         self.itself.site = f"{name}.self"
-        self.cross = MultiHead(width, heads, dropout=dropout) if decodes else None
+        self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:
             self.cross.site = f"{name}.cross"
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
@@ -187,17 +216,17 @@ class _Layer(nn.Module):
         mask: of the self-attention. start: position of the first query. past: self-attention cache. source:
         memory of the cross-attention, with B rows; R is a multiple of B.
         """
-        first, last = self.norms[0], self.norms[-1]
+        first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
         y = first(x) if self.pre else x
         memory = self.itself.remember(y, past=past)
-        x = self._add(x, self.itself(y, memory, mask=mask, start=start).output, first)
+        x = self._add(x, self.itself(y, memory, mask=mask, start=start, **select).output, first)
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             y = norm(x) if self.pre else x
             # The K beams of each source are moved to the query dimension: see base.attend.
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
-            context = self.cross(folded, source, start=start, beams=beams).output
+            context = self.cross(folded, source, start=start, beams=beams, **select).output
             x = self._add(x, context.reshape(y.shape), norm)
         return self._add(x, self.feedforward(last(x) if self.pre else x), last), memory
 
@@ -206,13 +235,19 @@ class _Layer(nn.Module):
         return total if self.pre else norm(total)
 
 
-def _own_position(settings: _Settings, one_way: bool) -> Position | None:
-    """Build the position scheme of one layer; in a decoder, T5Bias uses all buckets for earlier positions."""
-    if settings.position is None:
-        return None
-    if settings.position == "t5":
-        return T5Bias(settings.size.heads, bidirectional=not one_way)
-    return build_position(settings.position, settings.size.width, settings.size.heads)
+def _attention_options(options: dict[str, Any]) -> AttentionOptions:
+    """Check the options of the attention layers."""
+    known = [field.name for field in fields(AttentionOptions)]
+    for option in options:
+        if option not in known:
+            raise UnknownName(
+                "argument of Transformer()", option, {*signature(Transformer).parameters, *known}
+            )
+    checked = AttentionOptions(**options)
+    if isinstance(build_layer_score(checked.score, 2, 2), Location):
+        problem = "the score location ignores the keys, so that their projections would not be trained"
+        raise ArgumentError(message("Transformer()", problem, hint="luong and bahdanau have this score"))
+    return checked
 
 
 def _check_options(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:

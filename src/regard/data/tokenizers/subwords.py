@@ -42,7 +42,7 @@ COVERED = 0.9995
 """Fraction of the text whose characters become pieces; rarer characters are encoded as bytes."""
 
 OFTEN, ALPHABET = 5, 1000
-"""A rarer character becomes a piece too if it occurs at least OFTEN times, up to ALPHABET characters in total.
+"""A rarer character becomes a piece too if it occurs at least OFTEN times, up to ALPHABET characters.
 So a small text keeps its letters, digits and marks; COVERED still limits Chinese characters."""
 
 PART = 1000

@@ -28,6 +28,7 @@ from regard.tasks.translation.translation_data import Corpus, texts
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
+from regard.training.estimators import check_selections
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment
 from regard.training.task import Evaluation, Loss, Stopped, Task
@@ -58,6 +59,7 @@ class TranslationTask(Task):
         device: str = "cpu",
     ):
         self.model, self.corpus, self.settings = model, corpus, settings
+        check_selections(model, None)
         training = settings.training
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""

@@ -1,0 +1,169 @@
+"""Plain options for the attention of a model: score, select and position by name or as a small table.
+
+score = "cosine"                        select = "sparsemax"                position = "rotary"
+score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   position = "none"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, TypeVar
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.positions import POSITIONS, Position, Relative, Rotary, build_position
+from regard.scores import SCORES, General, Location, Score, build_score
+from regard.select import Select, Soft, build_select
+
+__all__ = [
+    "AttentionOptions",
+    "PositionOption",
+    "ScoreOption",
+    "SelectOption",
+    "build_layer_score",
+    "build_model_position",
+    "check_position",
+    "select_argument",
+]
+
+ScoreOption = str | Mapping[str, Any] | Score
+SelectOption = str | Mapping[str, Any] | Select
+PositionOption = str | Mapping[str, Any] | Position | None
+
+Built = TypeVar("Built")
+_SOFT = Soft()
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How the attention layers of a model compare and select; both are checked when it is created.
+
+    score: a name of SCORES, a mapping with the name and its options, or a Score. select: the same for
+    SELECTIONS.
+
+    >>> AttentionOptions(score="cosine", select="entmax").select
+    Sparse(alpha=1.5)
+    """
+
+    score: ScoreOption = "scaled_dot"
+    select: SelectOption = "softmax"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "select", build_select(self.select))
+        if not isinstance(self.score, Score):
+            _named("score", self.score, SCORES)
+
+    @property
+    def selection(self) -> Select:
+        assert isinstance(self.select, Select)
+        return self.select
+
+
+def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads: int | None = None) -> Score:
+    """Create the score of one attention layer from a name, a mapping with name and options, or a Score.
+
+    A Score is returned unchanged. Otherwise like build_score(), with the options of the mapping.
+
+    >>> build_layer_score({"name": "additive", "hidden": 7}, query_size=3, key_size=5).vector.shape
+    torch.Size([7])
+    """
+    if isinstance(score, Score):
+        return score
+    name, options = _named("score", score, SCORES)
+    if not options:
+        return build_score(name, query_size, key_size, heads)
+    sizes = {"query_size": query_size, "key_size": key_size, "heads": heads}
+    return _create(f"score {name}", SCORES[name], sizes, options)
+
+
+def build_model_position(
+    position: PositionOption, width: int, heads: int, length: int = 1024, *, causal: bool = False
+) -> Position | None:
+    """Create a position scheme from a name, a mapping with name and options, or a Position.
+
+    Returns None for "none" and None: a model without positions. A Position is returned unchanged.
+    causal: for the self-attention of a decoder, where T5Bias uses all buckets for earlier positions.
+
+    >>> build_model_position({"name": "rotary", "base": 500000.0}, width=64, heads=4)
+    Rotary(size=16, base=500000, pairs='halves')
+    """
+    if position is None or position == "none":
+        return None
+    if isinstance(position, Position):
+        return position
+    name, options = _named("position scheme", position, POSITIONS, extra=("none",))
+    if not options and name != "t5":
+        return build_position(name, width, heads, length)
+    size = width // heads
+    sizes = {"width": width, "heads": heads, "length": length, "size": size, "values": size}
+    return _create(f"position scheme {name}", POSITIONS[name], sizes | {"bidirectional": not causal}, options)
+
+
+def check_position(call: str, position: Position | None, score: Score) -> None:
+    """Raise ArgumentError for a position scheme that has no meaning together with a score."""
+    inner = score.combine == "inner" and not isinstance(score, Location)
+    rotates = inner and not isinstance(score, General)
+    if (isinstance(position, Rotary) and not rotates) or (isinstance(position, Relative) and not inner):
+        known = "dot, scaled_dot or cosine" + (", general" if isinstance(position, Relative) else "")
+        raise ArgumentError(
+            message(
+                call,
+                f"{type(position).__name__} changes inner products of queries and keys; "
+                f"{type(score).__name__} is another score",
+                expected=f"one of the scores {known}",
+                hint='with this score: position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
+            )
+        )
+
+
+def select_argument(select: Select, training: bool) -> dict[str, Select]:
+    """Return the argument `select` of an attention() call of a model; empty for the default, softmax.
+
+    In eval mode the selection does not sample, so that search and a forward pass over its result agree.
+
+    >>> from regard.select import Hard
+    >>> select_argument(Hard(), training=False), select_argument(Soft(), training=True)
+    ({'select': Best()}, {})
+    """
+    if select == _SOFT:
+        return {}
+    return {"select": select if training else select.deterministic()}
+
+
+def _named(
+    kind: str, value: str | Mapping[str, Any], known: Mapping[str, Any], extra: tuple[str, ...] = ()
+) -> tuple[str, dict[str, Any]]:
+    """Split a name, or a mapping with a name, into the name and the other options."""
+    if not isinstance(value, str | Mapping):
+        raise ArgumentError(message(kind, f"got {value!r}", expected="a name, or a table with a name"))
+    options: dict[str, Any] = {"name": value} if isinstance(value, str) else dict(value)
+    name = options.pop("name", None)
+    if name not in known:
+        raise UnknownName(kind, name, (*known, *extra))
+    return str(name), options
+
+
+def _create(call: str, kind: type[Built], sizes: Mapping[str, Any], options: Mapping[str, Any]) -> Built:
+    """Create an object with the sizes that its class takes, and with options for its other arguments."""
+    taken = signature(kind).parameters
+    known = [name for name in taken if name not in sizes]
+    for option, value in options.items():
+        if option not in known:
+            raise UnknownName(f"option of the {call}", option, known)
+        expected = _expected(option, str(taken[option].annotation), value)
+        if expected:
+            raise ArgumentError(message(call, f"{option} is {value!r}", expected=expected))
+    return kind(**{name: size for name, size in sizes.items() if name in taken}, **options)
+
+
+def _expected(option: str, annotation: str, value: object) -> str:
+    """Return what an option with this annotation should be; "" if the value is that."""
+    if annotation.startswith("str"):
+        return "" if isinstance(value, str) else "a name"
+    if annotation.startswith("int"):
+        smallest = 0 if option == "seed" else 1
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= smallest
+        return "" if whole else f"an integer, {smallest} or more"
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return "" if number else "a number greater than 0"

@@ -1,0 +1,136 @@
+"""Baselines: what REINFORCE subtracts from the reward, to lower the variance of its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.training.distributed import Processes
+
+__all__ = ["BASELINES", "Baseline", "LearnedBaseline", "MovingAverage", "NoBaseline", "build_baseline"]
+
+
+class Baseline(nn.Module):
+    """Base class of baselines; a subclass implements forward(), which must not depend on what was drawn."""
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the baseline of each row, (rows,), detached, and the loss that trains it (0 if none).
+
+        reward: (rows,), detached; the baseline may depend on its shape only, the loss on its values.
+        features: (rows, F) or None.
+        """
+        raise TypeError(f"{type(self).__name__} does not implement forward()")
+
+    def update(self, reward: Tensor) -> None:
+        """Take note of the rewards of a batch, after forward(); called in training mode."""
+
+
+class NoBaseline(Baseline):
+    """No baseline: b = 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(reward), reward.new_zeros(())
+
+
+class MovingAverage(Baseline):
+    """The exponential moving average of the mean reward of the batches so far.
+
+    b_k = decay b_{k-1} + (1 - decay) r_k   (Xu et al. 2015, section 4.1, where decay is 0.9)
+
+    initial: b_0, such as the log-likelihood of a typical target before training. The average is a buffer, so
+    a checkpoint keeps it. A mean reward that is not finite is ignored.
+
+    >>> baseline = MovingAverage(decay=0.5)
+    >>> baseline.update(torch.tensor([-4.0, -8.0]))
+    >>> baseline(torch.zeros(3))[0]
+    tensor([-3., -3., -3.])
+    """
+
+    average: Tensor
+
+    def __init__(self, decay: float = 0.9, initial: float = 0.0):
+        super().__init__()
+        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < 1:
+            raise ArgumentError(message("MovingAverage()", f"decay is {decay!r}", expected="0 <= decay < 1"))
+        self.decay, self.processes = decay, Processes()
+        self.register_buffer("average", torch.tensor(float(initial)))
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # A copy: update() changes the buffer in place, so that CUDA graphs and checkpoints see it.
+        return self.average.to(reward.dtype, copy=True).expand_as(reward), reward.new_zeros(())
+
+    @torch.no_grad()
+    def update(self, reward: Tensor) -> None:
+        total, count = reward.sum(), reward.new_full((), len(reward))
+        if self.processes.world > 1:
+            total, count = self.processes.sum(torch.stack((total, count))).unbind()
+        after = self.decay * self.average + (1 - self.decay) * (total / count).to(self.average.dtype)
+        self.average.copy_(torch.where(after.isfinite(), after, self.average))
+
+
+class LearnedBaseline(Baseline):
+    """A small network that predicts the reward from features of the input, trained by squared error.
+
+    b(x) = v . tanh(W x + c) + d,  loss = weight sum (r - b(x))^2
+
+    features: size of x, F. hidden: size of the tanh layer. weight: weight of the loss. x is detached: the
+    loss trains this network only. It must not depend on what was drawn.
+
+    >>> baseline = LearnedBaseline(features=8)
+    >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))
+    >>> value.shape, value.requires_grad, loss.requires_grad
+    (torch.Size([2]), False, True)
+    """
+
+    def __init__(self, features: int, hidden: int = 64, weight: float = 1.0):
+        super().__init__()
+        positive("LearnedBaseline()", features=features, hidden=hidden)
+        self.features, self.weight = features, weight
+        self.hidden, self.value = nn.Linear(features, hidden), nn.Linear(hidden, 1)
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if features is None or features.shape != (*reward.shape, self.features):
+            shown = {"reward": (reward, "B")} | ({} if features is None else {"features": (features, "BF")})
+            problem = "features is None" if features is None else "the shape of features does not match"
+            expected = f"features of shape ({len(reward)}, {self.features})"
+            raise ArgumentError(message("LearnedBaseline()", problem, shown, expected))
+        value = self.value(torch.tanh(self.hidden(features.detach()))).squeeze(-1).to(reward.dtype)
+        return value.detach(), self.weight * (reward - value).square().sum()
+
+
+BASELINES: dict[str, type[Baseline]] = {
+    "none": NoBaseline,
+    "moving-average": MovingAverage,
+    "learned": LearnedBaseline,
+}
+
+
+def build_baseline(baseline: str | Mapping[str, Any] | Baseline) -> Baseline:
+    """Create a baseline from its name, or from a mapping with the name and its options.
+
+    >>> build_baseline({"name": "moving-average", "decay": 0.99}).decay
+    0.99
+    """
+    if isinstance(baseline, Baseline):
+        return baseline
+    options = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
+    name = options.pop("name", None)
+    if name not in BASELINES:
+        raise UnknownName("baseline", name, BASELINES)
+    known = signature(BASELINES[name]).parameters
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of the baseline {name}", option, known)
+    missing = [each for each, parameter in known.items() if parameter.default is parameter.empty]
+    if not set(missing) <= set(options):
+        hint = f'{{"name": "{name}", "{missing[0]}": 256}}, the size of the encoder states'
+        raise ArgumentError(message(f"baseline {name}", f"{missing[0]} is not set", hint=hint))
+    return BASELINES[name](**options)

@@ -1,0 +1,317 @@
+"""Estimators: train models whose attention samples one key (select=Hard), for which autograd has no gradient.
+
+    L_s = sum_s p(s) log p(y | s) <= log p(y)                            (Xu et al. 2015, eq. 10)
+    dL_s = sum_s p(s) (d log p(y | s) + (log p(y | s) - b) d log p(s))   (eq. 11, for any baseline b)
+
+REINFORCE (Williams 1992) replaces the sum over all selections s by samples. hard_selections() collects
+log p(s) of a forward pass; Reinforce turns it and the rewards log p(y | s) into the term of the loss whose
+gradient is the second part of dL_s. The first part is the gradient of the usual loss. The straight-through
+estimator (Bengio et al. 2013) needs neither: it is the selection StraightThrough.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attended import Attended
+from regard.call import Call
+from regard.data.batch import PAD
+from regard.errors import ArgumentError, UnknownName, message
+from regard.select import Best, Hard, Select
+from regard.sites import Scope, open_scope
+from regard.training.baselines import Baseline, MovingAverage, build_baseline
+from regard.training.distributed import Processes
+
+__all__ = [
+    "ESTIMATORS",
+    "Estimate",
+    "HardSelections",
+    "Reinforce",
+    "build_estimator",
+    "check_selections",
+    "hard_selections",
+    "log_likelihood",
+]
+
+Lengths = Tensor | Mapping[str, Tensor] | None
+
+
+class _Drawn(NamedTuple):
+    """The keys that one attention call drew: tensors (B, H, T), positions (T,), and the number of beams."""
+
+    site: str
+    log_probability_BHT: Tensor
+    entropy_BHT: Tensor
+    position_T: Tensor
+    beams: int
+
+
+class Sums(NamedTuple):
+    """The log-probability and the entropy of all hard selections, summed for each row, (rows,)."""
+
+    log_probability: Tensor
+    entropy: Tensor
+
+
+@dataclass(eq=False)
+class HardSelections(Scope):
+    """What hard_selections() collects: the log-probabilities and entropies of all keys that were drawn.
+
+    A row is a sequence of the decoder: with K beams for each of B encoded sources there are B K rows.
+    """
+
+    def __post_init__(self) -> None:
+        self._drawn: list[_Drawn] = []
+
+    def __len__(self) -> int:
+        """The number of attention calls that drew a key."""
+        return len(self._drawn)
+
+    def applied(self, call: Call) -> Call:
+        return call
+
+    def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
+        if attended.log_probability is not None and attended.entropy is not None:
+            drawn = _Drawn(site, attended.log_probability, attended.entropy, call.positions, call.beams)
+            self._drawn.append(drawn)
+
+    def sums(self, lengths: Lengths = None) -> Sums:
+        """Sum over steps, heads and sites: log p(s) and the entropy of each row, (rows,), with gradients.
+
+        lengths: number of steps of each row, (rows,) or (B,): what later steps draw on padding is left out.
+        A mapping from patterns of sites to lengths is for models that draw in the encoder too, as in
+        {"encoder.*": source_lengths, "decoder.*": target_lengths}. Default: all steps count.
+        """
+        if not self._drawn:
+            raise ArgumentError(
+                message(
+                    "HardSelections.sums()",
+                    f"no attention call drew a key; sites that were called: {', '.join(self.seen.called)}",
+                    expected='a model in training mode with select="hard"',
+                )
+            )
+        rows = max(len(each.entropy_BHT) * each.beams for each in self._drawn)
+        log_probability, entropy = zip(*(_row_sums(each, lengths, rows) for each in self._drawn), strict=True)
+        return Sums(torch.stack(log_probability).sum(0), torch.stack(entropy).sum(0))
+
+
+@contextmanager
+def hard_selections(at: str = "*") -> Iterator[HardSelections]:
+    """Collect what the attention calls inside a `with` statement draw; outputs do not change.
+
+    at: pattern for the names of sites, with * and ? as wildcards.
+
+    >>> import regard
+    >>> x = torch.randn(2, 5, 8)
+    >>> with hard_selections() as drawn:
+    ...     _ = regard.attention(x, x, select=regard.Hard())
+    >>> drawn.sums().log_probability.shape
+    torch.Size([2])
+    """
+    with open_scope(HardSelections(at=at)) as drawn:
+        yield drawn
+
+
+def _row_sums(drawn: _Drawn, lengths: Lengths, rows: int) -> tuple[Tensor, Tensor]:
+    """Sum the log-probabilities and the entropies of one call for each of the rows."""
+    sums = []
+    lengths_X = _lengths_at(drawn.site, lengths)
+    batch, steps = len(drawn.entropy_BHT), drawn.entropy_BHT.shape[2] // drawn.beams
+    own = batch * drawn.beams
+    for values_BHT in (drawn.log_probability_BHT, drawn.entropy_BHT):
+        values = values_BHT.to(torch.promote_types(values_BHT.dtype, torch.float32))
+        values_RHT = values.unflatten(2, (drawn.beams, steps)).transpose(1, 2).flatten(0, 1)
+        if lengths_X is not None:
+            if len(lengths_X) not in (own, batch):
+                shown = {"lengths": (lengths_X, "B"), "log_probability": (drawn.log_probability_BHT, "BHT")}
+                problem = f"{len(lengths_X)} lengths for {own} rows at site '{drawn.site}'"
+                raise ArgumentError(message("HardSelections.sums()", problem, shown, "one length per row"))
+            lengths_R = lengths_X.repeat_interleave(own // max(len(lengths_X), 1))
+            counts_RT = drawn.position_T[:steps] < lengths_R[:, None]
+            values_RHT = torch.where(counts_RT[:, None], values_RHT, 0.0)
+        # A call with one row for several samples, such as that of an encoder, counts for each of them.
+        sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
+    return sums[0], sums[1]
+
+
+def _lengths_at(site: str, lengths: Lengths) -> Tensor | None:
+    if not isinstance(lengths, Mapping):
+        return lengths
+    return next((each for pattern, each in lengths.items() if fnmatch.fnmatchcase(site, pattern)), None)
+
+
+def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log p(y) of each sequence, (B,), summed over the labels that are not PAD: the reward.
+
+    logits: (B, T, V). labels: (B, T). The sum is in float32 or the dtype of the logits if that is wider.
+
+    >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
+    tensor([0.2500])
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    scores_BTV = torch.log_softmax(logits, -1, dtype=dtype)
+    picked_BT = scores_BTV.gather(-1, labels[..., None]).squeeze(-1)
+    return torch.where(labels == PAD, 0.0, picked_BT).sum(-1)
+
+
+class Estimate(NamedTuple):
+    """The result of Reinforce: terms of the loss, summed over examples, and values for the log.
+
+    loss: its gradient is that of -log p(s), weighted by the advantage, and of the entropy bonus.
+    baseline_loss: trains a learned baseline; 0 for others. shown: detached, summed over examples and averaged
+    over the samples of each: "reward", an estimate of L_s where the reward is log p(y | s); "bound", the
+    bound log mean_k p(y | s_k) of all K samples, which lies between L_s and log p(y) in expectation (Burda et
+    al. 2016, eq. 8); "baseline"; "entropy".
+    """
+
+    loss: Tensor
+    baseline_loss: Tensor
+    shown: dict[str, Tensor]
+
+
+class Reinforce(nn.Module):
+    """The REINFORCE estimator (Williams 1992) with a baseline and an entropy bonus (Xu et al. 2015, eq. 12).
+
+    loss = -1/K sum_k [scale (r_k - b) log p(s_k) + entropy H(s_k)], summed over examples, r and b constant
+
+    The gradient of this term plus that of -1/K sum_k log p(y | s_k) is an unbiased estimate of -dL_s if scale
+    is 1. r_k = log p(y | s_k), the log-likelihood of the target. b depends on nothing that was drawn.
+
+    baseline: "moving-average", "learned", "none", a mapping with the name and its options, or a Baseline.
+    scale: weight of the term (lambda_r). entropy: weight of the entropy (lambda_e). The entropy of a step is
+    differentiated as it is computed, not through what earlier steps drew. samples: K; row r of the model's
+    batch is a sample of example r // K. processes: of distributed training; they share the moving average.
+
+    It is a module: add it to the model (model.estimator = Reinforce()), so that checkpoints keep the moving
+    average, and the optimizer trains a learned baseline.
+
+    Differs from the paper: b is the average before this batch. With an average that includes this batch,
+    b would depend on the samples and the estimate would be biased.
+
+    >>> import regard
+    >>> x, estimator = torch.randn(2, 5, 8, requires_grad=True), Reinforce(entropy=0.01)
+    >>> with hard_selections() as drawn:
+    ...     output = regard.attention(x, x, select=regard.Hard()).output
+    >>> reward = -output.square().sum((1, 2))                              # a log-likelihood, (B,)
+    >>> estimate = estimator(drawn, reward)
+    >>> (estimate.loss - reward.sum()).backward()
+    >>> sorted(estimate.shown)
+    ['baseline', 'bound', 'entropy', 'reward']
+    """
+
+    def __init__(
+        self,
+        baseline: str | Mapping[str, Any] | Baseline = "moving-average",
+        *,
+        scale: float = 1.0,
+        entropy: float = 0.0,
+        samples: int = 1,
+        processes: Processes | None = None,
+    ):
+        super().__init__()
+        for name, value in (("scale", scale), ("entropy", entropy)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < torch.inf:
+                raise ArgumentError(message("Reinforce()", f"{name} is {value!r}", expected="0 or more"))
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise ArgumentError(message("Reinforce()", f"samples is {samples!r}", expected="1 or more"))
+        self.scale, self.entropy, self.samples = scale, entropy, samples
+        self.baseline = build_baseline(baseline)
+        if isinstance(self.baseline, MovingAverage):
+            self.baseline.processes = processes or Processes()
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}, entropy={self.entropy}, samples={self.samples}"
+
+    def forward(
+        self, drawn: HardSelections, reward: Tensor, lengths: Lengths = None, features: Tensor | None = None
+    ) -> Estimate:
+        """Return the terms of the loss for the selections and rewards of one forward pass.
+
+        drawn: from hard_selections(). reward: (rows,), detached here. lengths: see HardSelections.sums().
+        features: (rows, F), the input of a learned baseline, detached here: what is known before the first
+        key is drawn, such as the mean of the encoder states. In training mode, the moving average is updated.
+        """
+        reward, sums = reward.detach(), drawn.sums(lengths)
+        if reward.shape != sums.entropy.shape or len(reward) % self.samples:
+            shown = {"reward": (reward, "B"), "log_probability": (sums.log_probability, "B")}
+            expected = f"one reward per row, and a multiple of samples={self.samples}"
+            raise ArgumentError(message("Reinforce()", "the reward has the wrong shape", shown, expected))
+        value, baseline_loss = self.baseline(reward, features)
+        advantage = reward - value
+        terms = self.scale * advantage * sums.log_probability + self.entropy * sums.entropy
+        if self.training:
+            self.baseline.update(reward)
+        bound = (reward.unflatten(0, (-1, self.samples)).logsumexp(1) - math.log(self.samples)).sum()
+        means = {"reward": reward, "baseline": value, "entropy": sums.entropy.detach()}
+        shown_values = {name: each.sum() / self.samples for name, each in means.items()}
+        loss = -terms.sum() / self.samples
+        return Estimate(loss, baseline_loss / self.samples, {**shown_values, "bound": bound})
+
+
+ESTIMATORS: dict[str, type[Reinforce]] = {"reinforce": Reinforce}
+
+
+def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | None = None) -> Reinforce:
+    """Create an estimator from its name, or from a mapping with the name and its options, as in config.toml.
+
+    >>> build_estimator({"name": "reinforce", "samples": 2, "baseline": {"name": "learned", "features": 8}})
+    Reinforce(
+      scale=1.0, entropy=0.0, samples=2
+      (baseline): LearnedBaseline(
+        (hidden): Linear(in_features=8, out_features=64, bias=True)
+        (value): Linear(in_features=64, out_features=1, bias=True)
+      )
+    )
+    """
+    options = {"name": estimator} if isinstance(estimator, str) else dict(estimator)
+    name = options.pop("name", None)
+    if name not in ESTIMATORS:
+        hint = 'straight-through is a selection of the model: select="straight-through"'
+        raise UnknownName("estimator", name, ESTIMATORS, hint=hint)
+    known = set(signature(ESTIMATORS[name]).parameters) - {"processes"}
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of the estimator {name}", option, known)
+    return ESTIMATORS[name](**options, processes=processes)
+
+
+def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
+    """Raise ArgumentError if the attention of a model cannot be trained, or the estimator has no effect.
+
+    Hard needs an estimator. Best has no gradient at all. A selection is the attribute `select` of a module.
+
+    >>> from regard.models import build_model
+    >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)
+    """
+    selections = {name: getattr(module, "select", None) for name, module in model.named_modules()}
+    hard = [name for name, select in selections.items() if isinstance(select, Hard)]
+    if any(isinstance(select, Best) for select in selections.values()):
+        raise ArgumentError(
+            message(
+                "model.select",
+                "best (argmax) has no gradient, so the scores would not be trained",
+                hint='train with select="hard" or "straight-through"; hard selects the best key in eval mode',
+            )
+        )
+    if hard and estimator is None:
+        raise ArgumentError(
+            message(
+                "model.select",
+                "hard attention has no gradient without an estimator",
+                hint='set training.estimator = "reinforce", or use select="straight-through"',
+            )
+        )
+    if estimator is not None and not hard:
+        named = sorted({type(each).__name__ for each in selections.values() if isinstance(each, Select)})
+        problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
+        hint = 'use select="hard" in the model, or no estimator'
+        raise ArgumentError(message("training.estimator", problem, hint=hint))

@@ -1,0 +1,310 @@
+"""Several seeds as one stacked model: small models of one architecture trained together by torch.func.vmap.
+
+A small model leaves a device idle. Here the parameters of n models with the same shapes are stacked to
+(n, ...), and one forward and backward pass computes the gradients of all. Clipping and AdamW act on each seed
+alone, and each seed draws its own random numbers, as it would alone.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, func, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from regard.errors import ArgumentError, DataError, RegardError, message
+from regard.training.cuda_graphs import tensors_in
+from regard.training.optimizer import build_optimizer
+from regard.training.task import Loss
+
+__all__ = ["StackedSeeds"]
+
+LossOf = Callable[[nn.Module, Any], Loss]
+
+
+class StackedSeeds:
+    """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
+
+    models: n models with parameters of the same names and shapes, on one device, such as models that were
+    initialised with different seeds. beta, weight_decay: of AdamW, see build_optimizer().
+
+    Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
+    run step by step with plain matrix products, because vmap does not support those of torch. Random numbers
+    may come from dropout and from hard attention (REINFORCE too, with the baseline "none"); any other random
+    function raises. Parameters that the loss does not use get a gradient of 0, not None, so AdamW decays
+    them. Dropout of attention weights has the same distribution as alone but other samples, where another
+    backend draws it alone; all other random numbers are the same on a CPU.
+
+    >>> from regard.data.batch import Batch
+    >>> from regard.models import build_model
+    >>> from regard.training.losses import cross_entropy
+    >>> batch = Batch.collate([[4, 5], [6]], [[4], [5, 6]])
+    >>> models = [build_model("luong", 9, 7, width=8) for seed in range(3)]
+    >>> stacked = StackedSeeds(models)
+    >>> def loss(model, batch):
+    ...     total, plain = cross_entropy(model(batch), batch.labels)
+    ...     return Loss(total, {"loss": plain})
+    >>> losses = stacked.add_gradients(loss, [batch], seeds=[1, 2, 3], factor=1 / 5)
+    >>> losses.total.shape, stacked.clip(1.0).shape
+    (torch.Size([3]), torch.Size([3]))
+    >>> stacked.step(rate=0.001)
+    >>> models = stacked.unstacked()
+    """
+
+    def __init__(self, models: Sequence[nn.Module], *, beta: float = 0.98, weight_decay: float = 0.0):
+        _check_equal(models)
+        self.models = list(models)
+        self._template = _Objective(self.models[0])
+        parameters, self._buffers = func.stack_module_state([_Objective(model) for model in self.models])
+        self.parameters: dict[str, nn.Parameter] = {
+            name: nn.Parameter(stacked.detach(), self._template.get_parameter(name).requires_grad)
+            for name, stacked in parameters.items()
+        }
+        self._places = _places(self._template)
+        # Groups by the dimensions of one model's parameter, not of the stacked one.
+        self.optimizer = build_optimizer(self.models[0], beta=beta, weight_decay=weight_decay)
+        by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
+        for group in self.optimizer.param_groups:
+            group["params"] = [self.parameters[by_parameter[each]] for each in group["params"]]
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def add_gradients(
+        self, loss: LossOf, batches: Sequence[Any], *, seeds: Sequence[int], factor: float | Tensor = 1.0
+    ) -> Loss:
+        """Add the gradients of factor * loss to the stacked parameters, and return the losses, each (n,).
+
+        loss(model, batch): a Loss, as that of a task. batches: one for all models, or one for each, with
+        tensors of the same shapes. seeds: one for each model, which torch.manual_seed() would get if it were
+        trained alone. factor: a number, or one for each model, (n,).
+        """
+        device = next(iter(self.parameters.values())).device
+        self._check_call(batches, seeds)
+        trained = {name: each.detach() for name, each in self.parameters.items() if each.requires_grad}
+        fixed = {name: each.detach() for name, each in self.parameters.items() if name not in trained}
+        own = list(zip(*map(tensors_in, batches), strict=True)) if len(batches) > 1 else []
+        factors = torch.as_tensor(factor, device=device).expand(len(self))
+        self._template.train(self.models[0].training)
+
+        def of_one(
+            parameters: dict[str, Tensor], rest: dict[str, Tensor], tensors: list[Tensor], factor: Tensor
+        ) -> tuple[Tensor, Loss]:
+            batch = _with_tensors(batches[0], iter(tensors)) if tensors else batches[0]
+            swapped = {place: {**parameters, **rest}[name] for place, name in self._places.items()}
+            result = func.functional_call(self._template, swapped, (loss, batch), tie_weights=False)
+            return result.total * factor, Loss(result.total, result.shown)
+
+        arguments = trained, {**fixed, **self._buffers}, [torch.stack(each) for each in own], factors
+        try:
+            with _OwnRandom(seeds, device), _quiet():
+                run = func.vmap(func.grad(of_one, has_aux=True), randomness="error")
+                gradients, losses = run(*arguments)
+        except RuntimeError as error:
+            first = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+            problem = f"{type(self.models[0]).__name__} cannot run in torch.func.vmap: {first}"
+            raise RegardError(message("StackedSeeds", problem, hint="train its seeds one by one")) from error
+        for name, gradient in gradients.items():
+            parameter = self.parameters[name]
+            # The fused AdamW reads memory in order, whatever the strides are.
+            gradient = gradient.contiguous()
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return Loss(losses.total.detach(), {name: each.detach() for name, each in losses.shown.items()})
+
+    def _check_call(self, batches: Sequence[Any], seeds: Sequence[int]) -> None:
+        problem = hint = ""
+        if len(seeds) != len(self):
+            problem = f"{len(seeds)} seeds for {len(self)} models"
+        elif len(batches) not in (1, len(self)):
+            problem, hint = f"{len(batches)} batches for {len(self)} models", "one for all, or one for each"
+        elif len({tuple(each.shape for each in tensors_in(batch)) for batch in batches}) > 1:
+            problem, hint = "the batches have tensors of different shapes", "pad them to the same lengths"
+        if problem:
+            raise ArgumentError(message("StackedSeeds.add_gradients()", problem, hint=hint))
+
+    def clip(self, limit: float = math.inf) -> Tensor:
+        """Scale the gradient of each seed to a norm of at most `limit`; return the norms before that, (n,).
+
+        As torch.nn.utils.clip_grad_norm_ does for one model.
+        """
+        gradients = [each.grad for each in self.parameters.values() if each.grad is not None]
+        each_norm = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
+        norms = torch.linalg.vector_norm(torch.stack(each_norm), dim=0)
+        scale = (limit / (norms + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale.to(gradient.dtype).view(-1, *(1 for _ in gradient.shape[1:])))
+        return norms
+
+    def step(self, rate: float) -> None:
+        """Take a step of AdamW with this learning rate, and reset the gradients."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def unstacked(self) -> list[nn.Module]:
+        """Copy the parameters back to the models, and return these."""
+        for number, model in enumerate(self.models):
+            for name, parameter in _Objective(model).named_parameters():
+                parameter.copy_(self.parameters[name][number])
+        return self.models
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and optimizer state by name, stacked, for exact resume; see load()."""
+        named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
+        states = {
+            f"{name}/{kind}": value
+            for name, each in named.items()
+            for kind, value in self.optimizer.state[each].items()
+        }
+        return {name: each.detach() for name, each in named.items()} | states
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor], place: str = "StackedSeeds.load()") -> None:
+        """Load the result of tensors(). place: names the file in errors."""
+        named = {name.removeprefix("model."): each for name, each in self.parameters.items()}
+        if missing := [name for name in named if name not in tensors]:
+            raise DataError(message(place, f"{missing[0]} is missing"))
+        for key, value in tensors.items():
+            name, _, kind = key.rpartition("/") if "/" in key else (key, "", "")
+            if name not in named or (kind != "step" and value.shape != named[name].shape):
+                problem = f"{key} of shape {tuple(value.shape)} does not match {len(self)} models"
+                raise DataError(message(place, problem))
+            if kind:
+                self.optimizer.state[named[name]][kind] = value.to(named[name].device, copy=True)
+            else:
+                named[name].copy_(value)
+
+
+class _Objective(nn.Module):
+    """A module whose forward is a loss of its model, as functional_call() needs."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, loss: LossOf, batch: Any) -> Loss:
+        return loss(self.model, batch)
+
+
+class _OwnRandom(TorchFunctionMode):
+    """Draw the random numbers of each seed from a generator of its own, in the order in which it would alone.
+
+    Inside vmap, a random function is called once for all seeds. Here it is called for each of them outside of
+    the transforms, with the state of that seed's generator; the results are stacked.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device):
+        super().__init__()
+        self._states = []
+        self._cuda = device.type == "cuda"
+        with torch.random.fork_rng([device] if self._cuda else []):
+            for seed in seeds:
+                torch.manual_seed(seed)
+                self._states.append(self._state())
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function is functional.dropout:
+            return self._dropout(*args, **kwargs)
+        if function is Tensor.exponential_ and kwargs.get("generator") is None:
+            return self._drawn(args[0], lambda like: like.exponential_(*args[1:]))
+        return function(*args, **kwargs)
+
+    def _dropout(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0:
+            return x
+        return x * self._drawn(x, lambda like: functional.dropout(like.fill_(1.0), p))
+
+    def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`."""
+        (level,) = (
+            each.level()
+            for each in torch._C._functorch.get_interpreter_stack()
+            if each.key() == torch._C._functorch.TransformType.Vmap
+        )
+        shape, dtype, device = like.shape, like.dtype, like.device
+        with temporarily_clear_interpreter_stack(), torch.no_grad():
+            draws = []
+            with torch.random.fork_rng([device] if self._cuda else []):
+                for number, state in enumerate(self._states):
+                    self._set_state(state)
+                    draws.append(draw(torch.empty(shape, dtype=dtype, device=device)))
+                    self._states[number] = self._state()
+            stacked = torch.stack(draws)
+        return torch._C._functorch._add_batch_dim(stacked, 0, level)
+
+    def _state(self) -> Tensor:
+        return torch.cuda.get_rng_state() if self._cuda else torch.get_rng_state()
+
+    def _set_state(self, state: Tensor) -> None:
+        if self._cuda:
+            torch.cuda.set_rng_state(state)
+        else:
+            torch.set_rng_state(state)
+
+
+def _with_tensors(batch: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return the batch with its tensors replaced, in the order of tensors_in()."""
+    if isinstance(batch, Tensor):
+        return next(tensors)
+    if isinstance(batch, tuple):
+        replaced = [_with_tensors(each, tensors) for each in batch]
+        return type(batch)(*replaced) if hasattr(batch, "_fields") else tuple(replaced)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [each.name for each in fields(batch)]
+        return replace(batch, **{name: _with_tensors(getattr(batch, name), tensors) for name in names})
+    return batch
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Map each place of a parameter or buffer to its name in named_parameters() or named_buffers().
+
+    Tied parameters have several places. A module that is used twice has one place: functional_call() restores
+    wrong tensors if it replaces the same attribute twice.
+    """
+    names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
+    names |= {id(tensor): name for name, tensor in module.named_buffers()}
+    places, seen = {}, set()
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for place, tensor in every:
+        path, _, attribute = place.rpartition(".")
+        key = id(module.get_submodule(path)), attribute
+        if key not in seen:
+            seen.add(key)
+            places[place] = names[id(tensor)]
+    return places
+
+
+def _check_equal(models: Sequence[nn.Module]) -> None:
+    if not models:
+        raise ArgumentError(message("StackedSeeds()", "there are no models", expected="one or more"))
+    shapes = [
+        {name: (tensor.shape, tensor.dtype, tensor.device) for name, tensor in model.state_dict().items()}
+        for model in models
+    ]
+    for number, (model, own) in enumerate(zip(models, shapes, strict=True)):
+        differ = sorted(name for name in {*own, *shapes[0]} if own.get(name) != shapes[0].get(name))
+        if differ or type(model) is not type(models[0]) or model.training != models[0].training:
+            problem = f"model {number} differs from model 0" + (f" in {differ[0]}" if differ else "")
+            expected = "models of one class, with parameters of the same shapes, dtype, device and mode"
+            raise ArgumentError(message("StackedSeeds()", problem, expected=expected))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore the warning for kernels without a batching rule, which run once for each seed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        yield
