@@ -64,7 +64,7 @@ def random_seed(seed: int, step: int) -> int:
 
 def train_alone(model: nn.Module, seed: int, batches: list[Batch] = BATCHES) -> list[float]:
     """The norms of the gradients before clipping."""
-    optimizer, norms = build_optimizer(model, beta=0.98, weight_decay=DECAY), []
+    optimizer, norms = build_optimizer(model, beta2=0.98, weight_decay=DECAY), []
     for step in range(STEPS):
         torch.manual_seed(random_seed(seed, step))
         (0.5 * loss(model, batches[step % len(batches)]).total).backward()

@@ -188,13 +188,16 @@ class _Settings:
 
 
 class _Layer(nn.Module):
-    """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer."""
+    """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
-    def __init__(self, settings: _Settings, name: str, decodes: bool = False):
+    decodes: with cross-attention and causal self-attention. causal: causal self-attention alone.
+    """
+
+    def __init__(self, settings: _Settings, name: str, decodes: bool = False, causal: bool = False):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        self.itself = settings.build_attention(positions=True, causal=decodes)
+        self.itself = settings.build_attention(positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
         self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:

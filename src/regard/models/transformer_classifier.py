@@ -9,12 +9,12 @@ from torch.nn.functional import pad
 
 from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
 from regard.layers.pooling import AttentionPooling, FirstPooling, MeanPooling
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
 from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
-from regard.positions import build_position
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerClassifier"]
@@ -33,7 +33,7 @@ class TransformerClassifier(Classifier):
     layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
 
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
-    position: any position scheme of the library.
+    position: any position scheme of the library, or none.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" of the states, "first" (the state of BOS, which is put before the text, like [CLS] of
     Devlin et al. 2019) or "attention" (one learned query, AttentionPooling, at the site "pool"). The mean and
@@ -55,7 +55,7 @@ class TransformerClassifier(Classifier):
         classes: int,
         size: str | Size = "tiny",
         *,
-        position: str = "sinusoidal",
+        position: PositionOption = "sinusoidal",
         norm: str = "pre",
         pooling: str = "attention",
         dropout: float = 0.1,
@@ -78,12 +78,13 @@ class TransformerClassifier(Classifier):
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.width, self.begins = width, pooling == "first"
         self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        scheme = build_position(position, chosen.width, chosen.heads, longest)
-        added = scheme.acts == "embeddings"
+        scheme = build_model_position(position, chosen.width, chosen.heads, longest)
+        added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
         if isinstance(scheme, Table):
             self.longest = longest - self.begins
-        settings = _Settings(chosen, None if added else position, norm == "pre", "relu", dropout, dropout)
+        inside = None if added else position
+        settings = _Settings(chosen, inside, norm == "pre", "relu", dropout, dropout, AttentionOptions())
         self.encoder = nn.ModuleList(_Layer(settings, f"encoder.{i}") for i in range(chosen.layers))
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.pooling = POOLINGS[pooling](chosen.width)

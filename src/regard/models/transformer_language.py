@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import NORMS, Size, _Layer, _own_position, _Settings, find_size
-from regard.positions import build_position
+from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerLanguageModel"]
@@ -22,8 +22,8 @@ class TransformerLanguageModel(LanguageModel):
 
     vocabulary_size: V. size: a name (tiny, small, base, big) or a Size, of which `layers` is the number of
     layers.
-    position: any position scheme of the library. Position embeddings are added to the token embeddings; the
-    other schemes act in every layer.
+    position: any position scheme of the library, or none. Position embeddings are added to the token
+    embeddings; the other schemes act in every layer.
     norm: "pre" is x + f(LayerNorm(x)); "post" is LayerNorm(x + f(x)).
     activation: of the feed-forward layers: relu, gelu or swiglu.
     tie: share the weights of the embedding and the output layer.
@@ -43,7 +43,7 @@ class TransformerLanguageModel(LanguageModel):
         vocabulary_size: int,
         size: str | Size = "small",
         *,
-        position: str = "sinusoidal",
+        position: PositionOption = "sinusoidal",
         norm: str = "pre",
         activation: str = "gelu",
         tie: bool = True,
@@ -63,14 +63,16 @@ class TransformerLanguageModel(LanguageModel):
         chosen = _check_size(call, size)
         self.target_size, self.width = vocabulary_size, chosen.width
         self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        scheme = build_position(position, chosen.width, chosen.heads, longest)
-        added = scheme.acts == "embeddings"
+        scheme = build_model_position(position, chosen.width, chosen.heads, longest)
+        added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
         if isinstance(scheme, Table):
             self.longest_target = longest
         inside = None if added else position
-        settings = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout)
-        self.decoder = nn.ModuleList(_CausalLayer(settings, f"decoder.{i}") for i in range(chosen.layers))
+        options = AttentionOptions()
+        settings = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        names = (f"decoder.{i}" for i in range(chosen.layers))
+        self.decoder = nn.ModuleList(_Layer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, vocabulary_size)
         if tie:
@@ -87,14 +89,6 @@ class TransformerLanguageModel(LanguageModel):
             past.append(memory)
         logits_RTV = self.output(self.decoded(x_RTM))
         return State(state.position + tokens.shape[1], past=tuple(past)), logits_RTV
-
-
-class _CausalLayer(_Layer):
-    """A layer without cross-attention, as in an encoder, whose position scheme is that of a decoder."""
-
-    def __init__(self, settings: _Settings, name: str):
-        super().__init__(settings, name)
-        self.itself.position = _own_position(settings, one_way=True)
 
 
 def _check_size(call: str, size: str | Size) -> Size:

@@ -59,7 +59,7 @@ class StackedSeeds:
     >>> models = stacked.unstacked()
     """
 
-    def __init__(self, models: Sequence[nn.Module], *, beta: float = 0.98, weight_decay: float = 0.0):
+    def __init__(self, models: Sequence[nn.Module], *, beta2: float = 0.98, weight_decay: float = 0.0):
         _check_equal(models)
         self.models = list(models)
         self._template = _Objective(self.models[0])
@@ -70,7 +70,7 @@ class StackedSeeds:
         }
         self._places = _places(self._template)
         # Groups by the dimensions of one model's parameter, not of the stacked one.
-        self.optimizer = build_optimizer(self.models[0], beta=beta, weight_decay=weight_decay)
+        self.optimizer = build_optimizer(self.models[0], beta2=beta2, weight_decay=weight_decay)
         by_parameter = {parameter: name for name, parameter in self._template.named_parameters()}
         for group in self.optimizer.param_groups:
             group["params"] = [self.parameters[by_parameter[each]] for each in group["params"]]
