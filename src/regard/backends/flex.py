@@ -111,8 +111,7 @@ def _compiled(static: bool) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        # A separate wrapper: recompilations for other callers of flex_attention do not count towards its
-        # limit.
+        # A separate function: its recompile limit does not count recompilations for other callers.
         return flex_attention(query, key, value, **options)
 
     # fullgraph: PyTorch raises at the recompile limit. Without it, PyTorch would fall back to eager code,

@@ -57,8 +57,7 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
         assert call.vector is not None
         scores = additive(call.query, clean_BHSD, call.vector)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    # The scores of a key that is not finite are NaN. Rows that must not attend to the key ignore them, by the
-    # mask.
+    # The scores of a key that is not finite are NaN. Where the key is masked, the mask removes the NaN below.
     scores = scores + torch.where(finite_BHS, 0.0, torch.nan).to(scores.dtype).unsqueeze(-2)
     visible = call.mask.tile(call.whole)
     bias = call.bias_tile(call.query, call.whole)

@@ -28,7 +28,7 @@ Error in channel c, before the result is rounded to bfloat16 (which has a relati
                     |error of dk_c|: the same, with the sum over the queries
                     |error of dv_c| <= 7e-4 sum_ij |g_ij|  (1.0e-4 from the series)
     saturated       |error of dq_c| <= 2^-8 * 4 |v_c| sum_j |g_j| e^-2|q+k|  (2^-9 from the missing terms of
-                    the exponential series, 2^-10 from float16)
+                    the exponential series, 2^-10 from float16); the same for dk_c, over the queries
 
 For comparison, eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3. From SATURATED
 on it rounds tanh to 1, which gives zero gradients for query and key.
@@ -84,8 +84,8 @@ SINES = (
     0.00540587336, 0.00275267508, 0.00141960697, 0.000709355216, 0.000381053997, 0.000188791784,
     0.00017958751, 4.36422403e-05, 0.0,
 )  # fmt: skip
-"""c_n, from a minimax fit (iteratively reweighted least squares). The last is 0: an exponential has its place
-in the basis."""
+"""c_n, from a minimax fit (iteratively reweighted least squares). The last is 0, because the
+last basis function is not a sine but an exponential."""
 
 COSINES = (
     0.268814698, 0.232124595, 0.176875886, 0.122758259, 0.0797723304, 0.0494817589, 0.0297450635,
