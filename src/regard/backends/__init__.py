@@ -1,6 +1,6 @@
-"""Backends: implementations of the forward pass. "auto" selects the first of BACKENDS that supports the call.
+"""Backends: implementations of attention. "auto" selects the first entry of BACKENDS that supports the call.
 
-They are sorted by speed, fastest first. To add a kernel, write its file and add a line here.
+BACKENDS is sorted by speed, fastest first. To add a kernel, write its file and add a line to BACKENDS.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ _SDPA_ABOUT = {
 }
 
 LARGE_TABLE = 1 << 24
-"""From this T x S on, "auto" prefers flex, which skips hidden blocks, to kernels with a mask tensor."""
+"""From this T x S on, "auto" prefers flex to kernels that need a mask tensor, because flex skips masked
+blocks."""
 
 
 def _not_requested(call: Call) -> list[str]:
-    """Return why "auto" does not select a fused kernel that would need a large mask tensor."""
+    """Return why "auto" does not select an sdpa kernel: it needs a large mask tensor, and flex does not.
+
+    Empty if "auto" may select the kernel.
+    """
     _, _, queries, keys = call.sizes
     if call.query.device.type != "cuda" or not call.mask.parts or queries * keys < LARGE_TABLE:
         return []
     alone = call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
-    return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor; flex skips hidden blocks"]
+    return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor; flex skips masked blocks"]
 
 
 BACKENDS: dict[str, Backend] = {
@@ -57,7 +61,11 @@ BACKENDS: dict[str, Backend] = {
 
 
 def choose_backend(call: Call, name: str = "auto") -> str:
-    """Return the name of the backend that runs this call; raise BackendError if the named one cannot."""
+    """Return the name of the backend that runs this call.
+
+    name: "auto", a key of BACKENDS, or "sdpa" for the first of the sdpa kernels that can run the call. Raises
+    BackendError if the named backend cannot run the call.
+    """
     if name == "auto":
         for each, backend in BACKENDS.items():
             other_device = backend.device not in (None, call.query.device.type)

@@ -18,12 +18,12 @@ def _none(call: Call) -> list[str]:
 class Backend:
     """One implementation of the forward pass.
 
-    reasons(call): why it cannot run this call; empty if it can.
+    reasons(call): why the backend cannot run this call; empty if it can.
     run(call): compute the forward pass.
-    not_requested(call): why "auto" does not select it although it can run the call.
+    not_requested(call): why "auto" does not select the backend although it can run the call; empty otherwise.
     about: a short description.
-    device: the only device type that it supports; None for all.
-    approximations(call): what it approximates, and how to get the exact result.
+    device: the only device type that the backend supports; None for all.
+    approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
     """
 
     reasons: Callable[[Call], list[str]]

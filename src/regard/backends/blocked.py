@@ -1,9 +1,9 @@
 """blocked: block-wise attention with an online softmax in plain PyTorch; memory linear in T + S.
 
 For calls that the fused kernels do not support: additive scores, dropout on CPU, learned biases, other
-devices. The backward pass recomputes the weights of each block from the lse; additive scores are saved for it
-if they take less memory than query and key. A NaN that is visible to one row can spread to other rows of its
-block.
+devices. The backward pass recomputes the weights of each block from the lse. Additive scores are saved for
+the backward pass if they take less memory than query and key. If one row attends to a NaN, other rows of the
+same block can become NaN too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute the forward pass block by block; small inputs are computed at once."""
+    """Compute the forward pass block by block; small inputs are computed without blocks (small_inputs)."""
     if small_inputs.fits(call):
         return small_inputs.run(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
@@ -80,14 +80,18 @@ class _Blocked(torch.autograd.Function):
 
 
 def _worth_saving(call: Call) -> bool:
-    """Whether to save the scores for the backward pass: if they are additive, which is slow to recompute, and
-    take less memory than query and key, so that memory stays linear."""
+    """Whether to save the scores for the backward pass.
+
+    Only additive scores are saved, because they are slow to recompute; and only if they take less memory than
+    query and key, so that memory stays linear in T + S.
+    """
     _, _, queries, keys = call.sizes
     return call.combine == "additive" and queries * keys <= (queries + keys) * call.query.shape[-1]
 
 
 def _widened(call: Call) -> Call:
-    """Return the call with one key head per query head, contiguous and in at least float32."""
+    """Return the call in at least float32, with one key head per query head, and with contiguous query and
+    key."""
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     if (
         dtype == call.query.dtype
@@ -106,8 +110,10 @@ def _widened(call: Call) -> Call:
 
 
 def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Return output and lse of some rows by online softmax: a running maximum, sum and weighted sum.
+    """Return output and lse of some rows by online softmax.
 
+    For each row it updates the maximum of the scores (`best`), the sum of exp(score - best) (`total`) and the
+    weighted sum of the values (`output`), block by block.
     saved: a list to which the scores of each block are appended, for the backward pass; or None.
     """
     query = call.query[:, :, rows]
@@ -131,15 +137,19 @@ def _forward_rows(call: Call, rows: slice, seed: int, saved: list[Tensor] | None
             new_total += total * shrink
             new_output += output * shrink
         best, total, output = new_best, new_total, new_output
-    if total is None or output is None:  # no key at all
+    if total is None or output is None:  # there are no keys, or the mask hides all of them from these rows
         output = query.new_zeros(*query.shape[:3], call.value.shape[-1])
         return output, query.new_full(query.shape[:3], -torch.inf)
-    # A row that sees no key has total 0, and log(0) is -inf, the lse of such a row.
+    # If a row sees no key, its total is 0, and log(0) = -inf is the correct lse.
     return output / _nonzero(total), (level + total.log()).squeeze(-1)
 
 
 class _Totals:
-    """The gradients, accumulated block by block."""
+    """The sums of the gradients over the blocks computed so far.
+
+    query_by_bias: gradient of the query through a bias that depends on the query; added at the end.
+    factor: the vector v of additive scores; the gradients of query and key are multiplied by it at the end.
+    """
 
     def __init__(self, call: Call):
         inputs = (call.query, call.key, call.value)
@@ -155,7 +165,7 @@ class _Totals:
 
     def shaped_like(self, tensors: list[Tensor | None], groups: int) -> list[Tensor | None]:
         """Return the gradients in the shapes and dtypes of query, key, value, vector and the bias tensors."""
-        if self.factor is not None:  # add_additive_gradients() leaves out the factor v
+        if self.factor is not None:  # add_additive_gradients() does not multiply by v
             self.query *= self.factor
             self.key *= self.factor
         if self.query_by_bias is not None:
@@ -179,7 +189,11 @@ def _backward_rows(
     saved: Iterator[Tensor] | None,
     totals: _Totals,
 ) -> None:
-    """Add the gradients of some rows to totals; saved: the scores of the forward pass, or None."""
+    """Add the gradients from some query rows to `totals`.
+
+    doutput, lse, delta: of these rows; delta is the sum of doutput * output over the channels.
+    saved: the scores of the forward pass, block by block; None to recompute them.
+    """
     query = call.query[:, :, rows]
     level, blocks = _finite(lse), list(column_blocks(call, rows))
     for columns, tile in blocks:
@@ -194,7 +208,9 @@ def _backward_rows(
             dweights += _through_read(call.bias, dropped, tile, doutput, totals)
         if kept is not None:
             dweights *= kept
-        if len(blocks) == 1:  # whole rows: normalise again, so that terms that cancel do so exactly
+        if len(blocks) == 1:
+            # One block holds whole rows: divide by the row sum again, so that the rounding error of lse does
+            # not remain where terms cancel.
             weights /= _nonzero(weights.sum(-1, keepdim=True))
             delta = (weights * dweights).sum(-1, keepdim=True)
         dscores = dweights.sub_(delta).mul_(weights).div_(call.temperature)
@@ -211,6 +227,7 @@ def _backward_rows(
 def _through_bias(
     call: Call, query: Tensor, tile: Tile, dscores: Tensor, rows: slice, columns: slice, totals: _Totals
 ) -> None:
+    """Add the gradient of the bias, from the gradient of the scores of one tile, to `totals`."""
     if isinstance(call.bias, Tensor):
         place = totals.bias[0]
         place = place if place.shape[2] == 1 else place[:, :, rows]
@@ -226,6 +243,10 @@ def _through_bias(
 
 
 def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, totals: _Totals) -> Tensor:
+    """Backward pass of bias.read(), which adds to the output: return the gradient of the weights.
+
+    The gradients of the parameters of the bias are added to `totals`.
+    """
     with torch.enable_grad():
         weights = weights.detach().requires_grad_()
         read = bias.read(weights, tile)
@@ -240,7 +261,10 @@ def _through_read(bias: Bias, weights: Tensor, tile: Tile, doutput: Tensor, tota
 def _collect(
     added: Tensor, dadded: Tensor, inputs: list[Tensor], tile: Tile, rows: slice, totals: _Totals
 ) -> None:
-    """Differentiate the bias of a tile, `added`, and add the gradients of inputs (query, parameters)."""
+    """Add the gradients of `inputs` through the bias of one tile to `totals`.
+
+    added: the bias of the tile. dadded: its gradient. inputs: the query, then the parameters of the bias.
+    """
     learned = [each for each in inputs if each.requires_grad]
     gradients = dict(
         zip(map(id, learned), torch.autograd.grad(added, learned, dadded, allow_unused=True), strict=True)
@@ -255,7 +279,10 @@ def _collect(
 
 
 def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
-    """Return the dropout factors of one tile, 0 or 1 / (1 - dropout); the same in forward and backward."""
+    """Return the dropout factors of one tile, 0 or 1 / (1 - dropout).
+
+    The seed and the place of the tile determine them, so forward and backward pass use the same factors.
+    """
     offset = int(tile.rows_T[0]) * call.sizes[3] + int(tile.columns_S[0])
     generator = torch.Generator(weights.device).manual_seed(seed + offset)
     kept = torch.empty_like(weights).bernoulli_(1 - call.dropout, generator=generator)
@@ -263,10 +290,10 @@ def _dropout(call: Call, weights: Tensor, tile: Tile, seed: int) -> Tensor:
 
 
 def _finite(level: Tensor) -> Tensor:
-    """Replace -inf, the running maximum of a row that has seen no key yet, by 0."""
+    """Replace -inf by 0. The maximum or lse of a row is -inf as long as the row has seen no key."""
     return torch.where(level == -torch.inf, 0.0, level)
 
 
 def _nonzero(total: Tensor) -> Tensor:
-    """Replace 0, the sum of a row that sees no key, by 1."""
+    """Replace 0 by 1. The sum of the weights of a row is 0 if the row sees no key."""
     return torch.where(total == 0, 1.0, total)

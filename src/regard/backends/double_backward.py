@@ -18,8 +18,9 @@ __all__ = ["differentiable"]
 def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
     """Return gradients that can be differentiated again, computed by the reference backend.
 
-    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend. Unlike the
-    backends, this allocates tensors of size T x S.
+    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend. The gradient of
+    a tensor that does not require one is None. Unlike the calling backends, this function allocates tensors
+    of size T x S.
     """
     if call.dropout:
         raise BackendError(

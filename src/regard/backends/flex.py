@@ -1,8 +1,8 @@
-"""flex: PyTorch's FlexAttention, which compiles masks and biases into the kernel and skips hidden blocks.
+"""flex: PyTorch's FlexAttention, which compiles masks and biases into the kernel and skips masked blocks.
 
 On CUDA it supports what the other fused kernels do not: where() masks for long sequences, float32 biases with
-half-precision queries, learned biases. On CPU it computes only the forward pass, for tests; "auto" never
-selects it there.
+half-precision queries, learned biases. On CPU it computes the forward pass only and is meant for tests;
+"auto" never selects it on CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = ["reasons", "run", "not_requested"]
 _COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 VARIANTS = 1 << 20
-"""Recompilation limit: PyTorch's default raises after 8 variants of a function, or 256 in all."""
+"""Our limit of recompilations. With PyTorch's default limits, torch.compile raises after 8 variants of a
+function, or 256 in total."""
 
 _HAS_LIMIT = "recompile_limit" in inspect.signature(torch.compile).parameters
 _LIMIT_LOCK = threading.Lock()
@@ -54,7 +55,7 @@ def reasons(call: Call) -> list[str]:
         reasons.append("has no dropout")
     if isinstance(call.bias, Bias) and (call.bias.asks_query or call.bias.reads):
         reasons.append(
-            f"supports biases of positions only; {type(call.bias).__name__} needs query or weights"
+            f"supports only biases of positions; {type(call.bias).__name__} depends on query or weights"
         )
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.bias_tensors)
     if learns and max(call.query.shape[-1], call.value.shape[-1]) > 64:
@@ -69,7 +70,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def not_requested(call: Call) -> list[str]:
-    """Return why "auto" does not select this backend although it could run the call."""
+    """Return why "auto" does not select this backend although it can run the call; empty if it may."""
     return ["on cpu it recompiles for every new shape or mask"] if call.query.device.type == "cpu" else []
 
 
@@ -88,7 +89,7 @@ def run(call: Call) -> Forward:
         "scale": call.scale / call.temperature,
         "enable_gqa": call.groups > 1,
     }
-    if call.query.device.type == "cpu":  # on CPU it does not return the lse
+    if call.query.device.type == "cpu":  # FlexAttention does not return the lse on CPU: compute it separately
         key, value = call.key.clone(), call.value.clone()  # key and value must not share memory
         output = _run_compiled(call.query, key, value, **options)
         lse = blocked.run(replace(call, value=call.value[..., :0])).lse
@@ -100,27 +101,28 @@ def run(call: Call) -> Forward:
     assert lse is not None
     if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)
-    empty = lse.isneginf()  # masked_fill also blocks gradients from these rows
+    empty = lse.isneginf()  # rows that see no key; masked_fill also stops their gradients
     return Forward(output.masked_fill(empty.unsqueeze(-1), 0.0), lse.masked_fill(empty, -torch.inf))
 
 
 @functools.cache
 def _compiled(static: bool) -> Callable[..., Any]:
-    """Return the compiled flex_attention; static: compile for each shape, without dynamic shapes."""
+    """Return the compiled flex_attention. static: compile once per shape, without dynamic shapes."""
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        # A separate wrapper: other uses of flex_attention do not count towards our recompile limit.
+        # A separate function: its recompile limit does not count recompilations for other callers.
         return flex_attention(query, key, value, **options)
 
-    # fullgraph: at the recompile limit PyTorch must raise, and not fall back to a path that allocates T x S.
+    # fullgraph: PyTorch raises at the recompile limit. Without it, PyTorch would fall back to eager code,
+    # which allocates T x S.
     options: dict[str, Any] = {"recompile_limit": VARIANTS} if _HAS_LIMIT else {}
     return torch.compile(attend, fullgraph=True, dynamic=False if static else None, **options)
 
 
 def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
-    """Run the compiled flex_attention; if Inductor fails with dynamic shapes, compile for static shapes."""
-    static = query.device.type == "cpu"  # on CPU, code for dynamic shapes does not always compile
+    """Run the compiled flex_attention. If Inductor fails with dynamic shapes, compile for this shape."""
+    static = query.device.type == "cpu"  # on CPU, compilation with dynamic shapes can fail
     if torch.compiler.is_compiling():
         return _compiled(static)(query, *others, **options)
     from torch._inductor.exc import InductorError
@@ -134,7 +136,7 @@ def _run_compiled(query: Tensor, *others: Tensor, **options: Any) -> Any:
 
 
 def _beyond_limit(static: bool, *tensors: Tensor, **options: Any) -> Any:
-    """Run the compiled flex_attention, and raise PyTorch's recompile limit if it is hit."""
+    """Run the compiled flex_attention. At PyTorch's recompile limit, increase the limit and try again."""
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     try:
@@ -149,7 +151,7 @@ def _bias(call: Call) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tens
     bias, device = call.bias, call.query.device
     if bias is None:
         return None
-    # Tensors, because a Python number that changes makes torch.compile recompile, and Inductor fails then.
+    # As tensors: a Python number that changes would make torch.compile recompile, and then Inductor fails.
     start = torch.full((), call.start, device=device)
     temperature = torch.full((), call.temperature, dtype=torch.float32, device=device)
     if isinstance(bias, Bias):

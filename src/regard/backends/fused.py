@@ -1,8 +1,8 @@
 """fused: Triton kernels for additive attention, forward and backward; memory linear in T + S.
 
 For additive scores on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
-kernels run in Triton's interpreter on the CPU, slowly, for tests. A NaN that is visible to one row can spread
-to other rows of its tile.
+kernels run in Triton's interpreter on the CPU, which is slow and meant for tests. If one row attends to a
+NaN, other rows of the same tile can become NaN too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def reasons(call: Call) -> list[str]:
     if call.dropout:
         reasons.append("has no dropout")
     if call.query.dtype not in DTYPES or call.value.dtype != call.query.dtype:
-        reasons.append("supports float32, bfloat16 and float16, the same for all tensors")
+        reasons.append(
+            "supports float32, bfloat16 and float16, the same for all tensors; "
+            f"query is {call.query.dtype}, value is {call.value.dtype}"
+        )
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
         reasons.append("does not support dimensions of size 0")
     batch, heads, _, _ = call.sizes
@@ -61,7 +64,7 @@ def reasons(call: Call) -> list[str]:
 
 
 def approximations(call: Call) -> list[str]:
-    """Return what the kernels approximate; see regard.kernels.additive_series."""
+    """Return what the kernels approximate in this call; empty if nothing. See kernels/additive_series.py."""
     if not call.trains or not Shape.of(call.query, call.key, call.value).series:
         return []
     return [
@@ -71,7 +74,10 @@ def approximations(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Run the kernels as one custom operator, opaque to torch.compile, with its own backward pass."""
+    """Run the kernels as one custom operator with its own backward pass.
+
+    torch.compile does not trace into the operator.
+    """
     assert call.vector is not None and _load()
     output, lse, *_ = torch.ops.regard.additive_forward(
         call.query, call.key, call.value, call.vector, *_mask(call), 1.0 / call.temperature, call.trains
@@ -80,7 +86,7 @@ def run(call: Call) -> Forward:
 
 
 def _mask(call: Call) -> tuple[Any, ...]:
-    """Return the mask as arguments of the operator: lengths, document ids, start, left and right."""
+    """Return the mask as arguments of the operator: lengths, document ids (two), start, left, right."""
     mask = call.mask
     documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
     return mask.lengths, *documents, call.start, *mask.sides
@@ -105,7 +111,7 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the backward pass needs: the inputs, and the outputs after output and lse."""
+    """Save what the backward pass needs: the inputs of the operator, and its outputs norm and scores."""
     query, key, value, vector, lengths, of_query, of_key, *rest = inputs
     _, *others = output
     ctx.mark_non_differentiable(*others)
@@ -117,8 +123,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     query, key, value, vector, lengths, of_query, of_key, norm, scores = ctx.saved_tensors
     start, left, right, scale, _ = ctx.rest
-    no_gradients = (None,) * 8  # the other inputs have no gradient
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    no_gradients = (None,) * 8  # for the eight inputs after vector: mask, scale and hold
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph=True: double backward
         call = _rebuilt_call(query, key, value, vector, lengths, of_query, of_key, start, left, right, scale)
         return *differentiable(call, [query, key, value, vector], doutput), *no_gradients
     gradients = torch.ops.regard.additive_backward(
@@ -134,7 +140,7 @@ def _rebuilt_call(
     of_query: Tensor | None, of_key: Tensor | None, start: int, left: int | None, right: int | None,
     scale: float,
 ) -> Call:  # fmt: skip
-    """Return the Call from the inputs of the operator, for double backward."""
+    """Build a Call from the inputs of the operator, for double backward."""
     documents = None if of_query is None or of_key is None else (of_query, of_key)
     window = None if left is None and right is None else (left, right)
     mask = Mask(lengths=lengths, window=window, documents=documents)

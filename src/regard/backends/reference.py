@@ -1,7 +1,7 @@
 """reference: the definition of attention in four steps, without optimisation; allocates T x S.
 
-Every other backend is tested against this one in float64. Only this one guarantees that a key that is hidden
-from a row has no effect on that row even if the key is NaN or inf and visible to other rows.
+Every other backend is tested against this one in float64. Only this backend guarantees that a masked key has
+no effect on a row even if the key is NaN or inf and other rows attend to it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def define(call: Call) -> Forward:
 
 
 def compare(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the scores with the bias added, in at least float32, and the visible keys, both (B, H, T, S)."""
+    """Return the scores with the bias added, in at least float32, and the mask (True: visible).
+
+    Both are (B, H, T, S). A bias of -inf masks a key too.
+    """
     key_BHSD = call.spread(call.key)
     finite_BHS = key_BHSD.isfinite().all(-1)
     clean_BHSD = torch.where(finite_BHS.unsqueeze(-1), key_BHSD, 0.0)
@@ -54,7 +57,7 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
         assert call.vector is not None
         scores = additive(call.query, clean_BHSD, call.vector)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    # A key that is not finite makes the score NaN; rows that may not see it ignore it below.
+    # The scores of a key that is not finite are NaN. Where the key is masked, the mask removes the NaN below.
     scores = scores + torch.where(finite_BHS, 0.0, torch.nan).to(scores.dtype).unsqueeze(-2)
     visible = call.mask.tile(call.whole)
     bias = call.bias_tile(call.query, call.whole)
@@ -65,12 +68,15 @@ def compare(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def select(call: Call, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-    """Return the weights for these scores by the selection of the call."""
+    """Compute the weights from the scores with call.select, for example Soft (softmax)."""
     return call.select.choose(scores_BHTS, visible_BHTS)
 
 
 def read(weights_BHTS: Tensor, value_BHSE: Tensor, visible_BHTS: Tensor) -> Tensor:
-    """Return the weighted sum of the values, NaN only in rows that may see a value that is not finite."""
+    """Return the weighted sum of the values, (B, H, T, E).
+
+    A value that is not finite makes the output NaN, but only in rows that attend to it according to the mask.
+    """
     finite_BHSE = value_BHSE.isfinite()
     output = weights_BHTS @ torch.where(finite_BHSE, value_BHSE, 0.0)
     nonfinite_BHTE = visible_BHTS.to(output.dtype) @ (~finite_BHSE).to(output.dtype)

@@ -1,8 +1,9 @@
 """sdpa: PyTorch's fused attention kernels, for inner-product scores.
 
-They are called as aten operators, not through F.scaled_dot_product_attention: that one silently falls back to
-a path that allocates T x S (on CPU for dropout, different widths of key and value, a bias with gradient, 3-D
-input, S = 0), and does not return the log-sum-exp, which looking needs.
+They are called as aten operators, not through F.scaled_dot_product_attention, for two reasons. That function
+silently falls back to a path that allocates T x S (on CPU for dropout, different widths of key and value, a
+bias with gradient, 3-D input, S = 0). And it does not return the log-sum-exp, from which the weights that a
+Look requests are computed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ AMPERE = (8, 0)
 
 @dataclass(frozen=True)
 class Kernel:
-    """One fused kernel of PyTorch: its operator and what it supports."""
+    """One fused attention kernel of PyTorch: its operator and what the operator supports."""
 
     operator: Operator
     device: str
@@ -40,9 +41,9 @@ class Kernel:
     bias: bool  # supports a mask or bias
     dropout: bool
     grouped: bool  # supports fewer key heads than query heads
-    equal_widths: bool  # query, key and value need the same width: narrower ones are padded with zeros
+    equal_widths: bool  # needs the same width for query, key and value; narrower ones get zero padding
     multiple: int = 1  # widths are padded to a multiple of this
-    widest: int | None = None
+    widest: int | None = None  # the largest width
     capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability
 
     def reasons(self, call: Call) -> list[str]:
@@ -65,7 +66,7 @@ class Kernel:
         return reasons
 
     def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
-        """Return why the device of the call cannot run this kernel, or not with this dtype."""
+        """Return why this CUDA device cannot run the kernel with this dtype; empty if it can."""
         if device.type != "cuda" or self.device != "cuda":
             return []
         reasons, own = [], device_capability(device)
@@ -77,7 +78,7 @@ class Kernel:
         return reasons
 
     def run(self, call: Call) -> Forward:
-        """Run the kernel, and correct its output and lse for rows that see no key."""
+        """Run the kernel. Set output to 0 and lse to -inf in rows that see no key."""
         queries, width = call.query.shape[2], call.value.shape[3]
         query, key, value = call.query, call.key, call.value
         if not self.grouped:
@@ -102,6 +103,8 @@ class Kernel:
         return Forward(output, lse)
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pad the widths with zeros to what the kernel needs (equal_widths, multiple)."""
+
         def up(width: int) -> int:
             return -(-width // self.multiple) * self.multiple
 
@@ -112,7 +115,7 @@ class Kernel:
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a CUDA device, (8, 0) for an A100; (9, 0) without CUDA."""
+    """Return the compute capability of a CUDA device, such as (8, 0) for an A100; (9, 0) without CUDA."""
     try:
         return torch.cuda.get_device_capability(device)
     except (AssertionError, RuntimeError):  # torch has no CUDA, or no such device
@@ -124,7 +127,7 @@ vars(device_capability)["_dynamo_marked_constant"] = True
 
 
 def _reasons_of_all(call: Call) -> list[str]:
-    """Return why none of these kernels can run the call."""
+    """Return why none of the sdpa kernels can run the call; empty if one may."""
     reasons = []
     if call.combine != "inner":
         reasons.append("computes inner products, but this score is additive")
@@ -144,26 +147,36 @@ def _reasons_of_all(call: Call) -> list[str]:
 
 
 def _causal_alone(call: Call) -> bool:
-    """Whether the kernel's is_causal option, aligned to the top left, is exactly the mask of the call."""
+    """Whether the mask of the call is exactly what is_causal=True means for these kernels.
+
+    For them, row i attends to keys 0 to i (causal, aligned to the top left), without a bias.
+    """
     _, _, queries, keys = call.sizes
     return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
 
 
 def _causal_and_padding(call: Call) -> bool:
+    """Whether the mask is causal and padding only: is_causal=True, and the padding as a bias."""
     return call.mask.causal and call.mask.only("causal", "lengths") and call.bias is None and call.start == 0
 
 
 def _loses_precision(call: Call) -> bool:
-    """Whether a float32 bias would be rounded to the query's dtype, as the CUDA kernels require: that of a
-    position scheme, or one divided by a temperature that is not a power of two."""
+    """Whether a float32 bias would be rounded to half precision.
+
+    The CUDA kernels require a bias in the dtype of the query. The bias of a position scheme is computed in
+    float32. A bias tensor is divided by the temperature, which is exact only for powers of two.
+    """
     if call.bias is None or call.query.dtype not in _HALF:
         return False
     return isinstance(call.bias, Bias) or math.frexp(call.temperature)[0] != 0.5
 
 
 def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return mask and bias as one tensor to add to the scores, with sizes of 1 where it broadcasts, and the
-    rows that see at least one key."""
+    """Return two tensors: mask and bias as one tensor to add to the scores, and which rows see a key.
+
+    Both are None if there is no mask and no bias. The first broadcasts to (B, H, T, S). without_causal: leave
+    out the causal mask, because the kernel applies it (is_causal).
+    """
     mask = replace(call.mask, causal=False) if without_causal else call.mask
     if not mask.parts and call.bias is None:
         return None, None
@@ -180,30 +193,31 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
         visible = visible & (bias != -torch.inf)
         wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
         added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
-    # For a row of only -inf the kernels return NaN or lse 0. So such a row sees all keys here, and run() sets
-    # its output to 0 afterwards.
+    # If all scores of a row are -inf, the kernels return NaN or lse 0. So such a row gets no -inf here, and
+    # run() sets its output to 0 and its lse to -inf afterwards.
     seeing = visible.any(-1)
     return torch.where(~visible & seeing.unsqueeze(-1), -torch.inf, added).to(dtype), seeing
 
 
 def _strided(bias: Tensor, call: Call) -> Tensor:
-    """Expand the bias to (B, H, T, S) with a row stride that is a multiple of 16, as CUDA kernels require."""
+    """Expand the bias to (B, H, T, S). Its row stride is a multiple of 16, as the CUDA kernels require."""
     batch, heads, queries, keys = call.sizes
     return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
 
 
 def _last_dense(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension: the kernels assume it without a check."""
+    """Return the tensor with stride 1 in its last dimension, which the kernels assume without a check."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-_VECTOR = 16  # elements of a SIMD vector in the CPU kernel
+_VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
 
 
 def _missing_nan(call: Call) -> Tensor:
-    """Return NaN for each row whose scores are all NaN and 0 for the others, (B, H, T).
+    """Return what to add to output and lse, (B, H, T): NaN for rows whose scores are all NaN, otherwise 0.
 
-    With fewer keys than a SIMD vector holds, the CPU kernel treats such a row as one that sees no key.
+    With fewer keys than a SIMD vector has elements, the CPU kernel treats a row of NaN scores as a row that
+    sees no key, and returns no NaN.
     """
     no_key_BH1 = call.spread(call.key.isnan().any(-1).all(-1, keepdim=True))
     return torch.where(call.query.isnan().any(-1) | no_key_BH1, torch.nan, 0.0)

@@ -1,7 +1,8 @@
-"""Small-input path of the blocked backend: additive scores at once, with tanh saved for the backward pass.
+"""Small-input path of the blocked backend: additive attention without blocks.
 
-A recurrent decoder makes one small call per word, for which a loop over blocks is not worth its cost. The
-saved memory is bounded by FEW; larger inputs are computed block by block.
+tanh(q + k) is computed as one tensor and saved for the backward pass. A recurrent decoder makes one small
+call per word, for which a loop over blocks costs more than it saves. FEW limits the memory for the saved
+tensor; larger inputs are computed block by block.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from regard.call import Call, Forward
 __all__ = ["fits", "run"]
 
 FEW = 1 << 18
-"""Maximum number of elements of the tanh layer on a CPU: 1 MiB of float32."""
+"""Maximum number of elements of tanh(q + k), B H T S A, on a CPU: 1 MiB of float32. GPUs: see at_once()."""
 
 
 def fits(call: Call) -> bool:
-    """Whether the call is small enough for this path."""
+    """Whether this call can be computed without blocks.
+
+    The score must be additive, without bias, dropout or groups (query heads that share a key head), and
+    tanh(q + k) must have few elements (FEW).
+    """
     if call.combine != "additive" or call.bias is not None or call.dropout or call.groups != 1:
         return False
     batch, heads, queries, keys = call.sizes

@@ -16,9 +16,9 @@ _HINT = 'backend="reference" supports torch.func, forward-mode AD and double bac
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:
-    """Return why a backend cannot run inside the torch.func transforms that are active now.
+    """Return why a backend cannot run inside the torch.func transforms that are active now; empty if it can.
 
-    vmap: whether the backend supports vmap and one level of grad.
+    vmap: whether the backend supports vmap and one level of grad. If False, it supports no transform.
     """
     if torch.compiler.is_compiling():
         return []
@@ -36,14 +36,18 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
 
 
 def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors with a hook that raises a BackendError in a double backward."""
+    """Return views of the tensors with a hook that raises a BackendError in a double backward.
+
+    A tensor that requires no gradient is returned as it is. Inside torch.compile or torch.func, all tensors
+    are returned as they are.
+    """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return tensors
     return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
 
 
 def _hooked(tensor: Tensor) -> Tensor:
-    view = tensor.view_as(tensor)  # do not leave the hook on the user's tensor
+    view = tensor.view_as(tensor)  # the hook is on the view, not on the user's tensor
     view.register_hook(lambda gradient: _Once.apply(gradient) if torch.is_grad_enabled() else gradient)
     return view
 

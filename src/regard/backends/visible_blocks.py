@@ -1,9 +1,12 @@
 """Block masks for FlexAttention, computed without evaluating the mask for every pair.
 
-Causal masks, windows and lengths are intervals, and document ids are mostly sorted, so the first and last
-element of a block decide for all of it. A hidden block that is wrongly taken as visible costs time but does
-not change the result. Other masks are evaluated, a number of rows at a time. (PyTorch's create_block_mask
-evaluates every pair: it is slow to compile, and without compilation it stores the whole T x S mask.)
+For causal masks, windows and lengths, the visible keys of a row are an interval, and document ids are usually
+sorted. So the ends of a block are enough to decide whether the block is visible. A masked block that is
+mistaken for a visible one costs time but does not change the result, because the kernel still evaluates the
+mask inside it. Other masks are evaluated for every pair, some rows at a time.
+
+PyTorch's create_block_mask evaluates every pair for all masks: it is slow to compile, and without compilation
+it stores the whole T x S mask.
 """
 
 from __future__ import annotations
@@ -28,18 +31,19 @@ BLOCK = 128
 """Block size, in rows and in keys."""
 
 PAIRS_AT_ONCE = 1 << 24
-"""Number of (row, key) pairs to evaluate at once."""
+"""Number of (row, key) pairs to evaluate at once, for masks that must be evaluated."""
 
 REMEMBERED = 1 << 18
-"""Largest number of blocks of a cached mask. The last 32 causal or window masks are cached, 4 MiB each."""
+"""Maximum number of blocks of a mask that is cached. The last 32 causal and window masks are cached, up to
+4 MiB each."""
 
 
 def seen_blocks(call: Call) -> BlockMask:
-    """Return the BlockMask of the call: the partially visible and the fully visible blocks."""
+    """Return the BlockMask of the call, which lists the partially visible and the fully visible blocks."""
     _, _, queries, keys = call.sizes
     mask, device = call.mask, call.query.device
     plain = mask.only("causal", "window") and queries * keys <= REMEMBERED * BLOCK**2
-    # Do not cache tensors created during CUDA graph capture or tracing, or from fake tensors.
+    # Tensors that are created during CUDA graph capture or tracing, and fake tensors, must not be cached.
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     real = type(call.query) in (Tensor, nn.Parameter)
     if not plain or not real or capturing or torch.compiler.is_compiling():
@@ -69,7 +73,7 @@ def _block_mask(mask: Mask, tile: Tile) -> BlockMask:
 
 
 def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    # A tensor, because torch.compile would recompile the mask for each new Python number.
+    # As a tensor: torch.compile would recompile the mask for each new Python number.
     start = torch.full((), tile.start, device=tile.rows_T.device)
 
     def may_see(batch: Tensor, head: Tensor, row: Tensor, j: Tensor) -> Tensor:
@@ -79,9 +83,11 @@ def _may_see(mask: Mask, tile: Tile) -> Callable[[Tensor, Tensor, Tensor, Tensor
 
 
 def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return which blocks may be partially visible and which are fully visible, by the ends of each block.
+    """Return which blocks may contain visible pairs, and which blocks are fully visible.
 
-    Considers causal, window, lengths and documents. Both are (B or 1, 1, blocks of rows, blocks of keys).
+    Both are (B or 1, 1, blocks of rows, blocks of keys). They are computed from the first and last position,
+    and from the smallest and largest document id, of each block. Only causal, window, lengths and documents
+    are considered.
     """
     queries, keys = len(tile.rows_T), len(tile.columns_S)
     row, begin = tile.rows_T[::BLOCK, None], tile.columns_S[::BLOCK]
@@ -107,14 +113,18 @@ def _from_ends(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _ends(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest id of each block, (B, 1, blocks, 1); ids: (B, N)."""
+    """Return the smallest and the largest document id of each block, both (B, 1, blocks, 1). ids: (B, N)."""
     last = ids[:, -1:].expand(-1, -ids.shape[1] % BLOCK)
     ends = torch.cat([ids, last], 1).unflatten(1, (-1, BLOCK)).aminmax(dim=2)
     return ends.min[:, None, :, None], ends.max[:, None, :, None]
 
 
 def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return which blocks have any and which have only visible pairs, by table and condition."""
+    """Return which blocks contain visible pairs, and which blocks are fully visible.
+
+    Only mask.table and mask.condition are considered; they are evaluated for every pair. Both results are
+    (B or 1, H or 1, blocks of rows, blocks of keys).
+    """
     keys = len(tile.columns_S)
     evaluated = Mask(table=mask.table, condition=mask.condition)
     rows_at_once = max(1, PAIRS_AT_ONCE // (tile.batch * tile.heads * keys * BLOCK)) * BLOCK
@@ -130,6 +140,9 @@ def _evaluated(mask: Mask, tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _in_order(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of key blocks of each row block, and their indices, visible ones first in order."""
+    """Return the number of True blocks in each row of blocks, and the indices of all key blocks.
+
+    In each row, the indices of the True blocks come first, in increasing order, as BlockMask requires.
+    """
     order = blocks.byte().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.int()

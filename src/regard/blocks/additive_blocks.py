@@ -1,7 +1,7 @@
 """Additive scores with a small workspace that stays in the CPU cache, forward and backward.
 
-v . tanh(q + k) has T x S x A intermediate values. Here they are computed in parts that fit in the cache, and
-again in the backward pass, which is faster than writing them to memory and reading them back.
+v . tanh(q + k) has T x S x A intermediate values. Here they are computed in parts that fit in the cache. The
+backward pass computes them again, which is faster than writing them to memory and reading them back.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 __all__ = ["add_additive_gradients", "additive_scores", "at_once"]
 
 IN_CACHE = 1 << 21
-"""Number of elements of the workspace: 8 MiB of float32, small enough for a cache and large enough for
-several threads to work in parallel."""
+"""Number of elements of the workspace on a CPU: 8 MiB of float32. It is small enough for the cache, and large
+enough for several threads to work in parallel."""
 
 ON_GPU = 32
-"""Factor for larger workspaces on a GPU, where a kernel launch costs more than a cache miss."""
+"""Factor by which workspaces are larger on a GPU, where a kernel launch costs more than a cache miss."""
 
 
 def at_once(count: int, device: torch.device) -> int:
-    """Return the number of elements to process at once on this device; count: that number on a CPU."""
+    """Return the number of elements to process at once: `count` on a CPU, ON_GPU times that on a GPU."""
     return count if device.type == "cpu" else count * ON_GPU
 
 
@@ -43,10 +43,11 @@ def add_additive_gradients(
     dkey_BHSA: Tensor,
     dvector_HA: Tensor,
 ) -> None:
-    """Add the gradients to dquery, dkey and dvector, given the gradient of the scores.
+    """Add the gradients of query, key and vector to dquery, dkey and dvector.
 
-    dquery and dkey lack the factor v, which is the same for a whole head: the caller multiplies by it at the
-    end.
+    gradient_BHTS: the gradient of the scores.
+    What is added to dquery and dkey is not yet multiplied by v. The caller multiplies the sums by v at the
+    end, since v is the same for a whole head.
     """
     tanh_backward = torch.ops.aten.tanh_backward.grad_input
     pairs = zip(
@@ -58,7 +59,7 @@ def add_additive_gradients(
         for some, rows, hidden in _pieces(query_NTA, key_NSA):
             gradient = gradient_NTS[some, rows]
             dvector_A += gradient.reshape(-1) @ hidden.flatten(0, -2)
-            # The gradient of each score times 1 - tanh^2, in place.
+            # The gradient of each score times (1 - tanh^2), written over tanh in the workspace.
             slope = tanh_backward(gradient.unsqueeze(-1).expand_as(hidden), hidden, grad_input=hidden)
             dquery_NTA[some, rows] += slope.sum(-2)
             dkey_NSA[some] += slope.sum(-3)
@@ -67,7 +68,10 @@ def add_additive_gradients(
 def _by_vector(
     query_BHTA: Tensor, key_BHSA: Tensor, vector_HA: Tensor, scores_BHTS: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Iterate over views (N, ...) that use one vector: each head, or all heads at once if they share it."""
+    """Iterate over query, key, vector and scores of each head, as views (N, ...) with N = B.
+
+    If all heads share one vector, yield them together, with N = B * H.
+    """
     if vector_HA.shape[0] == 1:
         query_NTA, key_NSA, scores_NTS = (_joined(each) for each in (query_BHTA, key_BHSA, scores_BHTS))
         yield query_NTA, key_NSA, vector_HA[0], scores_NTS
@@ -77,13 +81,17 @@ def _by_vector(
 
 
 def _joined(tensor_BHXY: Tensor) -> Tensor:
-    """Flatten batch and heads into one dimension; always a view, since callers add to it in place."""
+    """Flatten batch and heads into one dimension. The result is a view: callers write to it in place."""
     batch, heads, *rest = tensor_BHXY.shape
     return tensor_BHXY.view(batch * heads, *rest)
 
 
 def _pieces(query_NTA: Tensor, key_NSA: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Iterate over slices of sequences and rows with their tanh(q + k), in one workspace that is reused."""
+    """Iterate over parts of the query rows that fit in the workspace.
+
+    Yields a slice of sequences (of N), a slice of rows (of T), and tanh(q + k) for them and all keys,
+    (n, t, S, A). The next iteration overwrites that tensor.
+    """
     count, queries, width = query_NTA.shape
     keys, room = key_NSA.shape[1], at_once(IN_CACHE, key_NSA.device)
     rows = max(1, min(queries, room // max(1, keys * width)))

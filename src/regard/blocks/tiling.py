@@ -14,14 +14,14 @@ from regard.masks.tile import Tile
 __all__ = ["column_blocks", "row_blocks", "tile_scores"]
 
 AT_ONCE = 1 << 21
-"""Maximum number of scores in a block: 8 MiB of float32."""
+"""Maximum number of scores in a block on a CPU: 8 MiB of float32. GPUs: see at_once()."""
 
 ROWS = 128
-"""Number of rows in a block on a CPU."""
+"""Number of query rows in a block on a CPU. GPUs: see at_once()."""
 
 
 def row_blocks(call: Call) -> Iterator[slice]:
-    """Iterate over slices of rows."""
+    """Iterate over the query rows of the call, as slices of one block each."""
     _, _, queries, _ = call.sizes
     rows = at_once(ROWS, call.query.device)
     for first in range(0, queries, rows):
@@ -29,7 +29,10 @@ def row_blocks(call: Call) -> Iterator[slice]:
 
 
 def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
-    """Iterate over slices of keys with their tiles; skip keys that causal or window hide from all rows."""
+    """Iterate over the keys, as slices of one block each, with the Tile of these rows and keys.
+
+    Keys at the beginning or the end that causal or window mask for all of the rows are left out.
+    """
     batch, heads, _, keys = call.sizes
     low, high = call.mask.span(rows.start + call.start, rows.stop - 1 + call.start, keys)
     width = max(16, at_once(AT_ONCE, call.query.device) // max(batch * heads * (rows.stop - rows.start), 1))
@@ -44,7 +47,10 @@ def column_blocks(call: Call, rows: slice) -> Iterator[tuple[slice, Tile]]:
 
 
 def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) -> Tensor:
-    """Return the scores of one tile, with bias, divided by the temperature; -inf for hidden keys."""
+    """Return (score + bias) / temperature for one tile; -inf where masked.
+
+    query_BHTD, key_BHSD: the rows and keys of the tile.
+    """
     if call.combine == "inner":
         scores = (query_BHTD * (call.scale / call.temperature)) @ key_BHSD.transpose(-2, -1)
     else:
@@ -60,5 +66,5 @@ def tile_scores(call: Call, query_BHTD: Tensor, key_BHSD: Tensor, tile: Tile) ->
 
 
 def _divided(tensor: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    """Return tensor / temperature in this dtype, computed in the wider of the two dtypes."""
+    """Return tensor / temperature in `dtype`. The division uses the wider of tensor.dtype and `dtype`."""
     return (tensor.to(torch.promote_types(tensor.dtype, dtype)) / temperature).to(dtype)

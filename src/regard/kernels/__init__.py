@@ -1,5 +1,7 @@
 """Triton kernels. Triton is imported only by these modules, and only when a kernel is used.
 
+Modules:
+
 tanh               tanh(q + k) from e^2q and e^2k, with shared reciprocals
 kernel_mask        masks inside a kernel
 matrix_product     matrix products inside a kernel
@@ -16,6 +18,28 @@ additive           forward and backward pass as custom operators for torch.compi
 recurrent_cells    one step of a recurrent cell
 cross_entropy      cross-entropy over a large vocabulary
 kernel_choice      whether recurrent cells and the loss use their kernels
+
+Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
+tanh(q + k) = 1 - 2 r; g is the gradient of a score before it is multiplied by `scale`. K is the number of key
+heads. "B H" is one dimension of size B * H, batch and heads.
+
+Arguments that many kernels share:
+
+query, key, value, vector     (B, H, T, D), (B, K, S, D), (B, K, S, E), (1 or H, D)
+heads, groups                 H, and the number of query heads that share a key head, H / K
+queries, keys, width, depth   T, S, D, E
+lengths, start, left, right,
+document_of_query, ..._key    the mask; see Sight in forward_pass
+LENGTHS, LEFT, RIGHT,
+DOCUMENTS                     whether the mask has this part
+first_row, row_count          the chunk of query rows that one launch processes
+x_batch, x_head, x_row        strides of the tensor x, in elements; x_step, x_part: strides too
+ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
+spans                         number of spans; a span is a range of SPAN channels (see launch)
+reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
+EIGHTS                        whether all strides are multiples of 8, which allows vectorised loads
+APPROXIMATE                   use approximate GPU instructions; False in the interpreter
+PRECISION                     precision of matrix products; see matrix_product
 """
 
 from __future__ import annotations
@@ -30,5 +54,8 @@ TRITON = importlib.util.find_spec("triton") is not None
 
 
 def interpreting() -> bool:
-    """Whether Triton runs kernels in its CPU interpreter; Triton checks this when kernels are imported."""
+    """Whether Triton runs kernels in its CPU interpreter: TRITON_INTERPRET=1 is set in the environment.
+
+    Triton reads the variable when the modules with kernels are imported; a later change has no effect.
+    """
     return os.environ.get("TRITON_INTERPRET", "") in ("1", "true", "on", "yes")

@@ -1,8 +1,8 @@
-"""Additive attention as two custom operators, forward and backward, which torch.compile does not trace into.
+"""Additive attention as two custom operators, forward and backward. torch.compile does not trace into them.
 
 output = softmax(scale * v . tanh(q + k)) value, with masks by lengths, window and documents. Extra memory is
-O(B (T + S) D): a tensor of B x T x S x D is never allocated, and one of B x T x S only if it is smaller than
-that. The reductions use no atomics, so two runs give the same bits.
+O(B (T + S) D). A tensor of size B x T x S x D is never allocated; a tensor of size B x T x S is allocated
+only if it is smaller than B (T + S) D. The reductions use no atomics, so two runs give the same bits.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -26,7 +26,7 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Make the device of the tensor current: Triton launches on the current device."""
+    """Return a context in which the tensor's device is current: Triton launches on the current device."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -52,10 +52,15 @@ def additive_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
-    query: (B, H, T, D). key: (B, K, S, D). value: (B, K, S, E). vector: (1 or H, D). hold: whether to keep
-    the scores for the backward pass, if the shape is small enough.
-    Returns output (B, H, T, E), lse (B, H, T), norm (2, B, H, T), from which the backward pass recomputes the
-    weights, and scores (B H, T, S) if they are kept, otherwise an empty tensor.
+    query: (B, H, T, D). key: (B, K, S, D), with K key heads. value: (B, K, S, E). vector: (1 or H, D).
+    lengths, document_of_query, document_of_key, start, left, right: the mask; see Sight.
+    hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
+
+    Returns:
+    output: (B, H, T, E).
+    lse: (B, H, T), the log-sum-exp of the scores of each row.
+    norm: (2, B, H, T), row maximum and 1 / row sum, from which the backward pass recomputes the weights.
+    scores: (B H, T, S) if they are kept, otherwise an empty tensor.
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):
@@ -103,8 +108,9 @@ def additive_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of query, key, value and vector.
 
-    doutput: gradient of the output. norm, scores: returned by additive_forward. others: if False, compute
-    only the gradient of the query; the other three are empty tensors.
+    doutput: gradient of the output, (B, H, T, E).
+    norm, scores: returned by additive_forward.
+    others: if False, compute only the gradient of the query. The other three gradients are empty tensors.
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with _on_device_of(query):

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass, part 2: gradients of query, key and vector from the gradient of the scores.
 
-Each thread holds accumulators for four channels of four rows and loops over the keys (or over the queries),
-so no reduction crosses threads. There are no atomics, so two runs give the same bits.
+The gradient of the query is a sum over the keys; the gradient of the key is a sum over the queries. The
+comments call the rows whose gradient is computed the own side, and the rows that are summed over the other
+side. Each thread holds accumulators for four channels of four own rows and loops over the other side, so no
+reduction crosses threads. There are no atomics, so two runs give the same bits.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -22,7 +24,11 @@ __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
 
 @triton.jit
 def _four(at, step, number, bound, there, otherwise):
-    """Load four rows from row `number` on as float32, (LANES, 4 channels, 4); `otherwise` out of bounds."""
+    """Load four rows, from row `number` on, as float32: (LANES, 4 channels, 4 rows).
+
+    at: pointers to the first row, (LANES, 4 channels). step: stride of the rows. Rows from `bound` on, and
+    channels where `there` is False, are set to `otherwise`.
+    """
     a = tl.load(at, mask=there & (number < bound), other=otherwise).to(tl.float32)
     b = tl.load(at + step, mask=there & (number + 1 < bound), other=otherwise).to(tl.float32)
     c = tl.load(at + 2 * step, mask=there & (number + 2 < bound), other=otherwise).to(tl.float32)
@@ -32,14 +38,17 @@ def _four(at, step, number, bound, there, otherwise):
 
 @triton.jit
 def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
-    """The indices of the four rows and four channels of each lane (thread) of a program.
+    """Return the indices of the four channels and four own rows of each lane (thread) of a program.
 
-    The lanes are divided into FOURS groups with four rows each; all groups load the same rows of the other
-    side. Returns the channels, (LANES, 4); the channels clamped to the prepared width, for loads (results
-    beyond it are not stored); the first row, (LANES, 1); and all four rows, (LANES, 4).
+    The lanes are divided into FOURS groups with four own rows each. All groups load the same rows of the
+    other side. Returns:
+    the channels, (LANES, 4);
+    the channels clamped to `pitch`, for loads, (LANES, 4); results of channels beyond D are not stored;
+    the first of the four rows, (LANES, 1);
+    all four rows, (LANES, 4).
 
-    `zero` is always 0, which the compiler does not know: it forces each thread to load the gradients of its
-    rows itself instead of exchanging them with other threads.
+    `zero` is always 0, but the compiler does not know that. So each thread loads the gradients of its rows
+    itself, instead of exchanging them with other threads.
     """
     lane, four = tl.arange(0, LANES), tl.arange(0, 4)[None, :]
     ACROSS: tl.constexpr = LANES // FOURS
@@ -51,7 +60,10 @@ def _lanes(pitch, zero, LANES: tl.constexpr, FOURS: tl.constexpr):
 
 @triton.jit
 def _is_near(reach, SERIES: tl.constexpr):
-    """Whether additive_series_kernel computes this tile."""
+    """Whether additive_series_kernel computes this tile: with SERIES, if `reach` is at most REACH.
+
+    reach: largest |q| plus largest |k| of the tile.
+    """
     return (reach <= REACH) & SERIES
 
 
@@ -62,13 +74,16 @@ def _zeros(LANES: tl.constexpr):
 
 @triton.jit
 def _pair(others, gradients, wide, step):
-    """Load two rows of the other side, and the gradients of the four scores with each of them."""
+    """Load two rows of the other side, and for each of them g of its scores with the four own rows."""
     return tl.load(others), tl.load(others + wide), tl.load(gradients), tl.load(gradients + step)
 
 
 @triton.jit
 def _share(r, SERIES: tl.constexpr):
-    """The factor of g in dv / -2: r - 0.5. Without SERIES r is enough, since g sums to 0 over a whole row."""
+    """Return what is multiplied by g and summed in dv = -2 * sum of g (r - 0.5).
+
+    Without SERIES that is r: the sum runs over all keys, and g sums to 0 over all keys of a row.
+    """
     return r - 0.5 if SERIES else r
 
 
@@ -77,8 +92,11 @@ def _added(
     shares, slopes, mine, first, second, g, g2,
     SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Add two rows of the other side to the accumulators: g (r - r^2) to slopes, and with SHARES g _share(r)
-    to shares. The r of both rows share one reciprocal."""
+    """Add the terms of two rows of the other side to the accumulators `shares` and `slopes`.
+
+    slopes: add g (r - r^2). shares: with SHARES, add g _share(r). The r of the two rows are computed with one
+    reciprocal. mine: exponentials of the own rows. first, second: exponentials of the two other rows.
+    """
     x, y = 1.0 + mine * first[:, :, None], 1.0 + mine * second[:, :, None]
     both = reciprocal(x * y, APPROXIMATE)
     r, r2 = both * y, both * x
@@ -97,8 +115,12 @@ def _walked(
     shares, slopes, mine, others, gradients, wide, step, fours,
     SHARES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Apply _added to 4 * `fours` rows of the other side. Software pipelining: each pair of rows is loaded
-    during the computation with the previous pair, because occupancy is too low to hide the latency."""
+    """Call _added() for 4 * `fours` rows of the other side, two rows at a time.
+
+    Software pipelining: each pair of rows is loaded while the previous pair is used, because the occupancy
+    is too low to hide the latency of loads. others, gradients: pointers to the exponentials of the other
+    side and to g; `wide` and `step` are their row strides.
+    """
     a, a2, g, g2 = _pair(others, gradients, wide, step)
     for four in range(fours):
         at = 4 * four
@@ -122,12 +144,17 @@ def additive_query_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the query for 4 FOURS rows, over part_tiles tiles of keys.
+    """Compute dq for 4 * FOURS rows of the query over `part_tiles` tiles of keys, and partial sums of dv.
 
-    With g the gradient of a score, dq is the sum of 4 v g (r - r^2) over the keys. dv is the sum of
-    g (1 - 2 r) over rows and keys, which equals the sum of -2 g r, since g sums to 0 over a row.
-    dvector: one partial sum for each group of four rows. EXACT: each tile has its own accumulator, because
-    long float32 sums lose precision. SERIES: compute only tiles beyond REACH, where g need not sum to 0.
+    dq = sum over keys of 4 v g (r - r^2)
+    dv = sum over rows and keys of g (1 - 2 r) = sum of -2 g r, since g sums to 0 over the keys of a row
+
+    turned: reads g, transposed, (B H, keys, rows). exponentials_of_query, ..._key: in row-major order.
+    dquery: writes partial sums, (parts, B H, rows, D).
+    dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
+    EXACT: sum each tile in an accumulator of its own first, because long float32 sums lose precision.
+    SERIES: skip tiles that additive_series_kernel computes. Over the other tiles g need not sum to 0.
+    Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts
@@ -196,8 +223,15 @@ def additive_key_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     EXACT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of 4 FOURS keys, from row_count rows of queries. EXACT, SERIES: as in
-    additive_query_backward_kernel. ADD: add to dkey instead of overwriting it."""
+    """Compute dk for 4 * FOURS keys, from `row_count` rows of the query.
+
+    dk = sum over query rows, and over the query heads that share the key head, of 4 v g (r - r^2)
+
+    dscores: reads g, (B H, rows, keys). exponentials_of_query, ..._key: in row-major order.
+    dkey: writes (B, K, S, D). ADD: add to dkey instead of overwriting it.
+    EXACT, SERIES: see additive_query_backward_kernel.
+    Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
+    """
     local = tl.program_id(0) * 4 * FOURS
     column = local // COLUMNS * COLUMNS
     channels, within, own, four = _lanes(pitch, zero, LANES, FOURS)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Additive attention with one query per sequence, as in decoding; bound by memory bandwidth.
+"""Additive attention with one query per sequence, as in decoding. Its speed is limited by memory bandwidth.
 
-Threads are laid out along the channels, and the keys are loaded once, without preparation. The softmax is
-computed by additive_read_kernel.
+Threads are laid out along the channels. The keys are loaded once, without additive_prepare_kernel.
+additive_decode_kernel computes the scores; then additive_read_kernel computes softmax and output.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -24,7 +24,10 @@ def additive_decode_kernel(
     query_batch, query_head, key_batch, key_head, key_row, vector_head, scores_head,
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Scores of COLUMNS keys with the single query."""
+    """Compute scale * v . tanh(q + k) for COLUMNS keys and the single query of a sequence.
+
+    Reads query, (B, H, 1, D), key and vector; writes scores, (B H, 1, S). Launch grid: (key tiles, B H).
+    """
     both = tl.program_id(1).to(tl.int64)
     batch, head = both // heads, both % heads
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -53,9 +56,17 @@ def additive_decode_backward_kernel(
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, OTHERS: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of query, key and vector from the gradient of the scores, for part_keys keys and WIDTH
-    channels. Needs as many key heads as query heads. dquery: partial sums, (parts, B H, D). dvector: partial
-    sums, to be summed over parts and batch. OTHERS: whether to compute dkey and dvector too."""
+    """Compute the gradients of query, key and vector for `part_keys` keys and WIDTH channels.
+
+    dq = sum over keys of 4 v g (r - r^2),   dk = 4 v g (r - r^2),   dv = sum over keys of g (1 - 2 r)
+
+    dscores: reads g, (B H, keys).
+    dquery: writes partial sums, (parts, B H, D).
+    dkey: writes (B, H, S, D). There must be as many key heads as query heads.
+    dvector: writes partial sums, (parts, B H, D); the caller adds them over parts and batch.
+    OTHERS: whether to compute dkey and dvector too.
+    Launch grid: (blocks of WIDTH channels, B H, parts).
+    """
     both, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
     batch, head = both // heads, both % heads
     channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)

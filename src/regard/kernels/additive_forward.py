@@ -21,8 +21,11 @@ __all__ = ["additive_combine_kernel", "additive_read_kernel"]
 
 @triton.jit
 def _joined(best, total, output, scores, value, PRECISION: tl.constexpr):
-    """One step of the online softmax: update maximum, total and output accumulator with a tile of scores
-    (-inf where masked) and its values."""
+    """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
+
+    best, total: row maximum and row sum of exp(score - maximum) so far, (ROWS,). output: accumulator,
+    (ROWS, DEPTH). scores: of the tile, -inf where masked, (ROWS, COLUMNS). value: (COLUMNS, DEPTH).
+    """
     highest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(highest == float("-inf"), 0.0, highest)
     weights = tl.exp2((scores - level[:, None]) * LOG2E)
@@ -38,11 +41,15 @@ def _finish(
     best, total, found, output, lse, norm, place, at, rows_inside, inside, part, size, depth, first,
     PARTED: tl.constexpr,
 ):  # fmt: skip
-    """Epilogue: write the output, the lse, and the norm from which the backward pass recomputes the weights
-    (the row maximum and 1 / total). PARTED: write unnormalised partial results for additive_combine_kernel.
+    """Write the results of the online softmax: output, lse and norm.
 
-    place: index of each row. at: indices of the output elements. size: number of rows. first: whether this
-    program writes lse and norm.
+    norm: row maximum and 1 / total, (2, rows); from it the backward pass recomputes the weights.
+    PARTED: write results of part `part` of the keys for additive_combine_kernel instead: the output without
+        division by total, (parts, rows, E), and row maximum and total, (parts, 2, rows).
+
+    best, total, found: the accumulators of _joined(): row maximum, row sum and output. place: index of each
+    row. at: indices of the output elements. size: number of rows. first: whether this program writes lse and
+    norm; the programs of other output channels do not.
     """
     level = tl.where(best == float("-inf"), 0.0, best)
     if PARTED:
@@ -69,9 +76,14 @@ def additive_read_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
     PRECISION: tl.constexpr, PARTED: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Mask, softmax and output of ROWS rows. The scores are the sum of score_parts partial scores.
+    """Mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
 
-    held: where the summed scores are stored for the backward pass, with HOLD.
+    scores: reads (score_parts, B H, rows, S), partial sums over the channels, and adds them.
+    held: with HOLD, writes the sums for the backward pass, (B H, rows, S).
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); with PARTED partial results, see
+        _finish().
+    parts, part_tiles: number of parts that the keys are split into, and number of key tiles of a part.
+    Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
     """
     if EIGHTS:
         depth, value_row = depth // 8 * 8, value_row // 8 * 8
@@ -124,7 +136,12 @@ def additive_combine_kernel(
     outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,
     ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Combine the partial outputs, maxima and totals of several parts of the keys to output, lse and norm."""
+    """Combine the results of several parts of the keys (split-K).
+
+    outputs, norms: reads the partial results of additive_read_kernel, (parts, rows, E) and (parts, 2, rows),
+        where rows = part_size = B * H * row_count.
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T). size: B * H * T.
+    """
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     wide = tl.full([], 0, tl.int64) + part_size
     channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)

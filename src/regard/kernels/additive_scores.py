@@ -1,8 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
 """Scores of additive attention in tiles, from exponentials that are computed once per row.
 
-Each thread computes 4 x 4 scores of a tile and loops over the channels, so each loaded element is used four
-times and no reduction crosses threads. The exponentials are stored in tiles for this: (B H, tiles, D, rows).
+additive_prepare_kernel computes e^2q and e^2k. From them additive_scores_kernel computes the scores,
+scale * v . tanh(q + k).
+Each thread computes 4 x 4 scores of a tile and loops over the channels. So each loaded element is used four
+times, and no reduction crosses threads. For this access pattern the exponentials are stored in transposed
+tiles, (B H, tiles, D, rows of a tile).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -20,7 +23,7 @@ __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
 @triton.jit
 def up_to_four(size):
-    """Round up to a multiple of 4: the number of rows of a sequence in row-major exponentials."""
+    """Round up to a multiple of 4. Row-major exponentials have up_to_four(T) or up_to_four(S) rows."""
     return (size + 3) // 4 * 4
 
 
@@ -29,11 +32,13 @@ def _exponentials(
     source, place, reach, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2x for the rows of one tile and the channels low to high (1 for rows from `end` on), and the
-    largest |x| to `reach`.
+    """Write e^2x for the rows of one tile and the channels from `low` to `high`, where x is query or key.
 
-    TURNED: `place` points to the transposed tile, (D, rows); with PIECES only rows below up_to_four(end) are
-    written. Otherwise `place` points to the sequence in row-major order, (up_to_four(size), padded).
+    source: pointer to x of the sequence, (size, D). Rows from `end` on are padding; 1 is written for them.
+    place: pointer to the exponentials. TURNED: of this tile, transposed, (D, ROWS); otherwise of the sequence
+        in row-major order, (up_to_four(size), padded).
+    reach: pointer to the place of the largest |x|.
+    PIECES: with TURNED, write only rows below up_to_four(end), since the other rows are never loaded.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS], tl.float32)
@@ -65,11 +70,17 @@ def additive_prepare_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
     LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Write e^2q, e^2k (1 for keys beyond the length), and -2 v in float32, padded with zeros.
+    """Compute e^2q, e^2k (1 for padding), and -2 v padded with zeros, all in float32.
 
-    Launch grid: one program for each tile of rows of the query, then of the key, then for each vector; times
-    spans of SPAN channels. EIGHTS: all strides are multiples of 8, which allows vectorised loads of 8
-    elements; Triton detects only multiples of 16 (1000 is not one).
+    Reads query, key and vector. Writes:
+    exponentials_of_query: TURNED: (B H, query tiles, padded, ROWS); otherwise (B H, up_to_four(T), padded).
+    exponentials_of_key: TURNED: (B K, key tiles, padded, COLUMNS); otherwise (B K, up_to_four(S), padded).
+    vector_padded: (1 or H, padded).
+    reach_of_query, reach_of_key: the largest |q| or |k| of each tile, (tiles, spans).
+
+    Launch grid: (tiles of the query + tiles of the key + vectors, spans of SPAN channels).
+    EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
+        detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
     """
     program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     low, high = span * SPAN, tl.minimum((span + 1) * SPAN, padded)
@@ -116,12 +127,16 @@ def _summed(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Sum of scale * v tanh(q + k) over the channels low to high, (4, 4, threads), for the rows and columns,
-    (4, threads) each, of a tile at (row, column).
+    """Return the sum of scale * v tanh(q + k) over the channels from `low` to `high`, (4, 4, threads).
 
-    query, key: the sequences. exponentials_of_query, exponentials_of_key: of this tile. vector: -2 v in
-    float32, padded with zeros. reach: largest |q| plus largest |k| of the tile; if it is too large for
-    products of exponentials in float32, the exact formula is used.
+    query, key: pointers to the sequences, (T, D) and (S, D).
+    exponentials_of_query, exponentials_of_key: pointers to the transposed tiles of e^2q and e^2k.
+    vector: pointer to -2 v in float32, padded with zeros.
+    reach: largest |q| plus largest |k| of the tile. If the product of GROUP denominators could overflow, r
+        is computed by exact_share().
+    row, column: first row and first key of the tile. rows, columns: those of each thread, relative to the
+        tile, (4, threads).
+    UNROLL: number of groups of GROUP channels per loop iteration. CENTRED: see shared_sum().
     """
     shares = tl.zeros([4, 4, rows.shape[1]], tl.float32)
     if reach * (GROUP * TWICE_LOG2E) <= BITS:
@@ -155,10 +170,15 @@ def _stored(
     found, place, rows_left, columns_left, across, piece, scores_row, one,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """Store the scores of a tile, or of a piece of it, inside the bounds of rows and columns.
+    """Store the scores `found`, (4, 4, threads), of a tile or (PIECES) of a piece of a tile.
 
-    With PIECES each thread stores its own scores. `one` is always 1, which the compiler does not know:
-    otherwise threads would exchange scores for coalesced stores, which is slower here."""
+    place: pointer to the first score of the tile. rows_left, columns_left: the number of rows and keys from
+    there to the end of the sequence; nothing is stored beyond them. across: groups of four keys per row.
+    piece: index of the first thread of this piece.
+
+    With PIECES each thread stores its own scores. `one` is always 1, but the compiler does not know that. If
+    it did, threads would exchange scores to store them coalesced, which is slower here.
+    """
     if PIECES:
         lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
         rows = (lane // across * 4)[:, None, None] + four[None, :, None]
@@ -185,11 +205,17 @@ def additive_scores_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
     UNROLL: tl.constexpr, PIECES: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Partial scores of the tiles from first_tile on, over part_width channels: (parts, B H, rows, keys).
+    """Compute scale * v . tanh(q + k) in tiles, for the query tiles from `first_tile` on.
 
-    PIECES: only existing rows and keys of a tile are computed, by up to `pieces` programs of LANES threads;
-    otherwise one program computes the whole tile. Tiles that are masked completely are skipped; in the other
-    tiles all scores up to the length are written, and the mask is applied later.
+    query, key: read where exponentials could overflow. vector: -2 v, from additive_prepare_kernel.
+    exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key: from additive_prepare_kernel.
+    scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
+
+    Launch grid: (query tiles * pieces, key tiles, B H * parts).
+    PIECES: compute only the existing rows and keys of a tile, with up to `pieces` programs of LANES threads.
+        Otherwise one program computes the whole tile.
+    Tiles that the mask hides completely are skipped. In the other tiles, all scores up to the length of the
+    sequence are written; additive_read_kernel applies the mask.
     """
     both = tl.program_id(2).to(tl.int64) // parts
     part = tl.program_id(2) % parts

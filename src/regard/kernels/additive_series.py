@@ -1,36 +1,43 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Gradients of query, key and vector as matrix products, in bfloat16: the Fourier series of tanh.
+"""Gradients of query, key and vector as matrix products, for bfloat16 inputs: the Fourier series of tanh.
 
     tanh(x) = sum_n c_n sin(w_n x)     tanh'(x) = sum_n d_n cos(w_n x)     for |x| <= REACH
     sin(w (q + k)) = sin wq cos wk + cos wq sin wk
 
-The series separates q from k, so the sums over keys (for dq) or over queries (for dk) are matrix products of
-the gradient of the scores, g, with the basis functions of the other side: its sines and cosines. With A_n and
-B_n the products with sin and with cos,
+The series separates q from k. So the sums over keys (for dq) or over queries (for dk) are matrix products of
+g, the gradient of the scores, with the sines and cosines of the other side (its basis functions). For dq:
 
+    A_n = sum over keys of g sin(w_n k)     B_n = sum over keys of g cos(w_n k)
     dq = v sum_n d_n (cos(w_n q) B_n - sin(w_n q) A_n)
     dv = sum over rows of sum_n c_n (cos(w_n q) A_n + sin(w_n q) B_n)
 
-Where a channel of a row is saturated for all keys, |q + k| >= SATURATED with one sign, the error of the
-series would be larger than the gradient. There the kernel uses the first term of the exponential series,
-which separates too:
+A channel of a row is called saturated if q + k >= SATURATED for all keys, or q + k <= -SATURATED for all
+keys. There the error of the series would be larger than the gradient. So the kernel uses the first term of
+the exponential series, which separates q from k too:
 
-    tanh'(x) = 4 e^-2x (1 - ...)     tanh(x) = 1 - 2 e^-2x (1 - ...)     for x >= SATURATED, odd for x < 0
+    tanh'(x) = 4 e^-2x (1 - ...)     tanh(x) = 1 - 2 e^-2x (1 - ...)     for x >= SATURATED
 
-Range: tiles with |q + k| <= REACH; tiles beyond it are computed by the exact kernels of additive_backward.
+For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
-Error per channel c, before the result is rounded to bfloat16 (relative 2^-9):
+Range: tiles where largest |q| + largest |k| <= REACH. The other tiles are computed by the kernels of
+additive_backward, which use no series and are called the exact kernels here.
 
-    not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|, likewise dk_c over the queries (series 2.3e-4,
-                    the rest is float16); |error of dv_c| <= 7e-4 sum_ij |g_ij| (series 1.0e-4)
-    saturated       relative to 4 |v_c| sum_j |g_j| e^-2|q+k|: at most 2^-8 (first term 2^-9, float16 2^-10)
+Error in channel c, before the result is rounded to bfloat16 (which has a relative error of 2^-9):
 
-Eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3; from SATURATED on it rounds tanh
-to 1 and gives zero gradients for query and key. g is scaled by a power of 2 for each query row (dq, dv) and
-for each key (dk), so rows with small output gradients keep their precision next to rows with large ones.
+    not saturated   |error of dq_c| <= 5e-4 |v_c| sum_j |g_j|  (2.3e-4 from the series, the rest from float16)
+                    |error of dk_c|: the same, with the sum over the queries
+                    |error of dv_c| <= 7e-4 sum_ij |g_ij|  (1.0e-4 from the series)
+    saturated       |error of dq_c| <= 2^-8 * 4 |v_c| sum_j |g_j| e^-2|q+k|  (2^-9 from the missing terms of
+                    the exponential series, 2^-10 from float16); the same for dk_c, over the queries
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7); saturated channels and
-the scales of rows and keys under the interpreter alone.
+For comparison, eager PyTorch in bfloat16 rounds tanh, and so its derivative, by 2^-9 = 2e-3. From SATURATED
+on it rounds tanh to 1, which gives zero gradients for query and key.
+
+g is stored as float16, scaled by a power of 2 for each query row (for dq and dv) or for each key (for dk). So
+rows with small output gradients keep their precision next to rows with large ones.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7). Saturated channels and
+the scales of rows and keys are tested under the interpreter only.
 """
 
 from __future__ import annotations
@@ -58,26 +65,27 @@ __all__ = [
 ]
 
 REACH = tl.constexpr(10.0)
-"""The series holds for |q + k| up to this."""
+"""The series approximates tanh(q + k) for |q + k| <= REACH."""
 
 SATURATED = tl.constexpr(3.4657)
-"""atanh(1 - 2^-9): from here on, bfloat16 rounds tanh to 1."""
+"""atanh(1 - 2^-9): from this x on, bfloat16 rounds tanh(x) to 1."""
 
 BASIS = tl.constexpr(32)
-"""Basis functions of a channel: 15 sines and a decreasing exponential, 15 cosines and an increasing one."""
+"""Number of basis functions of a channel, in this order: 15 sines, 64 e^-2x, 15 cosines, 64 e^2x."""
 
 BASIS_ROWS = tl.constexpr(16)
-"""Rows of a program of additive_basis_kernel; the range of each channel is stored once for this many rows."""
+"""Number of rows per program of additive_basis_kernel, which stores the maximum of x and of -x over them."""
 
 FIRST = math.pi / 14.6
-"""The lowest frequency; the others are its odd multiples."""
+"""The lowest frequency, w_0. The others are its odd multiples: w_n = (2 n + 1) w_0."""
 
 SINES = (
     1.24932719, 0.359549779, 0.164409051, 0.0815131114, 0.0411802715, 0.0209106126, 0.0106468021,
     0.00540587336, 0.00275267508, 0.00141960697, 0.000709355216, 0.000381053997, 0.000188791784,
     0.00017958751, 4.36422403e-05, 0.0,
 )  # fmt: skip
-"""c_n: a minimax fit (iteratively reweighted least squares); the last, 0, is the place of the exponential."""
+"""c_n, from a minimax fit (iteratively reweighted least squares). The last is 0, because the
+last basis function is not a sine but an exponential."""
 
 COSINES = (
     0.268814698, 0.232124595, 0.176875886, 0.122758259, 0.0797723304, 0.0494817589, 0.0297450635,
@@ -90,12 +98,12 @@ QUARTER = tl.constexpr(math.pi / 2)
 """sin(x + QUARTER) = cos x."""
 
 LARGEST = tl.constexpr(14)
-"""g is scaled to at most 2^LARGEST, well below the largest float16."""
+"""g is scaled to at most 2^LARGEST; the largest float16 is almost 2^16."""
 
 EXPONENTIAL = tl.constexpr(64.0)
-"""Scale of the exponentials. In a saturated channel of a tile within REACH, q + k >= SATURATED and
-|q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and 64 times that is less than the largest
-float16."""
+"""Factor of the exponentials in the basis, which are stored as float16. It cannot overflow: in a saturated
+channel, q + k >= SATURATED and |q| + |k| <= REACH, so e^-2k <= e^(REACH - SATURATED) = 690, and 64 * 690 is
+less than the largest float16."""
 
 HALF = tl.constexpr(65504.0)
 """The largest float16."""
@@ -105,22 +113,24 @@ HALF = tl.constexpr(65504.0)
 def series(device: torch.device) -> torch.Tensor:
     """Return w_n, d_n and c_n as float32, (3, BASIS): 16 values each, repeated for sines and for cosines.
 
-    Cached: CUDA graph capture cannot copy from the host; the warm-up run before the capture does."""
+    Cached: during CUDA graph capture nothing can be copied from the host. The warm-up run before the capture
+    creates the tensor."""
     frequency = [FIRST * (2 * n + 1) for n in range(len(SINES))]
     return torch.tensor([frequency, COSINES, SINES], dtype=torch.float32).repeat(1, 2).to(device)
 
 
 @triton.jit
 def _exponent(x):
-    """The biased exponent e of a float32 that is not negative: x < 2^(e - 126)."""
+    """Return the exponent bits e of a float32 x >= 0; then x < 2^(e - 126)."""
     return x.to(tl.int32, bitcast=True) >> 23
 
 
 @triton.jit
 def scaling(bounds, peak, scale):
-    """Powers of 2 that scale g to at most 2^LARGEST, given |g| <= 2 bounds peak scale, and their inverses.
+    """Return powers of 2 that scale g to at most 2^LARGEST, and their inverses.
 
-    Integer arithmetic on exponents: two kernels that call this get the same bits."""
+    The caller guarantees |g| <= 2 * bounds * peak * |scale|. The powers are computed with integers, from the
+    exponents of the floats, so two kernels that call this function get the same bits."""
     power = LARGEST + 251 - _exponent(bounds) - _exponent(peak * tl.abs(scale))
     power = tl.maximum(tl.minimum(power, 126), -126)
     up, down = (power + 127) << 23, (127 - power) << 23
@@ -129,8 +139,9 @@ def scaling(bounds, peak, scale):
 
 @triton.jit
 def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
-    """sin(x * frequency + shift) for every element of x and every frequency (a new last dimension). On CUDA
-    with the special function unit, whose absolute error is 2^-14 here."""
+    """Return sin(x * frequency + shift) for every element of `x` and every frequency (a new last dimension).
+
+    APPROXIMATE: use the special function unit of the GPU; its absolute error is 2^-14 here."""
     angle = x[:, :, None] * frequency[None, None, :] + shift
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
@@ -141,7 +152,7 @@ def _sines(x, frequency, shift, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def _within(x):
-    """x, or 0 where |x| > REACH or x is NaN: the exact kernels compute these tiles."""
+    """Return x, with 0 where |x| > REACH or x is NaN; the exact kernels compute tiles with such elements."""
     return tl.where(tl.abs(x) <= REACH, x, 0.0)
 
 
@@ -151,11 +162,14 @@ def additive_basis_kernel(
     batch_step, head_step, row_step,
     WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Compute the basis functions of `count` rows and `padded` channels from first_channel on.
+    """Compute the basis functions of `count` rows and `padded` channels, from channel `first_channel` on.
 
-    basis: (B H, count, padded, BASIS), float16. ranges: the maxima of x and of -x over each BASIS_ROWS rows,
-    (B H, blocks, 2, padded), float32; rows beyond the length of their sequence and elements beyond REACH are
-    ignored.
+    source: reads query or key, (B, H, count, D).
+    constants: reads w_n, d_n and c_n; see series().
+    basis: writes the basis functions, (B H, count, padded, BASIS), float16.
+    ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
+        float32. Padding rows and elements with |x| > REACH are ignored.
+    Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """
     both = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * BASIS_ROWS + tl.arange(0, BASIS_ROWS)
@@ -185,7 +199,10 @@ def additive_basis_kernel(
 
 @triton.jit
 def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
-    """The maximum of each channel over the blocks that hold the rows from low to high."""
+    """Return the maximum of each channel over the blocks that contain the rows from `low` to `high`.
+
+    ranges: pointer to the maxima of x, or of -x, of the blocks; see additive_basis_kernel.
+    """
     found = tl.full([CHANNELS], float("-inf"), tl.float32)
     for first in range(low // BASIS_ROWS, tl.cdiv(high, BASIS_ROWS), 16):
         block = first + tl.arange(0, 16)
@@ -196,15 +213,20 @@ def _maximum(ranges, low, high, blocks, padded, CHANNELS: tl.constexpr):
 
 @triton.jit
 def _last(sums):
-    """The last element of the third dimension: the exponential term."""
+    """Return the last element of the third dimension, which belongs to the exponential."""
     term = tl.arange(0, sums.shape[2])
     return tl.sum(tl.where((term == sums.shape[2] - 1)[None, None, :], sums, 0.0), 2)
 
 
 @triton.jit
 def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CHANNELS: tl.constexpr):
-    """Whether q + k >= SATURATED, and whether q + k <= -SATURATED, for all keys of a row; and the sum of
-    g e^-2|q + k| where either holds."""
+    """Return which channels of each own row are saturated, and the sum of g e^-2|x + y| for these channels.
+
+    x: elements of the own side, (ROWS, CHANNELS). y: elements of the other side, in the rows `low` to `high`.
+    Returns three tensors (ROWS, CHANNELS): whether x + y >= SATURATED for all y; whether x + y <= -SATURATED
+    for all y; and the sum. with_sine, with_cosine: the products of g with the basis; their last elements are
+    those with the exponentials.
+    """
     above = x - _maximum(ranges + padded, low, high, blocks, padded, CHANNELS)[None, :] >= SATURATED
     below = x + _maximum(ranges, low, high, blocks, padded, CHANNELS)[None, :] <= -SATURATED
     own = tl.exp2(tl.where(above, -x, x) * TWICE_LOG2E) * (1.0 / EXPONENTIAL)
@@ -213,12 +235,33 @@ def _saturation(x, ranges, with_sine, with_cosine, low, high, blocks, padded, CH
 
 @triton.jit
 def _row_sums(tanhs, tail, above, below, rest):
-    """The sum of g tanh over the keys of a row within REACH. In saturated channels it is computed from `tail`
-    and from `rest`, the sum of g over keys beyond REACH, since g sums to 0 over a whole row."""
+    """Return the sum of g tanh(q + k) for each row, over the keys of tiles within REACH.
+
+    tanhs: this sum by the Fourier series, for channels that are not saturated.
+    tail: the sum of g e^-2|q + k|. above, below: whether a channel is saturated, with sign + or -.
+    rest: the sum of g over the other keys of the row. g sums to 0 over all keys, so the sum of g within REACH
+        is -rest. The result of a saturated channel is -(rest + 2 tail) for sign +, rest + 2 tail for sign -.
+    """
     ends = rest[:, None] + 2.0 * tail
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
 
+# Arguments of additive_series_kernel. With QUERY, the own side is the query and the other side is the key;
+# otherwise the own side is the key. In shapes, `own` and `other` are the numbers of rows of the two sides.
+#
+# gradients            reads g, scaled, in float16, (B H, own, other); 0 where masked or in tiles beyond REACH
+# own                  reads the query or the key
+# basis, ranges        reads the results of additive_basis_kernel for the other side
+# constants            reads w_n, d_n and c_n; see series()
+# bounds, peaks        reads the arguments of scaling(), to undo the scale of g: (B H, own) and (B H,)
+# beyond               reads the sum of g over the tiles beyond REACH, (B H, own)
+# exact                reads partial results of the exact kernels, (exact_parts, B H, own, D), and adds them
+# found                writes the gradient of the own side, (B H, own, D); B K instead of B H for the key
+# dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D)
+# offset, before, after
+#                      the window: row i attends at most to rows i + offset - before to i + offset + after of
+#                      the other side; BEFORE, AFTER: whether there is such a limit
+# Launch grid: (row tiles, blocks of CHANNELS channels, B H or B K).
 @triton.jit
 def additive_series_kernel(
     gradients, own, basis, ranges, constants, vector, bounds, peaks, beyond, found, exact, dvector,
@@ -228,14 +271,11 @@ def additive_series_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows of the own side (query or key), in CHANNELS channels.
+    """Compute dq (QUERY) or dk for a tile of ROWS rows and CHANNELS channels by the Fourier series.
 
-    gradients: scaled g, (B H, own, other); 0 where masked or computed by the exact kernels. own: query or
-    key. basis, ranges: of the other side. bounds, peaks: arguments of scaling(), for each own row and for
-    each sequence and head. beyond: the sum of g over the tiles of each row beyond REACH, (B H, own). found:
-    the result, (B H, own, D). exact: partial results of the exact kernels in float32, which are added.
-    offset, before, after: row i attends at most to others i + offset - before to i + offset + after. QUERY:
-    whether the own side is the query; then dvector is computed too, one partial sum per program.
+    Matrix products of g with the basis functions of the other side give A_n and B_n of the formulas at the
+    top of this file. In saturated channels the exponentials replace the series. With QUERY, dv is computed
+    too. The comment above explains the arguments.
     """
     WIDE: tl.constexpr = CHANNELS * BASIS
     own_both = tl.program_id(2).to(tl.int64)

@@ -1,8 +1,12 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass, part 1: gradients of values and scores from the gradient of the output.
 
-additive_weigh_kernel computes the gradient of the weights and the terms of delta, the row sum of weights
-times that gradient; additive_balance_kernel subtracts delta, which gives the gradient of the scores.
+Formulas, with weights p, output gradient dO and values V:
+
+    dp = dO . V     delta = sum over keys of p dp     dscore = p (dp - delta)     dV = p^T dO
+
+additive_weigh_kernel computes dp and partial sums of delta. additive_balance_kernel computes dscore.
+additive_value_backward_kernel computes dV.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -22,9 +26,10 @@ __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additiv
 
 @triton.jit
 def _weights(scores, norm, place, size, there, seen):
-    """Recompute the weights, exp(score - maximum) / total, 0 where masked.
+    """Recompute the weights of a tile, exp(score - maximum) / total; 0 where masked (`seen` is False).
 
-    exp(score - lse) would be less precise: it contains the rounding error of the lse.
+    norm: row maximum and 1 / total of each row, (2, size). place: index of each row. there: whether the row
+    exists. exp(score - lse) would be less precise, because it contains the rounding error of the lse.
     """
     level = tl.load(norm + place, mask=there, other=0.0)
     inverse = tl.load(norm + size + place, mask=there, other=0.0)
@@ -44,13 +49,15 @@ def additive_weigh_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EIGHTS: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the weights, dO . value, in whole tiles; and partial sums of delta, (B H, key tiles, rows),
-    which additive_balance_kernel adds up.
+    """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
-    SERIES: also bounds for the gradient of the scores, over finite elements only. magnitudes: m_i, the
-    largest |element| of row i of dO, (B, H, T). peaks: the largest |gradient of a weight| / m_i of each tile,
-    (B H, row tiles, key tiles). column_bounds: the largest weight times m_i of each key,
-    (B H, row tiles, keys).
+    scores, norm, value, doutput: read, to recompute p and to compute dp.
+    dscores: writes dp in whole tiles, (B H, rows, keys).
+    deltas: writes one partial sum per key tile, (B H, key tiles, rows).
+    SERIES: also write bounds for g, from finite elements only, for scaling() in additive_series:
+        magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
+        peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
+        column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -118,12 +125,18 @@ def additive_balance_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the unscaled scores, weight * (dweight - delta) * scale, written over dweight in dscores;
-    and its transpose in turned, (B H, keys, rows).
+    """Compute g = p (dp - delta) scale, the gradient of the scores before they are multiplied by `scale`.
 
-    SERIES: tiles within REACH are written as float16 instead: half is scaled per row, half_turned per key,
-    with scales from row_bounds (B H, T), column_bounds (B H, keys) and peaks (B H). The other tiles are 0
-    there, and their row sums are written to beyond, (B H, key tiles, rows)."""
+    scores, norm: read, to recompute the weights p.
+    deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
+    dscores: reads dp and overwrites it with g, (B H, rows, keys).
+    turned: with TURNED, writes g transposed, (B H, keys, rows).
+
+    SERIES: tiles where largest |q| + largest |k| <= REACH are written as float16 instead, to two tensors:
+        half: g times a scale per row. half_turned: g transposed, times a scale per key. In both, the other
+        tiles are 0. The scales come from row_bounds, (B H, T), column_bounds, (B H, keys), and peaks, (B H).
+        beyond: writes the row sums of g over the other tiles, (B H, key tiles, rows).
+    """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -171,7 +184,7 @@ def additive_balance_kernel(
     elif SERIES:
         tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
         tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
-    elif not TURNED:  # the decode kernel reads all of dscores
+    elif not TURNED:  # additive_decode_backward_kernel also reads tiles that are masked completely
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:
         place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)
@@ -188,8 +201,12 @@ def additive_value_backward_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, ADD: tl.constexpr,
     PRECISION: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of COLUMNS values from row_count rows: the transposed weights times dO. ADD: add to dvalue
-    instead of overwriting it."""
+    """Compute dV = p^T dO for COLUMNS keys and DEPTH channels, from `row_count` query rows.
+
+    scores, norm: read, to recompute the weights p. doutput: reads dO, (B, H, T, E).
+    dvalue: writes (B, K, S, E). ADD: add to dvalue instead of overwriting it.
+    Launch grid: (key tiles, blocks of DEPTH channels, B K).
+    """
     if EIGHTS:
         depth, doutput_row = depth // 8 * 8, doutput_row // 8 * 8
         doutput_batch, doutput_head = doutput_batch // 8 * 8, doutput_head // 8 * 8

@@ -27,14 +27,20 @@ from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
-"""No mask: queries have no padding."""
+"""A mask that hides nothing. For the basis functions of the query, since queries have no padding."""
 
 
 class Weighed(NamedTuple):
-    """The gradient of the scores of a chunk of rows and its transpose, in whole tiles.
+    """The gradient of the scores, g, of a chunk of rows. Sizes are rounded up to whole tiles.
 
-    dscores, turned: in float32. half, half_turned: in scaled float16, for the tiles within REACH. row_bounds,
-    column_bounds, peaks: give the scales of rows and keys. beyond: row sums over the tiles beyond REACH."""
+    dscores: g in float32, (B H, rows, keys).
+    turned: g transposed, (B H, keys, rows).
+    half, half_turned: the same two in float16, scaled, for the tiles that additive_series_kernel computes.
+    row_bounds, column_bounds, peaks: arguments of scaling(), which give the scales of half and half_turned.
+    beyond: row sums of g over the tiles that the exact kernels compute, (B H, rows).
+
+    The last six are used only with Shape.series. See additive_balance_kernel.
+    """
 
     dscores: Tensor
     turned: Tensor
@@ -47,16 +53,23 @@ class Weighed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """Basis functions of a range of channels of query or key, (B H, rows, padded channels, BASIS), and the
-    maxima of x and -x, (B H, blocks of BASIS_ROWS rows, 2, padded channels)."""
+    """The results of additive_basis_kernel for a range of channels of the query or the key.
+
+    functions: basis functions, (B H, rows, padded channels, BASIS).
+    ranges: the maxima of x and of -x, (B H, blocks of BASIS_ROWS rows, 2, padded channels).
+    """
 
     functions: Tensor
     ranges: Tensor
 
 
 class Backward:
-    """The backward pass of one call. scores: kept by the forward pass, or empty. others: whether to compute
-    the gradients of key, value and vector too."""
+    """The backward pass of one call.
+
+    forward: a Forward created with back=True. doutput: gradient of the output, (B, H, T, E).
+    norm: returned by the forward pass. scores: kept by the forward pass, or an empty tensor.
+    others: whether to compute the gradients of key, value and vector too, besides that of the query.
+    """
 
     def __init__(self, forward: Forward, doutput: Tensor, norm: Tensor, scores: Tensor, others: bool):
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
@@ -99,13 +112,16 @@ class Backward:
         )
 
     def place(self, like: Tensor, added: bool) -> Tensor:
-        """Allocate the gradient of key or value, empty if not needed; in float32 if it is accumulated over
-        chunks or by two kernels."""
+        """Allocate the gradient of key or value (`like`); an empty tensor if it is not needed.
+
+        added: whether several chunks or kernels add to it; then its dtype is float32."""
         dtype = torch.float32 if added else like.dtype
         return like.new_empty(like.shape if self.others else (0,), dtype=dtype)
 
     def to_vector(self, parts: list[Tensor]) -> Tensor:
-        """Sum the partial gradients of the vector, each (B, H, n, D); empty if not needed."""
+        """Return the gradient of the vector, (1 or H, D): the sum of `parts`, each (B, H, n, D).
+
+        An empty tensor if this gradient is not needed."""
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
@@ -113,7 +129,10 @@ class Backward:
         return whole.sum((0, 1, 2) if len(vector) == 1 else (0, 2)).view(vector.shape).to(vector.dtype)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
-        """Run one chunk of rows; return partial gradients of the vector, each (B, H, n, D)."""
+        """Compute the gradients from `rows` query rows, from row `first` on.
+
+        scores: of these rows, (B H, rows, S). Writes to self.dquery, self.dkey and self.dvalue. Returns
+        partial gradients of the vector, each (B, H, n, D)."""
         if self.others:
             self.to_value(scores, first, rows)
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
@@ -129,8 +148,11 @@ class Backward:
         return [dvector]
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
-        """Compute the gradient of the scores: first the gradient of the weights and delta, then the gradient
-        of the scores in the same buffer."""
+        """Compute the gradient of the scores of a chunk of rows, with two kernels.
+
+        additive_weigh_kernel writes the gradient of the weights, and delta. additive_balance_kernel
+        overwrites the gradient of the weights with the gradient of the scores.
+        turned: whether to write the transpose of the gradient too."""
         forward, shape, launch = self.forward, self.shape, self.launch
         whole = up(rows, launch.rows), up(shape.keys, launch.columns)
         grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
@@ -175,7 +197,7 @@ class Backward:
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
 
     def to_value(self, scores: Tensor, first: int, rows: int) -> None:
-        """Compute the gradient of the values from a chunk of rows."""
+        """Add the gradient of the values from a chunk of rows to self.dvalue (the first chunk overwrites)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-shape.keys // launch.columns), -(-shape.depth // launch.depth), self.key_sequences
         additive_value_backward_kernel[grid](
@@ -188,7 +210,9 @@ class Backward:
         )  # fmt: skip
 
     def to_key(self, prepared: Prepared, dscores: Tensor, first: int, rows: int) -> None:
-        """Compute the gradient of the keys from a chunk of rows."""
+        """Add the gradient of the keys from a chunk of rows to self.dkey (the first chunk overwrites).
+
+        prepared: exponentials in row-major order."""
         forward, shape, launch = self.forward, self.shape, self.launch
         owned = 4 * launch.fours
         grid = -(-shape.keys // owned), -(-shape.width // launch.channels), self.key_sequences
@@ -204,10 +228,11 @@ class Backward:
         )  # fmt: skip
 
     def to_query(self, prepared: Prepared, turned: Tensor, first: int, rows: int) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of a chunk of rows of the query, and partial gradients of the vector.
+        """Return the gradient of a chunk of rows of the query, and partial gradients of the vector.
 
-        The first is (parts, B, H, rows, D), to be summed; with a single part it is written to self.dquery
-        directly, unless by_series() adds to it. The second is (B, H, n, D)."""
+        turned: transposed gradient of the scores. The first result is (parts, B, H, rows, D), to be summed
+        over the parts. With a single part it is a view of self.dquery, unless the Fourier series is used:
+        then by_series() adds it to its own result. The second result is (B, H, n, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid = -(-rows // (4 * launch.fours)), -(-shape.width // launch.channels)
         key_tiles = shape.tiles[1]
@@ -232,12 +257,13 @@ class Backward:
         return place, dvector
 
     def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
-        """Compute the gradients of a chunk of rows of the query and of the keys by the Fourier series.
+        """Compute the gradients of query and key from a chunk of rows by the Fourier series.
 
-        exact: result of the exact kernels for the query, which is added. Returns partial gradients of the
-        vector, (B, H, n, D)."""
+        exact: result of to_query() for the tiles beyond REACH, which is added to the gradient of the query.
+        Returns partial gradients of the vector, (B, H, n, D)."""
         forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The basis functions of the keys are the same for all chunks, and are kept.
+        # The basis functions of the keys are the same for all chunks of rows. They are computed once and
+        # kept, if all channels fit in BASIS_ROOM.
         channel_bytes = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
         count = max(1, BASIS_ROOM // channel_bytes // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
         dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
@@ -259,7 +285,7 @@ class Backward:
         return dvector
 
     def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any]) -> Basis:
-        """Compute the basis functions of `count` channels from `channel` on."""
+        """Compute the basis functions of `source` (query or key) for `count` channels, from `channel` on."""
         (batch, heads, rows), width = source.shape[:3], self.shape.width
         padded = up(min(count, width - channel), self.tiles["CHANNELS"])
         blocks = -(-rows // BASIS_ROWS.value)
@@ -278,7 +304,9 @@ class Backward:
         exact: Tensor, dvector: Tensor, channel: int, *, offset: int, before: int | None, after: int | None,
         QUERY: bool,
     ) -> None:  # fmt: skip
-        """Launch additive_series_kernel, which writes the gradient of `own` to `found`."""
+        """Launch additive_series_kernel, which writes the gradient of `own` (query or key) to `found`.
+
+        The arguments are explained above that kernel."""
         forward, shape, rows = self.forward, self.shape, own.shape[2]
         count, padded = basis.functions.shape[1:3]
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
@@ -293,8 +321,10 @@ class Backward:
         )  # fmt: skip
 
     def at_once(self, dscores: Tensor) -> Tensor:
-        """Compute all gradients with one kernel, for one query per sequence and as many key heads as query
-        heads; return partial gradients of the vector, (B, H, parts, D)."""
+        """Compute the gradients of query, key and vector with one kernel, additive_decode_backward_kernel.
+
+        For one query per sequence and as many key heads as query heads. Returns partial gradients of the
+        vector, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
         grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Cross-entropy over many classes, with label smoothing, in one pass over the logits forward and backward.
+"""Cross-entropy over many classes, with label smoothing. Forward and backward read the logits once each.
 
-The logits are read in their own dtype and reduced in float32; they are not copied. Beside the logits, the
-backward pass needs one number per row, the lse.
+The logits are read in their own dtype, without a copy, and reduced in float32. The forward pass saves one
+number per row for the backward pass: the log-sum-exp (lse).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -20,14 +20,20 @@ from torch.autograd.function import once_differentiable
 __all__ = ["SmoothedCrossEntropy"]
 
 BLOCK = 4096
+"""Number of classes that a program loads at once."""
 
 
 @triton.jit
 def cross_entropy_forward_kernel(
     logits, labels, plain, even, lse, classes, logits_row, pad, BLOCK: tl.constexpr
 ):
-    """For one row: -log p(y) and the mean of -log p(v) over all classes v, both 0 if the label is `pad`; and
-    the log-sum-exp."""
+    """Compute two losses of one row: -log p(y), and the mean of -log p(v) over all classes v.
+
+    logits: reads (rows, classes). labels: reads y, (rows,).
+    plain: writes -log p(y), (rows,); 0 if the label is `pad`.
+    even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
+    lse: writes the log-sum-exp of the logits, (rows,).
+    """
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_row
     best, total, summed = -float("inf"), 0.0, 0.0
@@ -40,7 +46,7 @@ def cross_entropy_forward_kernel(
         best = above
     found = best + tl.log(total)
     label = tl.load(labels + row)
-    # An invalid label gives a NaN loss, at which the trainer stops; nothing is loaded outside the row.
+    # An invalid label gives a NaN loss, at which the trainer stops. Nothing is loaded outside the row.
     known = (label >= 0) & (label < classes)
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     there = label != pad
@@ -53,8 +59,13 @@ def cross_entropy_forward_kernel(
 def cross_entropy_backward_kernel(
     dtotal, logits, labels, lse, dlogits, classes, logits_row, pad, smoothing, BLOCK: tl.constexpr
 ):
-    """Gradient of the logits: p - (1 - smoothing) [v = y] - smoothing / V, times dtotal; 0 if the label is
-    `pad`."""
+    """Compute the gradient of the logits of one row, for BLOCK classes v.
+
+    dlogits = (p(v) - (1 - smoothing) [v = y] - smoothing / classes) * dtotal; 0 if the label is `pad`
+
+    dtotal: reads the gradient of the loss, one number. logits, labels, lse: read, as in the forward kernel.
+    dlogits: writes (rows, classes).
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < classes
@@ -66,10 +77,13 @@ def cross_entropy_backward_kernel(
 
 
 class SmoothedCrossEntropy(torch.autograd.Function):
-    """Cross-entropy summed over rows: with label smoothing, and without (not differentiable).
+    """Cross-entropy summed over rows, with and without label smoothing.
 
-    total = (1 - smoothing) * sum(plain) + smoothing * sum(even), with plain = -log p(y) and even = the mean
-    of -log p(v) over all classes v. logits: (rows, V). labels: (rows,). Rows with the label `pad` count 0.
+    plain = -log p(y)     even = mean of -log p(v) over all classes v
+    total = (1 - smoothing) * sum(plain) + smoothing * sum(even)
+
+    logits: (rows, V). labels: y, (rows,). Rows with the label `pad` count as 0.
+    Returns total, and sum(plain), which is not differentiable.
     """
 
     @staticmethod

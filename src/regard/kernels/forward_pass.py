@@ -21,8 +21,12 @@ __all__ = ["Forward", "Prepared", "Sight", "in_eights", "in_rows", "steps"]
 
 
 class Prepared(NamedTuple):
-    """e^2q and e^2k, in tiles or in row-major order; -2 v in float32; and the reach (largest |q| or |k|)
-    of each tile."""
+    """The results of additive_prepare_kernel, all float32.
+
+    query, key: e^2q and e^2k, in transposed tiles or in row-major order.
+    vector: -2 v, padded with zeros.
+    reach: the largest |q| or |k| of each tile, (query tiles + key tiles, spans).
+    """
 
     query: Tensor
     key: Tensor
@@ -32,8 +36,15 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Sight:
-    """The mask of a call: the query in row `row`, at position i = row + start, attends to keys i - left to
-    i + right, below the length of its sequence and in the same document; None means no restriction."""
+    """The mask of a call. The query in row t has the position i = t + start.
+
+    lengths: keys j < length are visible, (B,) or (1,).
+    document_of_query, document_of_key: document ids of the positions, (B or 1, N); keys of the same document
+        are visible.
+    left, right: keys i - left <= j <= i + right are visible; causal has right = 0.
+
+    A key is visible if all parts of the mask allow it. None means no restriction.
+    """
 
     lengths: Tensor | None
     document_of_query: Tensor | None
@@ -43,7 +54,9 @@ class Sight:
     right: int | None
 
     def by_length(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length; `anything` replaces a missing tensor."""
+        """Return the arguments of kernels that mask by length.
+
+        anything: any tensor; it takes the place of a tensor that is None, and is not read."""
         lengths = self.lengths
         return {
             "lengths": anything if lengths is None else lengths,
@@ -52,7 +65,7 @@ class Sight:
         }
 
     def by_position(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length and position."""
+        """Return the arguments of kernels that mask by length and window."""
         return self.by_length(anything) | {
             "start": self.start,
             "left": self.left or 0,
@@ -62,7 +75,7 @@ class Sight:
         }
 
     def whole(self, anything: Tensor) -> dict[str, Any]:
-        """Return the arguments of kernels that mask by length, position and document."""
+        """Return the arguments of kernels that mask by length, window and document."""
         of_query, of_key = self.document_of_query, self.document_of_key
         documents = {
             "document_of_query": anything if of_query is None else of_query,
@@ -75,7 +88,7 @@ class Sight:
 
 
 def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the strides of a tensor (B, H, T, D) as kernel arguments; the last stride is 1."""
+    """Return the first three strides of a tensor (B, H, T, D) as kernel arguments; the last one is 1."""
     return {
         f"{name}_batch": tensor.stride(0),
         f"{name}_head": tensor.stride(1),
@@ -84,7 +97,7 @@ def steps(name: str, tensor: Tensor) -> dict[str, int]:
 
 
 def in_eights(*tensors: Tensor) -> bool:
-    """Whether all rows start and end at a multiple of 8 elements, which allows vectorised loads of 8."""
+    """Whether all rows start and end at a multiple of 8 elements, so that loads can be vectorised by 8."""
     sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
     return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
@@ -95,16 +108,23 @@ def in_rows(tensor: Tensor) -> Tensor:
 
 
 def _precision(value: Tensor) -> str:
-    """Return the precision of matrix products. float32: three TF32 products where the device supports TF32,
-    as precise as float32 and faster. Half precision: one product."""
+    """Return the PRECISION of matrix products; see matrix_product.product().
+
+    float32: "tf32x3", three TF32 products, which are as precise as float32 and faster; "ieee" where the
+    device has no TF32. Half precision: "tf32", which has no effect on half precision. In the interpreter:
+    "ieee" for float32, "widened" for half precision."""
     if value.dtype == torch.float32:
         return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
     return "widened" if interpreting() else "tf32"
 
 
 class Forward:
-    """The forward pass of one call. The backward pass creates it with back=True, for the shapes and launch
-    parameters and to recompute scores. hold: whether to keep the scores for the backward pass."""
+    """The forward pass of one call.
+
+    hold: whether to keep the scores for the backward pass, if there are few enough (Shape.held).
+    back: the backward pass creates a Forward too, with back=True. It uses its shapes and launch parameters,
+        and recomputes the scores with it.
+    """
 
     def __init__(
         self,
@@ -123,7 +143,7 @@ class Forward:
         self.hold = hold and self.shape.held
         self.launch = self.shape.launch
         self.precision = _precision(value)
-        self.centred = value.dtype == torch.float32  # half precision does not need it
+        self.centred = value.dtype == torch.float32  # see tanh.shared_sum(); half precision does not need it
         self.approximate = not interpreting()
         shape = self.shape
         self.sizes = {
@@ -184,16 +204,18 @@ class Forward:
         return prepared
 
     def padded_sources(self) -> dict[str, int]:
-        """Return the strides of query, key and the prepared vector."""
+        """Return the strides of query, key and the padded vector (Prepared.vector)."""
         return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
 
     def split(self, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the reach of all tiles into that of query tiles and that of key tiles."""
+        """Split Prepared.reach into the part of the query tiles and the part of the key tiles."""
         programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
         return reach[:programs], reach[programs:]
 
     def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
-        """Compute the scores of a chunk of rows, as partial sums over channels: (parts, B H, rows, S)."""
+        """Compute the scores of `rows` query rows, from row `first` on, as (parts, B H, rows, S).
+
+        Each part is the sum over some of the channels; the score is the sum of the parts."""
         shape, launch = self.shape, self.launch
         sequences = shape.batch * shape.heads
         parts = shape.channel_parts(rows, self.query.device)
@@ -232,7 +254,7 @@ class Forward:
     def scores_and_read(self, prepared: Prepared) -> Tensor:
         """Compute scores and output, one chunk of rows at a time; return the scores of the last chunk.
 
-        If scores are kept, there is only one chunk."""
+        If scores are kept (self.hold), there is only one chunk, so all scores are returned."""
         shape, held = self.shape, self.new(0)
         for first in range(0, shape.queries, shape.chunk):
             rows = min(shape.chunk, shape.queries - first)
@@ -243,7 +265,9 @@ class Forward:
         return held
 
     def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
-        """Compute softmax and output of a chunk of rows. held: receives the summed scores, if set."""
+        """Compute softmax and output of a chunk of rows.
+
+        scores: (parts, B H, rows, S). held: if not None, the sum of the parts is written to it."""
         shape, launch = self.shape, self.launch
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
@@ -267,7 +291,7 @@ class Forward:
             self.combine(output, norm, first, rows)
 
     def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
-        """Combine the partial results of a chunk of rows."""
+        """Combine the results of several parts of the keys (split-K), for a chunk of rows."""
         shape, block = self.shape, self.launch.depth
         parts, part_size = len(outputs), shape.batch * shape.heads * rows
         some = 16 if part_size > 1024 else 4

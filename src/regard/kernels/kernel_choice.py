@@ -16,7 +16,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def by_kernel(tensor: Tensor) -> bool:
     """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
 
-    The kernels accumulate in float32, so float64 is left to PyTorch, and so are torch.func transforms.
+    The kernels accumulate in float32. float64 tensors and torch.func transforms therefore use plain PyTorch.
 
     >>> by_kernel(torch.zeros(1, dtype=torch.float64))
     False
@@ -28,9 +28,9 @@ def by_kernel(tensor: Tensor) -> bool:
 
 
 def is_current(device: torch.device) -> bool:
-    """Whether this is the current CUDA device, or not a CUDA device.
+    """Whether this is the current CUDA device; True for devices of other types, such as the CPU.
 
-    Triton kernels and CUDA graphs run on the current device.
+    Triton kernels and CUDA graphs always run on the current CUDA device.
 
     >>> is_current(torch.device("cpu"))
     True

@@ -1,4 +1,4 @@
-"""Launch parameters: tile sizes by shape (a table), and the number of parts that work is split into."""
+"""Launch parameters: a table of tile sizes by shape, and the number of parts that the work is split into."""
 
 from __future__ import annotations
 
@@ -11,49 +11,54 @@ import torch
 __all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors", "series_tiles"]
 
 LINEAR = 1 << 22
-"""Number of scores (16 MiB) that may be in memory at once for any shape."""
+"""Number of scores that may be in memory at once for every shape: 16 MiB of float32."""
 
 TIMES = 4
-"""For long sequences, the limit is this many times the number of elements of queries and keys."""
+"""For long sequences the limit is higher: TIMES times the number of elements of query and key."""
 
 MOST_PARTS = {"decode": 64, "short": 16, "middle": 16, "long": 16}
-"""Maximum number of parts that the keys are split into (split-K); each part needs memory for its result."""
+"""Maximum number of parts that the keys are split into (split-K), by Shape.kind. Each part needs memory for
+its result."""
 
 MANY = 128
-"""Number of rows from which the warps of a program divide the rows, and from which the Fourier series is
+"""Minimum T and S for which the launch parameters "middle" are used, and for which the Fourier series is
 faster."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
-"""Tiles of additive_series_kernel: own rows, other rows, and channels of 32 basis functions each. Chosen by
-timing on an H200."""
+"""Tile of additive_series_kernel: ROWS of the side whose gradient is computed, COLUMNS of the other side, and
+CHANNELS with 32 basis functions each. Chosen by timing on an H200."""
 
 STAGE = 32 << 10
-"""Shared memory in bytes for one pipeline stage of such a tile; up to three stages are used."""
+"""Shared memory in bytes for one pipeline stage of a SERIES tile; up to three stages are used."""
 
 BASIS_ROOM = 512 << 20
-"""Bytes for the basis functions of either side; limits the number of channels computed at once."""
+"""Maximum size in bytes of the basis functions of query or key. It limits the number of channels computed at
+once."""
 
 FEW = 8
-"""Up to this many partial sums are added by every program that needs the total; more are added once."""
+"""Up to this many partial sums of delta, every program that needs the total adds them itself. More are added
+once, by PyTorch."""
 
 SPAN = 256
-"""Number of channels prepared by one program."""
+"""Number of channels per program of additive_prepare_kernel."""
 
 
 @dataclass(frozen=True)
 class Launch:
     """Launch parameters of the kernels of additive attention.
 
-    rows, columns: tile of scores and of their gradients, multiples of 16; 4 x 4 scores per thread.
+    rows, columns: tile of scores and of their gradients, multiples of 16. Each thread computes 4 x 4 scores.
     group: number of channels that share a reciprocal: 1, 2 or 4.
     unroll: number of such groups per loop iteration.
-    read_rows, read_columns: tile of scores of the softmax kernel.
+    read_rows, read_columns: tile of scores of additive_read_kernel (softmax and output).
     depth: number of value channels per program.
-    warps: of the gradient kernels. fours: number of groups of four rows that the warps are divided into.
-    registers: limit per thread for the gradient of the query, so that four warps fit on a scheduler.
-    some, width: tile of keys and channels with one query per sequence.
-    fill: number of warps per multiprocessor to aim for.
-    lanes: if set, tiles are computed in pieces, by programs of this many threads."""
+    warps: number of warps of the kernels for the gradients of query and key.
+    fours: the threads of these kernels are divided into this many groups, each with four rows.
+    registers: register limit per thread for the gradient of the query, so that four warps fit on a scheduler.
+    some, width: tile of keys and channels of the kernels for one query per sequence (additive_decode).
+    fill: target number of warps per multiprocessor. Work is split into parts until there are that many.
+    lanes: if set, tiles of scores are computed in pieces, by programs of this many threads.
+    """
 
     rows: int
     columns: int
@@ -72,17 +77,17 @@ class Launch:
 
     @property
     def score_threads(self) -> int:
-        """Threads per program of the scores kernel."""
+        """Number of threads per program of additive_scores_kernel."""
         return self.lanes or self.rows * self.columns // 16
 
     @property
     def score_registers(self) -> int | None:
-        """Register limit per thread with pieces, so that ten pieces fit on a multiprocessor."""
+        """Register limit per thread if tiles are computed in pieces, so that ten fit on a multiprocessor."""
         return 96 if self.lanes else None
 
     @property
     def channels(self) -> int:
-        """Channels per program of the gradient kernels, four per thread."""
+        """Number of channels per program of the gradient kernels for query and key, four per thread."""
         return 128 * self.warps // self.fours
 
 
@@ -101,23 +106,28 @@ LAUNCHES: dict[str, Launch] = {
 """Launch parameters by kind of shape (Shape.kind); chosen by timing on an H200."""
 
 CHANGES: dict[tuple[str, str], dict[str, int]] = {
-    # float32 needs three TF32 products, so tiles are smaller; a single row uses a reduction instead.
+    # float32 needs three TF32 products per matrix product, so its tiles are smaller. A tile of one row is
+    # computed by a reduction, without tl.dot.
     ("decode", "float32"): {"read_rows": 1},
     ("short", "float32"): {"unroll": 1, "read_rows": 16},
     ("middle", "float32"): {"read_rows": 32, "read_columns": 32},
     ("long", "float32"): {"read_rows": 32, "read_columns": 32, "depth": 64},
-    # Scores are kept, so the backward pass can use other tiles.
+    # The scores are kept by the forward pass, so the backward pass need not use the same tiles.
     ("short", "back"): {"rows": 64, "columns": 64},
     ("decode", "back"): {"depth": 128},
-    # Tiles that are not full are computed in pieces.
+    # Tiles that extend beyond the sequence are computed in pieces.
     ("short", "ragged"): {"rows": 64, "columns": 64, "unroll": 1, "lanes": 64},
 }
-"""Changes to LAUNCHES by kind of shape: for float32, the backward pass ("back") and tiles that are not full
-("ragged")."""
+"""Changes to LAUNCHES, by kind of shape and case. Cases: "float32", "back" (the backward pass) and "ragged"
+(many tiles extend beyond the sequence; see Shape.ragged)."""
 
 
 class Shape(NamedTuple):
-    """The sizes and dtype of a call. back: whether it is the backward pass."""
+    """The sizes and dtype of a call, and what follows from them: kind, tiles, parts, chunks.
+
+    batch, heads, key_heads, queries, keys: B, H, K, T, S. width: D. depth: E.
+    back: whether it is the backward pass.
+    """
 
     batch: int
     heads: int
@@ -138,11 +148,14 @@ class Shape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of shape, which selects the launch parameters.
+        """The kind of shape, a key of LAUNCHES.
 
-        decode: one query per sequence. long: there are more scores, T S, than elements of queries and keys,
-        (T + S) D; scores are computed in chunks of rows, and recomputed in the backward pass. short, middle:
-        there are fewer, and scores are kept; middle from MANY queries and keys on."""
+        decode: one query per sequence, T = 1.
+        long: more scores, T S, than elements of query and key, (T + S) D. The scores are computed in chunks
+            of rows, and recomputed in the backward pass.
+        middle: fewer scores than that, and at least MANY queries and keys. The scores are kept.
+        short: fewer scores than that, and fewer than MANY queries or keys. The scores are kept.
+        """
         if self.queries == 1:
             return "decode"
         if self.queries * self.keys > (self.queries + self.keys) * self.width:
@@ -166,13 +179,15 @@ class Shape(NamedTuple):
 
     @property
     def ragged(self) -> bool:
-        """Whether tiles of 32 x 32 compute at least 25 % more scores than pieces of 64 threads would."""
+        """Whether tiles of 32 x 32 would compute at least 25 % more scores than pieces of 64 threads.
+
+        The additional scores are those beyond the end of the sequence."""
         fours = up(-(-self.queries // 4) * -(-self.keys // 4), 64)
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
     @property
     def series(self) -> bool:
-        """Whether gradients are computed by the Fourier series of tanh, which is faster for many rows."""
+        """Whether gradients use the Fourier series of tanh: for bfloat16, if T and S are at least MANY."""
         return self.dtype == torch.bfloat16 and min(self.queries, self.keys) >= MANY
 
     @property
@@ -182,7 +197,7 @@ class Shape(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """The width, rounded up to whole groups of channels and loop iterations."""
+        """The width, rounded up to a multiple of group * unroll, the channels per loop iteration."""
         return up(self.width, self.launch.group * self.launch.unroll)
 
     @property
@@ -192,7 +207,7 @@ class Shape(NamedTuple):
 
     @property
     def spans(self) -> int:
-        """Number of programs (spans of SPAN channels) that prepare the channels of a tile."""
+        """Number of spans of SPAN channels, each prepared by its own program of additive_prepare_kernel."""
         return -(-self.pitch // SPAN)
 
     @property
@@ -202,13 +217,14 @@ class Shape(NamedTuple):
 
     @property
     def pieces(self) -> int:
-        """Maximum number of programs (pieces) per tile of scores."""
+        """Maximum number of pieces of a tile of scores, each with its own program; 1 if lanes is None."""
         down, across = min(self.queries, self.launch.rows), min(self.keys, self.launch.columns)
         return -(-(-(-down // 4) * -(-across // 4)) // self.launch.score_threads)
 
     @property
     def chunk(self) -> int:
-        """Number of rows whose scores are in memory at once, in whole tiles; all rows if scores are kept."""
+        """Number of query rows whose scores are in memory at once: all rows if scores are kept (`held`),
+        otherwise a multiple of the tile size."""
         if self.held:
             return self.queries
         sequences = self.batch * self.heads
@@ -217,7 +233,7 @@ class Shape(NamedTuple):
         return min(self.queries, max(rows, room // (sequences * self.keys) // rows * rows))
 
     def channel_parts(self, rows: int, device: torch.device) -> int:
-        """Number of parts to split the channels into, so that the scores of `rows` rows fill the device."""
+        """Number of parts to split the channels into, so that the scores of `rows` rows fill the GPU."""
         programs = self.batch * self.heads * -(-rows // self.launch.rows) * self.tiles[1] * self.pieces
         warps = max(1, programs * self.launch.score_threads // 32)
         needed = -(-processors(device) * self.launch.fill // warps)
@@ -225,7 +241,7 @@ class Shape(NamedTuple):
         return max(1, min(needed, allowed, -(-self.width // 64)))
 
     def key_parts(self, warps: int, tiles: int, device: torch.device) -> int:
-        """Number of parts to split `tiles` tiles of keys into, so that the device is filled.
+        """Number of parts to split `tiles` tiles of keys into, so that they fill the GPU.
 
         warps: number of warps per part."""
         return max(
@@ -234,7 +250,7 @@ class Shape(NamedTuple):
 
 
 def up(number: int, multiple: int) -> int:
-    """Round up to a multiple."""
+    """Round `number` up to a multiple of `multiple`."""
     return -(-number // multiple) * multiple
 
 
@@ -248,7 +264,7 @@ def processors(device: torch.device) -> int:
 
 @functools.cache
 def series_tiles(device: torch.device) -> dict[str, int]:
-    """SERIES, with as many pipeline stages as the shared memory of the device allows."""
+    """Return SERIES with as many pipeline stages as the shared memory of the device allows, at most three."""
     room = 3 * STAGE
     if device.type == "cuda":
         room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", STAGE)
@@ -257,5 +273,5 @@ def series_tiles(device: torch.device) -> dict[str, int]:
 
 @functools.cache
 def multiplies_tf32(device: torch.device) -> bool:
-    """Whether the device supports TF32 matrix products: CUDA devices from compute capability 8.0 on."""
+    """Whether the device supports TF32 matrix products: CUDA needs compute capability 8.0 or higher."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)

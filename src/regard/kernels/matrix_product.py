@@ -14,9 +14,12 @@ __all__ = ["product"]
 
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
-    """total + a @ b. PRECISION: input_precision of tl.dot for float32 ("ieee", "tf32", "tf32x3"); "widened"
-    converts any dtype to float32 first, for the interpreter, which cannot multiply bfloat16. If a has one
-    row, the product is computed by a reduction instead of tl.dot."""
+    """Return total + a @ b.
+
+    PRECISION: "ieee", "tf32" or "tf32x3" is the input_precision of tl.dot, which matters for float32 only.
+    "widened" converts `a` and `b` to float32 first, for the interpreter, which cannot multiply bfloat16.
+    If `a` has one row, the product is computed by a reduction instead of tl.dot.
+    """
     if a.shape[0] == 1:
         return total + tl.sum(tl.trans(a).to(tl.float32) * b.to(tl.float32), 0)[None, :]
     if PRECISION == "widened":

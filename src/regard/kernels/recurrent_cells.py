@@ -1,9 +1,18 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Recurrent cells: the elementwise operations of one step, fused into one kernel between matrix products.
+"""Recurrent cells: one kernel for all elementwise operations between two matrix products of a step.
 
 The gated cell of layers/gated_cell.py needs two kernels forward and two backward, because there is a matrix
-product between its gates and its new state; the GRU of torch needs one in each direction. Arithmetic is in
-float32.
+product between its gates and its candidate state:
+
+    z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
+
+The GRU of torch.nn needs one kernel in each direction:
+
+    r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
+
+Here s or h is the previous state, z the update gate, r the reset gate, and x the input part. The callers
+compute the matrix products. Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`,
+and so on. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -18,6 +27,7 @@ from torch import Tensor
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
 BLOCK = 256
+"""Number of columns per program."""
 
 
 @triton.jit
@@ -27,12 +37,14 @@ def _tanh(x):
 
 @triton.jit
 def _place(width, BLOCK: tl.constexpr):
+    """Return the row and the columns of this program, and which of the columns exist."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     return tl.program_id(0).to(tl.int64), columns, columns < width
 
 
 @triton.jit
 def _get(pointer, places, there):
+    """Load elements as float32; 0 where `there` is False."""
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
 
@@ -40,7 +52,13 @@ def _get(pointer, places, there):
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, BLOCK: tl.constexpr
 ):
-    """Write z and r to the first two thirds of gates, in place, and r * s to reset."""
+    """Compute the gates z and r of the gated cell, and r * s.
+
+    gates: (rows, 3 width). Its first two thirds contain the input and context parts of z and r, and are
+        overwritten with z and r.
+    more: reads the recurrent parts of z and r, (rows, 2 width).
+    state: reads s. reset: writes r * s.
+    """
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     take = tl.sigmoid(_get(gates, at, there) + _get(more, other, there))
@@ -53,7 +71,12 @@ def gated_forward_kernel(
 
 @triton.jit
 def mixed_forward_kernel(gates, state, after, width, gates_row, state_row, after_row, BLOCK: tl.constexpr):
-    """Write s~ to the last third of gates, in place, and the next state s + z (s~ - s) to after."""
+    """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
+
+    gates: (rows, 3 width). Reads z in the first third, and the argument of tanh in the last third, which is
+        overwritten with s~.
+    state: reads s. after: writes the next state.
+    """
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
     new = _tanh(_get(gates, at + 2 * width, there))
@@ -68,8 +91,12 @@ def mixed_backward_kernel(
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of z and s~ (before their activations) to dgates, and the gradient of the previous
-    state through (1 - z) * s to before. The gradient of the next state is the sum of parts, dstate and more.
+    """Backward pass of mixed_forward_kernel.
+
+    parts, dstate, more: read; their sum is the gradient of the next state. parts has PARTS addends.
+    gates: reads z and s~, in the first and last third. state: reads s.
+    dgates: writes the gradients of the arguments of sigma (for z) and tanh (for s~), in the same thirds.
+    before: writes the gradient of s through (1 - z) * s.
     """
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
@@ -88,8 +115,12 @@ def gated_backward_kernel(
     dreset, gates, state, dgates, before, width,
     dreset_row, gates_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of r (before the sigmoid) to dgates, given the gradient of r * s in dreset; add the
-    gradient of s through r * s to before."""
+    """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed that of z.
+
+    dreset: reads the gradient of r * s. gates: reads r, in the second third. state: reads s.
+    dgates: writes the gradient of the argument of sigma (for r), in the second third.
+    before: adds the gradient of s through r * s to it.
+    """
     row, columns, there = _place(width, BLOCK)
     d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
     keep = _get(gates, row * gates_row + width + columns, there)
@@ -103,8 +134,13 @@ def gru_forward_kernel(
     gates, more, bias, state, after, width, rows, gates_row, more_row, state_row, after_row,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write r, z and n to gates, in place; U h + b of n to the last third of more, in place; and the next
-    state to after. bias: one for each GRU, which has `rows` consecutive rows."""
+    """Compute one step of several GRUs: the gates r, z and n, and the next state.
+
+    gates: (all rows, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
+    more: (all rows, 3 width). Contains U h. Its last third is overwritten with U h + b, the u_n of n.
+    bias: reads b of each GRU, (number of GRUs, 3 width). Each GRU has `rows` consecutive rows.
+    state: reads h. after: writes the next state.
+    """
     row, columns, there = _place(width, BLOCK)
     at, other = row * gates_row + columns, row * more_row + columns
     bias_at = row // rows * 3 * width + columns
@@ -126,9 +162,15 @@ def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, rows,
     dstate_row, dafter_row, gates_row, more_row, state_row, dgates_row, before_row, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the input part to dgates, that of U h + b to dmore, and that of the previous
-    state through z * h to before. The gradient of the next state is the sum of parts, dstate and dafter.
-    parts and dmore: (number of GRUs, 3, rows, width)."""
+    """Backward pass of gru_forward_kernel.
+
+    parts: reads (number of GRUs, 3, rows, width). The gradient of the next state is the sum of its three
+        parts, dstate and dafter.
+    gates: reads r, z and n. more: reads u_n, in the last third. state: reads h.
+    dgates: writes the gradients of the input parts of r, z and n, (all rows, 3 width).
+    dmore: writes the gradient of u = U h + b, (number of GRUs, 3, rows, width).
+    before: writes the gradient of h through z * h.
+    """
     row, columns, there = _place(width, BLOCK)
     gate_step = rows * width
     part_at = (row // rows * 3 * rows + row % rows) * width + columns
@@ -153,19 +195,19 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """The same as layers.gated_cell.gated(), as one kernel."""
+    """Compute layers.gated_cell.gated() with one kernel; the arguments are explained there."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor) -> None:
-    """The same as layers.gated_cell.mixed(), as one kernel."""
+    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
     _launch(mixed_forward_kernel, state, (gates, state, after))
 
 
 def mixed_backward(
     parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor
 ) -> Tensor:
-    """The same as layers.gated_cell.mixed_backward(), as one kernel."""
+    """Compute layers.gated_cell.mixed_backward() with one kernel; the arguments are explained there."""
     before, width = torch.empty_like(state), state.shape[1]
     tensors = (parts, dstate, more, gates, state, dgates, before)
     steps = (parts.stride(1), *(each.stride(0) for each in tensors[1:]))
@@ -177,12 +219,12 @@ def mixed_backward(
 
 
 def gated_backward(dreset: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """The same as layers.gated_cell.gated_backward(), as one kernel."""
+    """Compute layers.gated_cell.gated_backward() with one kernel; the arguments are explained there."""
     _launch(gated_backward_kernel, state, (dreset, gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """The same as layers.gru.gru(), as one kernel."""
+    """Compute layers.gru.gru() with one kernel; the arguments are explained there."""
     width = state.shape[1]
     steps = (each.stride(0) for each in (gates, more, state, after))
     grid = len(state), triton.cdiv(width, BLOCK)
@@ -193,7 +235,7 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """The same as layers.gru.gru_backward(), as one kernel."""
+    """Compute layers.gru.gru_backward() with one kernel; the arguments are explained there."""
     before, width = torch.empty_like(state), state.shape[1]
     steps = (each.stride(0) for each in (dstate, dafter, gates, more, state, dgates, before))
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
@@ -203,7 +245,10 @@ def gru_backward(
 
 
 def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
-    """Launch one program for each row of (B, width) and each block of BLOCK columns."""
+    """Launch a kernel with one program for each row of `state` and each block of BLOCK columns.
+
+    Its arguments are the tensors, the width, and the row stride of each tensor.
+    """
     width = state.shape[1]
     grid = len(state), triton.cdiv(width, BLOCK)
     kernel[grid](*tensors, width, *(each.stride(0) for each in tensors), BLOCK=BLOCK, num_warps=4)

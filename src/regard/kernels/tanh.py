@@ -3,9 +3,9 @@
 
     tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^2q e^2k),   tanh' = 1 - tanh^2 = 4 (r - r^2)
 
-Each element costs one multiply-add and one reciprocal, with the accuracy of float32, and several elements can
-share a reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where a product could overflow, the kernels use
-exact_share, which computes r from q + k and cannot overflow.
+With e^2q and e^2k given, r costs one multiply-add and one reciprocal, with the accuracy of float32. Several
+terms of a sum can share one reciprocal: v1 / x + v2 / y = (v1 y + v2 x) / (x y). Where the product x y could
+overflow, the kernels call exact_share(), which computes r from q + k and cannot overflow.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -33,12 +33,13 @@ TWICE_LOG2E = tl.constexpr(2.8853900817779268)
 """2 / ln 2: e^2x = 2^(TWICE_LOG2E x)."""
 
 BITS = tl.constexpr(120.0)
-"""Largest exponent (base 2) of the product in a shared reciprocal; float32 has 127."""
+"""The product of denominators in a shared reciprocal may be at most 2^BITS; float32 overflows at 2^128."""
 
 
 @triton.jit
 def reciprocal(x, APPROXIMATE: tl.constexpr):
-    """1 / x. APPROXIMATE: with the special function unit, which is at most one rounding step less precise."""
+    """Return 1 / x. APPROXIMATE: use the special function unit of the GPU; its result is at most one rounding
+    step less precise."""
     if APPROXIMATE:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -48,14 +49,14 @@ def reciprocal(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """e^2x, clamped to the range of float32; NaN for NaN."""
+    """Return e^2x, clamped to the range of float32; NaN for NaN."""
     held = tl.maximum(x * TWICE_LOG2E, -126.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.exp2(tl.minimum(held, 126.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
 def furthest(reach, tile, spans):
-    """The largest |x| of a tile, over all spans of its channels."""
+    """Return the largest |x| of a tile. reach: (tiles, spans), the largest |x| of each span of channels."""
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
@@ -64,13 +65,14 @@ def furthest(reach, tile, spans):
 
 @triton.jit
 def exact_share(x, APPROXIMATE: tl.constexpr):
-    """r from x = q + k, for any x; NaN for NaN."""
+    """Return r = 1 / (1 + e^2x) for x = q + k. It cannot overflow; r is NaN if x is NaN."""
     power = tl.minimum(x * TWICE_LOG2E, 126.0, propagate_nan=tl.PropagateNan.ALL)
     return reciprocal(1.0 + tl.exp2(power), APPROXIMATE)
 
 
 @triton.jit
 def _denominator(query, key, query_step: tl.constexpr, key_step: tl.constexpr):
+    """Return 1 + e^2q e^2k, (4, 4, threads), for the channel at these offsets."""
     return 1.0 + tl.load(query + query_step)[:, None, :] * tl.load(key + key_step)[None, :, :]
 
 
@@ -85,11 +87,14 @@ def shared_sum(
     CENTRED: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):
-    """The sum of v tanh over GROUP channels (1, 2 or 4). Without CENTRED, the sum of -2 v r: the caller adds
-    the sum of v, and the accumulator is larger, which costs part of the last bit of float32.
+    """Return the sum of v tanh(q + k) over GROUP channels (1, 2 or 4), with one reciprocal.
 
-    query, key, vector: pointers to the exponentials and to -2 v of the first channel. The exponentials of the
-    next channel are ROWS and COLUMNS elements further on.
+    query: pointers to e^2q in the first channel, (4, threads); the next channel is ROWS elements further.
+    key: pointers to e^2k in the first channel, (4, threads); the next channel is COLUMNS elements further.
+    vector: pointer to -2 v of the first channel.
+    CENTRED: if False, return the sum of -2 v r instead, and the caller adds the sum of v at the end. The
+        accumulator then holds larger numbers, which costs part of the last bit of float32.
+    Returns (4, 4, threads).
     """
     x, v = _denominator(query, key, 0, 0), tl.load(vector)
     above, below, total = v, x, v

@@ -1,7 +1,7 @@
-"""Looking: a second pass after the forward pass, which computes what a Look requests.
+"""Looking: a second pass after the forward pass, which computes what a Look requests (weights, entropy, ...).
 
-It does not change output or lse. look_at() uses the whole matrix of weights if it is small, and otherwise the
-first of PASSES that supports the look.
+The second pass does not change output or lse. If the matrix of weights is small, look_at() computes it as a
+whole; otherwise it uses the first entry of PASSES that supports the Look.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from regard.looking.look_result import Seen
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
 SMALL = 1 << 20
-"""Up to this many weights, computing the whole matrix is faster than blocks."""
+"""Up to this many weights (B H T S), computing the whole matrix is faster than computing it in blocks."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One implementation of looking.
+    """One implementation of the second pass.
 
-    reasons(call, look): why it cannot compute the look; empty if it can. run: compute it.
+    reasons(call, look): why this pass cannot compute what `look` requests; empty if it can.
+    run(call, forward, look): compute it, from the call and the result of the forward pass.
     about: a short description.
     """
 
@@ -46,7 +47,7 @@ PASSES: dict[str, Pass] = {
 
 
 def choose_pass(call: Call, look: Look) -> str:
-    """Return the name of the looking pass for this call."""
+    """Return the name of the entry of PASSES that computes this look for this call."""
     batch, heads, queries, keys = call.sizes
     if batch * heads * queries * keys <= SMALL:
         return "materialised"
@@ -54,7 +55,7 @@ def choose_pass(call: Call, look: Look) -> str:
 
 
 def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
-    """Return the result of a backend together with what the look requests."""
+    """Return the result of a backend (`forward`) as an Attended, with the fields that `look` requests."""
     attended = Attended(
         output=forward.output,
         lse=None if forward.lse is None else forward.lse.detach(),
@@ -78,7 +79,7 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
 
 
 def _with_gradient(lse: Tensor | None, recomputed: Tensor | None) -> Tensor | None:
-    """Return the exact lse of the forward pass with the gradient of the recomputed one."""
+    """Return the exact lse of the forward pass, with the gradient of the recomputed lse."""
     if lse is None or recomputed is None:
         return recomputed
     zero = torch.where(recomputed.isinf(), 0.0, recomputed - recomputed.detach())

@@ -1,7 +1,7 @@
-"""blocked: compute looks from query, key and lse block by block, without storing T x S.
+"""blocked: compute what a Look requests block by block, from query, key and lse, without storing T x S.
 
-With softmax a weight is exp(score - lse), so a second pass over the scores gives every look except the whole
-matrix, after any backend.
+With softmax, a weight is exp(score - lse). So a second pass over the scores can compute every field of a Look
+except the whole matrix of weights. It works after every backend.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["reasons", "run"]
 
 
 def reasons(call: Call, look: Look) -> list[str]:
-    """Return why this pass cannot compute the look; empty if it can."""
+    """Return why this pass cannot compute what `look` requests; empty if it can."""
     reasons = []
     if not isinstance(call.select, Soft):
-        reasons.append(f"computes Soft weights only, from lse, not those of {type(call.select).__name__}")
+        reasons.append(f"computes the weights of Soft only, from lse, not of {type(call.select).__name__}")
     if look.weights:
         reasons.append("does not compute the whole matrix of weights")
     if look.gradient:
@@ -38,7 +38,10 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute the look in one pass over the blocks, with memory for a few numbers per row and one per key."""
+    """Compute what `look` requests in one pass over the blocks.
+
+    Besides the requested rows, memory is needed for a few numbers per query row and one per key.
+    """
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     call = replace(
@@ -78,7 +81,10 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 
 
 def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
-    """Merge the largest scores so far with those of another block, whose first key is `first`."""
+    """Return the largest scores of each row and their keys, after one more block of scores.
+
+    largest, largest_keys: those of the blocks so far, (B, H, T, k). first: the first key of the new block.
+    """
     count = largest.shape[-1]
     new = scores.topk(min(count, scores.shape[-1]), -1)
     both = torch.cat((largest, new.values), -1)
@@ -88,7 +94,7 @@ def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -
 
 
 def _rows(call: Call, lse: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Return the weights of a few rows over all keys, (B, H, R, S)."""
+    """Return the weights of these query rows over all keys, (B, H, R, S)."""
     rows_R = torch.tensor(rows, device=lse.device, dtype=torch.long)
     whole = call.whole
     tile = Tile(rows_R, whole.columns_S, whole.start, whole.batch, whole.heads)

@@ -1,4 +1,4 @@
-"""Seen: the result of a looking pass, with fields as in Attended."""
+"""Seen: the result of a second pass (looking), with the same fields as Attended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Seen"]
 
 
 class Seen(NamedTuple):
-    """The fields that a look requests, as in Attended; lse only for a look with gradients."""
+    """The fields that a Look requests, as in Attended. lse is needed only if look.gradient is set."""
 
     lse: Tensor | None = None
     weights: Tensor | None = None

@@ -1,4 +1,4 @@
-"""materialised: compute every look from the whole matrix of weights; the reference for tests."""
+"""materialised: compute what a Look requests from the whole matrix of weights; the reference for tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ __all__ = ["reasons", "run"]
 
 
 def reasons(call: Call, look: Look) -> list[str]:
-    """Return an empty list: this pass can compute every look."""
+    """Return an empty list: this pass can compute every Look."""
     return []
 
 
 def run(call: Call, forward: Forward, look: Look) -> Seen:
-    """Compute the look from recomputed weights for Soft, from those of the forward pass otherwise."""
+    """Compute what `look` requests from the weights.
+
+    For Soft, the weights are recomputed. For other selections, they are those of the forward pass.
+    """
     scores, visible = reference.compare(call.widened())
     if isinstance(call.select, Soft):
         selection = reference.select(call, scores, visible)
         weights, lse, rank = selection.weights, selection.lse, scores
-    else:  # a sample of Hard cannot be recomputed
+    else:  # Hard draws a random key, which cannot be recomputed
         assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)
