@@ -34,9 +34,9 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
     """Return a padding mask: sequence b sees its first lengths[b] keys.
 
     lengths: (B,), integers from 0 to S, one per sequence of the batch; or (1,), the same for all sequences.
-    A negative length raises an ArgumentError here; a length above S raises it in attention(). Values on a GPU
-    or inside torch.compile are not checked, because that would synchronise the device or break the graph;
-    there a length above S hides no key and a negative one hides all keys.
+    A negative length raises an ArgumentError here; a length above S raises it in attention(). Lengths on a
+    GPU or inside torch.compile are not checked, because that would synchronise the device or break the graph.
+    Without the check, a length above S hides no key, and a negative length hides all keys.
 
     >>> import regard, torch
     >>> regard.padding(torch.tensor([1, 3])).dense(queries=1, keys=3).squeeze().int()
@@ -59,7 +59,10 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
 
 def _longest(lengths: Tensor) -> int | None:
-    """Return the largest length, or None if reading it would synchronise; raise if one is negative."""
+    """Return the largest length, or None if reading it would synchronise the device or break the graph.
+
+    A negative length raises ArgumentError.
+    """
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
         return None
     if not lengths.numel():
@@ -67,7 +70,7 @@ def _longest(lengths: Tensor) -> int | None:
     shortest, longest = (int(each) for each in lengths.aminmax())
     if shortest < 0:
         index = int(lengths.argmin())
-        problem = f"lengths[{index}] = {shortest}"
+        problem = f"lengths[{index}] = {shortest} is negative"
         raise ArgumentError(message("padding()", problem, {"lengths": (lengths, "B")}, "0 <= length <= S"))
     return longest
 
