@@ -1,6 +1,7 @@
-"""Encoder-decoder models built on attention(); base.py defines the interface they share.
+"""Models built on attention(): encoder-decoder models, language models and text classifiers.
 
-To add a model: write its file, and add one line to MODELS.
+base.py defines the interface of encoder-decoder models. To add one: write its file, and add one line to
+MODELS.
 """
 
 from __future__ import annotations
@@ -54,18 +55,20 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""For each model, the argument that groups several options, and its default."""
+"""For each model, the argument whose fields are also options of build_model(), and its default value."""
 
-NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
-"""Options that are set inside another option, and the way to set them."""
+NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
+"""Options that are part of another option: for each (model, option), an example of how to set it."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Build a model from its name and plain options, such as those of a configuration file.
 
-    options: the arguments of the model's class; for seq2seq and luong also the fields of Recurrence (width,
-    embedding, cell, depth, dropout), and for transformer those of Size (width, heads, inner, layers), which
-    override the values of the named size.
+    name: a name in MODELS.
+    source_size, target_size: vocabulary sizes.
+    options: the arguments of the model's class. For seq2seq and luong also the fields of Recurrence: width,
+        embedding, cell, depth, dropout. For transformer also the fields of Size, which override the values of
+        the named size: width, heads, inner, layers, decoder_layers.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers
@@ -78,8 +81,9 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
     direct = set(list(signature(MODELS[name]).parameters)[2:])
     for option in options:
         if (name, option) in NESTED:
-            problem = f"{option} is set inside another option"
-            raise ArgumentError(message(f"build_model({name!r})", problem, hint=NESTED[name, option]))
+            problem = f"{option} is not an option of its own, but part of another option"
+            hint = f"write {NESTED[name, option]}"
+            raise ArgumentError(message(f"build_model({name!r})", problem, hint=hint))
         if option not in inside | direct:
             raise UnknownName(f"option of {name}", option, inside | direct)
     arguments = {option: value for option, value in options.items() if option not in inside - direct}

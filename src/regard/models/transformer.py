@@ -59,16 +59,17 @@ class Transformer(Model):
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
     size: a name (tiny, small, base, big) or a Size.
-    position: any position scheme of the library. Position embeddings are added to the token embeddings; the
-    other schemes act in every self-attention layer.
+    position: a name in POSITIONS. Position embeddings are added to the token embeddings; the other schemes
+    act in every self-attention layer.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
     stably.
     activation: of the feed-forward layers: relu, gelu or swiglu.
     tie: "output" shares the weights of the target embedding and the output layer; "all" shares them with the
     source embedding too, and needs one vocabulary for both sides; "none" shares nothing.
-    dropout: of embeddings, and of the output of each sublayer before it is added to x.
-    inner_dropout: of attention weights, and inside the feed-forward layers (default: dropout).
-    longest: number of positions of schemes with a position table.
+    dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
+    inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
+    dropout.
+    longest: number of positions in the position table, for "learned" and "noise".
 
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -184,8 +185,10 @@ class _Layer(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Return the output (R, T, M) and the self-attention cache, extended by x (R, T, M).
 
-        mask: of the self-attention. start: position of the first query. past: self-attention cache. source:
-        memory of the cross-attention, with B rows; R is a multiple of B.
+        mask: mask of the self-attention.
+        start: position of the first query.
+        past: self-attention cache; None at the first step.
+        source: memory of the cross-attention, with B sequences; R is a multiple of B (beam search).
         """
         first, last = self.norms[0], self.norms[-1]
         y = first(x) if self.pre else x
