@@ -140,10 +140,10 @@ ELSEWHERE: dict[str, tuple[Callable[[], object], str, str]] = {
     "prepare mask": (
         lambda: regard.prepare(f(2, 5, 4), mask=regard.padding(torch.ones(3).long())),
         "prepare()",
-        "a batch of 3",
+        "batch size 3",
     ),
     "append": (lambda: regard.prepare(f(5, 4)).append(f(1, 3)), "Memory.append()", "do not match"),
-    "rotary": (lambda: regard.Rotary(4)(f(2, 6)), "Rotary()", "width is 6"),
+    "rotary": (lambda: regard.Rotary(4)(f(2, 6)), "Rotary()", "width 6"),
     "learned": (lambda: regard.Learned(4, 8)(f(2, 6)), "Learned()", "width 4"),
 }
 

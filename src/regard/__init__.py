@@ -1,8 +1,10 @@
 """Regard: attention you can see.
 
+One function computes every attention mechanism since 2014:
+
     regard.attention(query, key, value, score=..., mask=..., select=..., look=...)
 
-computes every attention mechanism since 2014. Read attention.py first.
+To read the code, start with attention.py.
 
 Public names are imported lazily, on first use: `import regard` is fast, and the command line can print its
 help and draw pictures without importing torch.
@@ -187,12 +189,12 @@ _MODULES = {
     "regard.sites": ("Record", "name_sites", "record"),
     "regard.viewing": ("draw", "explore", "picture"),
 }
-"""The public names that each module defines; tests/test_house.py checks that it matches the imports above."""
+"""The public names of each module. tests/test_house.py checks that this table matches the imports above."""
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-if not typing.TYPE_CHECKING:  # with a __getattr__, a type checker would accept any name
+if not typing.TYPE_CHECKING:  # a type checker that sees __getattr__ would accept any name
 
     def __getattr__(name: str) -> typing.Any:
         if name not in _HOMES:
@@ -207,7 +209,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """The type of this package: keeps `regard.attention` the function, not the module of the same name.
+    """The type of this package, so that `regard.attention` is the function, not the module of that name.
 
     After `import regard.attention`, Python sets the module as an attribute of the package; this class stores
     the function instead.

@@ -1,4 +1,4 @@
-"""The entry point of `regard` and `python -m regard`: it handles Ctrl-C before anything slow is imported."""
+"""The entry point of `regard` and `python -m regard`. It handles Ctrl-C before it imports anything slow."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ RETRY = 0.05
 """Seconds to wait before an interrupt that arrived during an import is raised again."""
 
 STARTING = ("torch", "regard.tasks.translation")
-"""Modules that a command imports before it does any work. They take seconds."""
+"""Modules that a command imports before it does any work. Importing them takes seconds."""
 
 _announced: list[bool] = []
 """Not empty once "stopping ..." has been printed."""
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C exits with status 130 and no traceback at any moment."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the shell ignores it
+    """Run the command line. At any moment, Ctrl-C ends it with exit status 130 and without a traceback."""
+    # With another handler, for example if the shell ignores SIGINT, keep that handler.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     from regard.cli import main as command_line
 
@@ -32,11 +33,12 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Exit at once outside a command; inside one, raise KeyboardInterrupt, but never during an import.
+    """Handle Ctrl-C: exit at once, or raise KeyboardInterrupt inside a command.
 
-    Before a command runs, while it imports STARTING, and after it has returned, there is nothing to clean up.
-    An exception in the middle of another import may be replaced or swallowed by the imported code, so it is
-    raised after the import; "stopping ..." is printed immediately.
+    Exit at once where there is nothing to clean up: before a command runs, while it imports the modules
+    STARTING, and after it has returned. Otherwise print "stopping ..." and raise KeyboardInterrupt. During
+    any other import, the imported code may replace or swallow the exception. Then this function is called
+    again every RETRY seconds, and raises it after the import.
     """
     in_command = importing = False
     while frame is not None:

@@ -16,7 +16,7 @@ __all__ = ["Attended", "Top"]
 class Top(NamedTuple):
     """The k largest weights of each query and the indices of their keys, both (B, H, T, k), largest first.
 
-    If a query sees fewer than k keys, the remaining weights are 0 and their keys are -1.
+    If a query sees fewer than k keys, the remaining entries have weight 0 and key -1.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), 9 * torch.eye(2), look=regard.Look(top=1)).top.keys
@@ -32,14 +32,14 @@ class Attended(NamedTuple):
     """The result of attention() and of the attention layers: a named tuple; pass `.output` to the next layer.
 
     output: (B, H, T, E), the weighted sum of the values.
-    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if it sees no key; None for selections that
-        do not compute it.
-    weights, rows, top, alignment, entropy, mass: what `look` requested, see Look; otherwise None.
+    lse: (B, H, T), the log-sum-exp of each query's scores, -inf if the query sees no key; None for selections
+        that do not compute it.
+    weights, rows, top, alignment, entropy, mass: set if `look` requests the field (see Look); otherwise None.
     chosen: (B, H, T), the key that Hard or Best selected; otherwise None.
     log_probability: (B, H, T), the log-probability of the key that Hard drew; otherwise None.
 
-    Results have no dimension for heads or batch if the query had none. output and lse are bitwise identical
-    with and without `look`; between backends they differ by rounding.
+    If the query has no head or batch dimension, the results have none either. `output` and `lse` are bitwise
+    identical with and without `look`. Between backends, they differ by rounding.
 
     >>> import regard, torch
     >>> regard.attention(torch.ones(1, 2), torch.ones(4, 2), look=regard.Look(entropy=True)).entropy.exp()
@@ -65,7 +65,7 @@ class Attended(NamedTuple):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Raise a TypeError with a hint when a torch function gets an Attended in place of a tensor."""
         name = getattr(func, "__name__", str(func))
-        hint = "pass the tensor in its field output, such as layer(attended.output)"
+        hint = "pass its field `output`, as in layer(attended.output)"
         raise TypeError(message(f"{name}()", "an Attended is not a tensor", hint=hint))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Attended:
@@ -76,12 +76,18 @@ class Attended(NamedTuple):
         return Attended(*changed)
 
     def but(self, **fields: Any) -> Attended:
-        """Return a copy with some fields replaced. (torch.compile before torch 2.12 rejects _replace.)"""
+        """Return a copy with some fields replaced.
+
+        It is used instead of _replace, which torch.compile rejects before torch 2.12.
+        """
         values: list[Any] = [fields.get(name, old) for name, old in zip(self._fields, self, strict=True)]
         return Attended(*values)
 
     def only(self, look: Look | None, everything: Look | None) -> Attended:
-        """Return only what `look` requested; `everything`: the union of all looks that was computed."""
+        """Return a copy with only the fields that `look` requests.
+
+        everything: the Look that was computed. It requests at least what `look` requests.
+        """
         look, everything = look or Look(), everything or Look()
         rows, top = self.rows, self.top
         if rows is not None and look.rows != everything.rows:

@@ -1,6 +1,6 @@
 """attention(): one function for every attention mechanism since 2014, in four steps.
 
-    compare   compute a score for each query and key
+    compare   compute a score for each pair of query and key
     mask      remove the keys that a query may not attend to
     select    turn scores into weights: soft, sparse or hard
     read      compute the weighted sum of the values
@@ -57,8 +57,8 @@ def attention(
 
     output_t = sum_s select(score(query_t, key_s) + bias_ts)_s value_s, over the keys s visible to query t
 
-    query: (B, H, T, Dq). Inputs without heads, (B, T, D), or without a batch, (T, D), work too; the results
-        then have no such dimensions either.
+    query: (B, H, T, Dq). All inputs may lack the head dimension, (B, T, D), or head and batch dimensions,
+        (T, D). The results then lack these dimensions too.
     key: (B, H, S, Dk), or a Memory from prepare(). Key and value may have fewer heads than the query if their
         number divides H (grouped-query attention).
     value: (B, H, S, E). Default: the key.
@@ -67,7 +67,8 @@ def attention(
     bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
     select: how to turn scores into weights.
     start: position of the first query, for decoding with a cache; used by masks and position schemes.
-    beams: number of sequences of T / beams queries that are concatenated along T; used by intervene().
+    beams: number of sequences that are concatenated along T, with T / beams queries each; used by
+        intervene().
     dropout: probability of dropping a weight.
     look: what to return besides output and lse, such as the weights.
     backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
@@ -114,9 +115,9 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
 
     output_t = sum_s weight_ts value_s
 
-    weights: (B, H, T, S), value: (B, H, S, E); both may lack the heads, or heads and batch. record() and
-    intervene() apply to it as to attention(). A neural Turing machine uses it to read from its memory with
-    shifted and sharpened weights.
+    weights: (B, H, T, S). value: (B, H, S, E). Both may lack the head dimension, or head and batch
+    dimensions. record() and intervene() apply to read() as they do to attention(). A neural Turing machine
+    uses read() to read from its memory with shifted and sharpened weights.
 
     >>> import regard, torch
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output
@@ -126,12 +127,22 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
     if weights.dim() != value.dim() or keys != value.shape[-2:-1] or weights.shape[:-2] != value.shape[:-2]:
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}
         raise ArgumentError(
-            message("read()", "the shapes do not match", shown, "the same B, H and S in weights and value")
+            message(
+                "read()",
+                "the shapes of weights and value do not match",
+                shown,
+                "the same B, H and S in weights and value",
+            )
         )
     if weights.dtype != value.dtype or weights.device != value.device or not value.is_floating_point():
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}
         raise ArgumentError(
-            message("read()", "different dtypes or devices", shown, "one floating-point dtype and one device")
+            message(
+                "read()",
+                "weights and value have different dtypes or devices, or are not floating-point tensors",
+                shown,
+                "the same floating-point dtype and the same device",
+            )
         )
     empty_query, empty_key = weights[..., :0], value[..., :0]
     call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), look=look)
@@ -139,9 +150,10 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
 
 
 def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
-    """Apply the edits of open scopes, run a backend and the looking pass, and pass the result to the scopes.
+    """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
 
-    dims: number of dimensions of the user's query, which the result gets too.
+    The scopes that intervene() and record() have opened edit and record the call. dims: number of dimensions
+    of the user's query; the result gets the same head and batch dimensions.
     """
     user_look, scopes = call.look, sites.scopes_at(site)
     for scope in scopes:
@@ -156,7 +168,10 @@ def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
 
 
 def _with_beams(call: Call, beams: int) -> Call:
-    """Set the number of sequences that the T rows consist of; masks and positions still count all rows."""
+    """Return the call with its T query rows divided into `beams` sequences of equal length.
+
+    For masks and position schemes, the rows are still numbered from 0 to T - 1.
+    """
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
         problem = f"T = {queries} is not divisible by beams = {beams}"

@@ -1,4 +1,4 @@
-"""Call: the arguments of one attention() call, checked and projected; the input of backends and looking."""
+"""Call: the checked and projected arguments of one attention() call, which the backends take as input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["Call", "Forward"]
 class Forward(NamedTuple):
     """The result of a backend: output (B, H, T, E) and lse (B, H, T).
 
-    The other fields are for selections other than Soft: what the looking pass cannot recompute.
+    The other fields are set for selections other than Soft. The looking pass, which computes the fields that
+    `look` requests, cannot recompute them.
     """
 
     output: Tensor
@@ -33,10 +34,14 @@ class Forward(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """The arguments of one attention() call, after the score's projections and with unseen keys set to 0.
+    """The arguments of one attention() call, after the projections of the score.
+
+    Keys and values that no query can see are set to 0.
 
     query: (B, H, T, D). key: (B, K, S, D), value: (B, K, S, E), where H is a multiple of K.
-    combine: "inner", which uses scale, or "additive", which uses vector, (H or 1, D).
+    combine: "inner" or "additive", see scores.py.
+    scale: factor of the inner product.
+    vector: v of an additive score, (H or 1, D); None for an inner product.
     bias: a tensor broadcastable to (B, H, T, S), a position scheme that acts on scores, or None.
     beams: number of sequences that are concatenated along T.
     """
@@ -79,7 +84,7 @@ class Call:
 
     @property
     def positions(self) -> Tensor:
-        """The position of each row in its sequence, (T,); each of the beams counts from `start`."""
+        """The position of each row in its sequence, (T,); the first row of each beam has position `start`."""
         queries = self.query.shape[2]
         return self.start + torch.arange(queries, device=self.query.device) % max(queries // self.beams, 1)
 
@@ -108,7 +113,7 @@ class Call:
         )
 
     def widened(self) -> Call:
-        """Return a copy in at least float32, since sums in half precision are inaccurate."""
+        """Return a copy with tensors in at least float32, since sums in half precision are inaccurate."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         if dtype == self.query.dtype:
             return self
@@ -121,7 +126,7 @@ class Call:
         )
 
     def spread(self, tensor_BKSX: Tensor) -> Tensor:
-        """Repeat the heads of keys or values so that there is one for each query head."""
+        """Repeat the K heads of keys or values for the H query heads: (B, K, S, X) to (B, H, S, X)."""
         if self.groups == 1:
             return tensor_BKSX
         return tensor_BKSX.repeat_interleave(self.groups, dim=1)

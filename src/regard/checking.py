@@ -38,7 +38,7 @@ def check(
     dropout: float = 0.0,
     look: Look | None = None,
 ) -> Call:
-    """Return the Call for the arguments of attention(): checked, projected, with all dimensions."""
+    """Check the arguments of attention(), project query and key, and return a Call with all dimensions."""
     _check_tensors(query, key, value, look)
     start, dropout = _python_numbers(start, dropout)
     memory, raw_key, raw_value = None, key, key if value is None else value
@@ -53,7 +53,8 @@ def check(
     full_mask = hiding = lifted_mask(mask, dims).to(query.device)
     if memory:
         full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
-        hiding = replace(full_mask, lengths=hiding.lengths)  # prepare() has applied the memory's own lengths
+        # prepare() has already set the keys beyond the lengths of memory.mask to 0.
+        hiding = replace(full_mask, lengths=hiding.lengths)
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
     batch, heads, queries = lift(query).shape[:3]
@@ -114,7 +115,7 @@ def _python_numbers(start: int, dropout: float) -> tuple[int, float]:
 
 
 def _same_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, cast the tensors to its dtype, as for matrix products; kernels ignore autocast."""
+    """Under torch.autocast, cast the tensors to the autocast dtype, because kernels ignore autocast."""
     device = tensors[0].device.type
     if not autocast_on(device):
         return tensors
@@ -161,7 +162,7 @@ def _check_kinds(
         )
     if any(tensor.dtype not in _DTYPES for tensor in tensors):
         expected = "float64, float32, bfloat16 or float16"
-        refuse("this dtype is not supported", expected, "cast with .to(torch.bfloat16)")
+        refuse("a tensor has a dtype that is not supported", expected, "cast with .to(torch.bfloat16)")
     if len({tensor.dtype for tensor in tensors}) > 1:
         refuse("the tensors have different dtypes", "one dtype", "use .to(query.dtype) or torch.autocast")
     if len({tensor.device for tensor in tensors}) > 1:
@@ -209,15 +210,15 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
         if not isinstance(argument, allowed) and not (name == "value" and argument is None):
             problem = f"{name} is of type {type(argument).__name__}"
             raise ArgumentError(
-                message("attention()", problem, expected="a tensor", hint="torch.as_tensor(...)")
+                message("attention()", problem, expected="a tensor", hint="use torch.as_tensor(...)")
             )
         tensor = argument.value if isinstance(argument, Memory) else argument
         if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
             kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"
             hint = (
-                "tensor.to_padded_tensor(0.0), and mask=padding(lengths)"
+                "use tensor.to_padded_tensor(0.0) and mask=padding(lengths)"
                 if tensor.is_nested
-                else ".to_dense()"
+                else "use tensor.to_dense()"
             )
             raise ArgumentError(
                 message("attention()", f"{name} is {kind}", expected="a dense tensor", hint=hint)
@@ -250,7 +251,7 @@ def _lifted_bias(
     own = [bias] if isinstance(bias, Tensor) else [*bias.parameters(), *bias.buffers()]
     if any(tensor.device != device for tensor in own):
         problem, hint = f"the bias is on {own[0].device}", "move it with bias.to(query.device)"
-        raise ArgumentError(message("attention()", problem, shown, "one device", hint))
+        raise ArgumentError(message("attention()", problem, shown, "bias on the device of query", hint))
     if isinstance(bias, Bias):
         return bias
     lifted = bias
@@ -264,11 +265,11 @@ def _lifted_bias(
     if broadcasts and bias.dtype in _DTYPES:
         return lifted
     problem, hint = (
-        "the bias does not broadcast to the scores",
-        "one bias per head: bias[None]; one per sequence: bias[:, None]",
+        "the bias does not broadcast to the scores, or has a dtype that is not supported",
+        "for one bias per head: bias[None]; for one bias per sequence: bias[:, None]",
     )
     if bias.dtype == torch.bool:
-        problem, hint = "the bias has dtype bool", "a bool tensor is a mask: mask=..."
+        problem, hint = "the bias has dtype bool", "pass a bool tensor as a mask: mask=..."
     raise ArgumentError(
         message(
             "attention()",
@@ -283,13 +284,17 @@ def _lifted_bias(
 def _check_score(
     score: Score, query: Tensor, key: Tensor, key_size: int, tensors: dict[str, tuple[Tensor, str]]
 ) -> None:
-    """Raise ArgumentError if this score cannot compare these tensors; key_size: width before projection."""
+    """Raise ArgumentError if `score` cannot compare query and key.
+
+    key_size: width of the keys before projection. tensors: the tensors to list in the message.
+    """
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
     heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
     name = type(score).__name__
     if score.heads is not None and heads != (score.heads, score.heads):
         wrong = (
-            f"this {name} has parameters for {score.heads} heads",
+            f"this {name} has parameters for {score.heads} heads, "
+            f"but query has {heads[0]} heads and key has {heads[1]}",
             f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
             "a score created without heads=... shares its parameters among all heads",
         )
@@ -298,7 +303,8 @@ def _check_score(
         wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
     elif parameter is not None and parameter.dtype != query.dtype and not autocast_on(query.device.type):
         dtype = str(parameter.dtype).removeprefix("torch.")
-        wrong = (f"{name} has {dtype} parameters", "one dtype", "score.to(query.dtype), or torch.autocast")
+        hint = "use score.to(query.dtype) or torch.autocast"
+        wrong = (f"{name} has {dtype} parameters", "parameters with the dtype of query", hint)
     if wrong:
         problem, expected, hint = wrong
         raise ArgumentError(message("attention()", problem, tensors, expected, hint))

@@ -20,7 +20,10 @@ def lift(tensor: Tensor) -> Tensor:
 
 
 def lower(dims: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that removes the added dimensions from results (B, H, ...); dims: of the query."""
+    """Return a function that removes from results (B, H, ...) the dimensions that lift() has added.
+
+    dims: number of dimensions of the user's query.
+    """
     if dims == 4:
         return lambda tensor: tensor
     # Not tensor[:, 0]: its backward pass would allocate zeros and copy the gradient into them.
@@ -28,7 +31,10 @@ def lower(dims: int) -> Callable[[Tensor], Tensor]:
 
 
 def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
-    """Convert to a Mask; a tensor (B, T, S) is one mask per sequence if the query has no heads."""
+    """Convert the `mask` argument to a Mask; dims: number of dimensions of the query.
+
+    If the query has no heads (dims = 3), a mask tensor with three dimensions is read as (B, T, S).
+    """
     if isinstance(mask, Tensor) and mask.dim() == 3 and dims == 3:
         return dense(mask[:, None])
     return as_mask(mask)

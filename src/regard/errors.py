@@ -41,25 +41,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TORCH_KEYWORDS = {
-    "add_bias_kv": "nothing, and append a learned key and value yourself",
-    "add_zero_attn": "nothing, and append a zero key and value yourself",
+    "add_bias_kv": "nothing; append a learned key and value yourself",
+    "add_zero_attn": "nothing; append a zero key and value yourself",
     "attn_mask": "mask=..., a bool tensor that is True where a query may see a key (in nn.MultiheadAttention "
-    "True means the opposite: mask=~attn_mask); for a float mask, added to the scores: bias=attn_mask",
-    "average_attn_weights": "look=Look(weights=True) gives the weights of each head, (B, H, T, S); "
+    "True means the opposite: mask=~attn_mask); a float mask is added to the scores: bias=attn_mask",
+    "average_attn_weights": "look=Look(weights=True), which returns the weights of each head, (B, H, T, S); "
     "their average is weights.mean(1)",
     "dropout_p": "dropout=...",
     "embed_dim": "width=...",
-    "enable_gqa": "nothing, and pass key and value with fewer heads than query (MultiHead: key_heads=...)",
+    "enable_gqa": "nothing; pass key and value with fewer heads than query (MultiHead: key_heads=...)",
     "is_causal": "mask=causal()",
     "kdim": "key_width=...",
     "key_padding_mask": "mask=padding(lengths), or mask=~key_padding_mask[:, None, None, :], "
     "which is True for the keys that are not padding",
-    "need_weights": "look=Look(weights=True); the result has the field weights",
+    "need_weights": "look=Look(weights=True); the result then has the weights in its field `weights`",
     "num_heads": "heads=...",
-    "scale": "score=Dot() and scale * query; the default, ScaledDot(), divides by the square root of D",
+    "scale": "score=Dot() and pass scale * query; the default score, ScaledDot(), divides by the square root "
+    "of D",
     "vdim": "value_width=...",
 }
-"""For each keyword of nn.MultiheadAttention and scaled_dot_product_attention, what to write instead."""
+"""For each keyword of nn.MultiheadAttention and scaled_dot_product_attention, what to write instead.
+
+The text follows "instead of <keyword> write" in a hint."""
 
 INSIDE_TORCH = (
     "inside nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, a MultiHead works only without masks"
@@ -68,9 +71,13 @@ INSIDE_TORCH = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that a hint recommends. str() is its form in Python; Message.spelled() writes other forms.
+    """A setting that a hint recommends.
 
-    owner: the class or function that takes it. value: the recommended value; "" if it is up to the user.
+    str(setting) is Python code. Message.spelled() can write another form, such as a command-line option.
+
+    owner: the class or function that has this argument.
+    name: name of the argument.
+    value: the recommended value; "" if the user must choose one.
 
     >>> str(Setting("Choices", "invalid", "replace")), str(Setting("read_pairs", "columns"))
     ('Choices(invalid="replace")', 'columns=')
@@ -92,7 +99,11 @@ Hint = str | tuple[str | Setting, ...]
 class Message(str):
     """The text of an error and the fields that it was built from; returned by message().
 
-    call: the call, the option, or the file and line. problem: what is wrong. rows: one line per tensor.
+    call: the call, the option, or the file and line.
+    problem: what is wrong.
+    rows: one line per tensor.
+    expected: what is valid.
+    hint: what the user can change.
     """
 
     call: str = ""
@@ -102,7 +113,7 @@ class Message(str):
     hint: Hint = ""
 
     def spelled(self, spell: Callable[[Setting], str]) -> Message:
-        """Return the message with the settings in its hint written by `spell`.
+        """Return the message with each Setting in its hint replaced by spell(setting).
 
         >>> hint = ("use ", Setting("Choices", "invalid", "skip"))
         >>> text = message("a.ko, line 3", "not valid UTF-8", hint=hint)
@@ -126,7 +137,7 @@ class RegardError(Exception):
 
     @property
     def message(self) -> Message:
-        """The message with its fields. An error that was not built with message() has only the problem."""
+        """The message and its fields. For an error without message(), only the field `problem` is set."""
         text = self.args[0] if self.args else ""
         return text if isinstance(text, Message) else _formatted("", str(self))
 
@@ -223,10 +234,13 @@ class UnknownName(RegardError, KeyError):
         hint: str = "",
         answer: str = "",
     ):
-        """kind: what the name stands for, such as "backend". known: the valid names.
+        """Build the message.
 
-        guess: the name to suggest. Default: the most similar known name. answer: a sentence that says what to
-        use; it replaces the suggestion and the list of known names.
+        kind: what the name stands for, such as "backend".
+        known: the valid names.
+        guess: the name to suggest. Default: the most similar known name.
+        hint: a last line of the message.
+        answer: a sentence that says what to use. It replaces the suggestion and the list of known names.
         """
         names = sorted(known)
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
@@ -243,7 +257,8 @@ class UnknownName(RegardError, KeyError):
 def lettered(tensor: Tensor, letters: str) -> str:
     """Format shape, dtype and device of a tensor: "B=2 T=5 D=64  float32 cpu".
 
-    letters: one letter per dimension, aligned to the last dimension; unnamed dimensions are shown as "?".
+    letters: one letter per dimension, the last letter for the last dimension. If there are fewer letters than
+    dimensions, the first dimensions are shown as "?".
     """
     letters = letters.rjust(tensor.dim(), "?")[-tensor.dim() :] if tensor.dim() else ""
     shape = " ".join(f"{letter}={size}" for letter, size in zip(letters, tensor.shape, strict=True))
@@ -260,7 +275,7 @@ def message(
     """Format an error message: call and problem, the tensors in aligned rows, what was expected, a hint.
 
     tensors: for each name, the tensor and the letters of its dimensions, see lettered().
-    hint: text; or text and settings, which are written as Python code.
+    hint: a text, or a sequence of texts and Settings; the settings are written as Python code.
     """
     table = []
     rows = {name: lettered(tensor, letters) for name, (tensor, letters) in (tensors or {}).items()}
@@ -286,9 +301,9 @@ def _formatted(
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, to be run in a clone of the repository.
+    """Return the command that installs an extra (optional dependencies), such as "view".
 
-    Regard is not on a package index.
+    The command must run in a clone of the repository, because Regard is not on a package index.
 
     >>> install_command("view")
     'pip install ".[view]"'
@@ -297,7 +312,7 @@ def install_command(extra: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """Replace control characters, which a terminal would interpret; kept: characters to leave unchanged.
+    """Replace control characters, which a terminal would interpret, except those in `kept`.
 
     >>> printable("red: \\x1b[31m")
     'red: �[31m'
@@ -306,7 +321,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """Return a path as text without control characters or invalid UTF-8."""
+    """Return a path as text, with control characters and invalid UTF-8 replaced."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
@@ -320,11 +335,11 @@ def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
 
 
 def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function to raise an ArgumentError for keywords of torch, with what to write instead.
+    """Decorator: for a keyword of torch, raise an ArgumentError that says what to write instead.
 
     A torch keyword that requests nothing, such as attn_mask=None or need_weights=False, is ignored, because
-    nn.TransformerEncoderLayer passes those to its attention. Any other unexpected keyword raises Python's
-    TypeError.
+    nn.TransformerEncoderLayer passes such keywords to its attention layer. Any other unexpected keyword
+    raises Python's TypeError.
 
     >>> import regard
     >>> try:
@@ -344,13 +359,13 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **_without_torch_keywords(f"{name}()", keywords))  # type: ignore
         return function(*args, **keywords)
 
-    # functools.wraps does not copy these, and the documentation builds its table of defaults from them.
+    # functools.wraps does not copy __kwdefaults__, from which the documentation builds its table of defaults.
     checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
     return checked
 
 
 def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Return the keywords without those of torch; raise if one of those requests something."""
+    """Return the keywords without those of torch; raise ArgumentError if one of these requests something."""
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)
@@ -358,7 +373,10 @@ def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[s
 
 
 def _requests(name: str, value: object) -> bool:
-    """Whether a torch keyword is set to something other than None or its default (True or False)."""
+    """Whether a torch keyword requests something: its value is neither None nor False.
+
+    For average_attn_weights, whose default in torch is True: its value is neither None nor True.
+    """
     return value is not None and value is not (name == "average_attn_weights")
 
 

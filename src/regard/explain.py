@@ -1,4 +1,7 @@
-"""explain(): which backend and which looking pass attention() would use, and why not the others."""
+"""explain(): which backend attention() would use, and why not the others.
+
+It also names the looking pass, which is the function that computes the fields that `look` requests.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class Explanation:
     """The result of explain().
 
     backend: name of the backend that attention() would use.
-    looking: name of the pass that computes what `look` requests; None without a look.
-    refused: for each backend that cannot run the call, or that "auto" avoids, the list of reasons.
+    looking: name of the looking pass, which computes the fields that `look` requests; None without `look`.
+    refused: for each backend that cannot run the call, or that "auto" does not select, a list of reasons.
     approximations: what the backend approximates, and how to get the exact result.
 
     >>> import regard, torch
@@ -61,7 +64,7 @@ class Explanation:
 def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **options: Any) -> Explanation:
     """Return which backend attention() would use for these arguments, and why not the others.
 
-    It takes the same arguments as attention() and computes nothing. Print the result to read it.
+    explain() takes the same arguments as attention(), but does not run it. Print the result to read it.
 
     >>> import regard, torch
     >>> x = torch.ones(1, 3, 4)

@@ -1,9 +1,9 @@
 """Interventions: change the attention weights of a model to find out how its output depends on them.
 
-Cut hides a key, Force sets a weight, Uniform makes weights equal, Scale multiplies them. Each is plain data
-that can be written to JSON. intervene() opens scopes that edit the calls at matching sites: a cut is a mask,
-which every backend supports; other changes are a selection of their own (Intervened), which only the
-reference backend supports, so "auto" selects it.
+Cut hides a key, Force sets a weight, Uniform makes weights equal, Scale multiplies them. Each is a dataclass
+that can be written to JSON. intervene() opens scopes that edit the attention() calls at matching sites. A cut
+is added to the mask, which every backend supports. The other interventions replace the selection (by
+Intervened), which only the reference backend supports, so "auto" selects this backend.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Intervention:
 
     at: pattern for the names of sites, with * and ? as wildcards.
     head: index of the head; None for all heads.
-    row: position of the query, in a decoder the index of the generated token; None for all.
+    row: position of the query (in a decoder, the index of the generated token); None for all queries.
     key: position of the key.
     """
 
@@ -82,7 +82,7 @@ class Intervention:
         """Return a bool tensor (H or 1, T, 1), True for the heads and rows to change."""
         heads, row = call.query.shape[1], getattr(self, "row", None)
         if self.head is not None and self.head >= heads:
-            problem = f"head {self.head} is out of range at {self.at!r}"
+            problem = f"head {self.head} is out of range for a site that matches {self.at!r}"
             raise ArgumentError(message("intervene()", problem, expected=f"0 <= head < H = {heads}"))
         positions_T = call.positions
         rows_T = torch.ones_like(positions_T, dtype=torch.bool) if row is None else positions_T == row
@@ -93,7 +93,7 @@ class Intervention:
 
 @dataclass(frozen=True)
 class Cut(Intervention):
-    """Hide a key from one query or from all; the weights of the other keys are normalised without it.
+    """Hide a key from one query or from all queries, as a mask does.
 
     >>> Cut(2, 3, at="decoder.*.cross").written()
     {'kind': 'cut', 'at': 'decoder.*.cross', 'head': None, 'row': 2, 'key': 3}
@@ -108,8 +108,8 @@ class Cut(Intervention):
 class Force(Intervention):
     """Set the weight of a key; the other weights are scaled so that the row sums to 1.
 
-    weight: between 0 and 1. Default: 1. A key that the mask hides from the query keeps weight 0; its share
-    is then missing from the row.
+    weight: between 0 and 1. Default: 1. A key that the mask hides from the query keeps weight 0; the row then
+    sums to 1 - weight.
 
     >>> Force(1, 4).weight
     1.0
@@ -203,18 +203,19 @@ def intervene(
     force: (row, key) or (row, key, weight), or a list of them: set the weight of the key. Default weight: 1.
     uniform: True, or row positions: give all visible keys the same weight.
     scale: multiply the weights by this factor; 0 removes a head.
-    at, head: pattern for the names of sites, and index of the head, for the four options above. Default: all.
+    at: pattern for the names of sites, for the four options above. Default: all sites.
+    head: index of the head, for the four options above. Default: all heads.
     given: Cut, Force, Uniform and Scale objects of regard.interventions, instead of or besides the options.
-    all_threads: change the calls of every thread of the process. By default, change those of this thread and
-        of functions that it passes to other threads by regard.sites.inherit_scopes().
+    all_threads: change the calls of every thread of the process. By default, change the calls of this thread,
+        and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
-    Rows are absolute positions, so decoding step by step, also with beams, is changed in the same way as
-    teacher forcing. The change applies to every sequence of a batch; to change one sentence, run it alone.
-    Scopes can be nested with each other and with record(); the outermost is applied first.
+    Rows are absolute positions. So an intervention has the same effect in teacher forcing and in decoding
+    step by step, with or without beams. It applies to every sequence of a batch; to change one sentence, run
+    it alone. intervene() and record() can be nested; the outermost is applied first.
 
-    Yields a dict with the number of changed calls for each `at`. At the end of the `with` statement, raises
-    ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if it was not
-    called.
+    Yields a dict with the number of changed calls for each pattern `at`. At the end of the `with` statement,
+    raises ArgumentError if attention() was called but no site matched `at`, and warns (RegardWarning) if
+    attention() was not called.
 
     >>> import regard, torch
     >>> x, look = torch.eye(3), regard.Look(weights=True)
@@ -226,7 +227,7 @@ def intervene(
     >>> changed
     {'*': 1}
     """
-    hint = "cut=(row, key), force=(row, key), uniform=True, scale=0.0"
+    hint = "pass cut=(row, key), force=(row, key), uniform=True or scale=0.0"
     if not given and uniform is False and cut is None and force is None and scale is None:
         raise ArgumentError(message("intervene()", "no intervention was passed", hint=hint))
     where: dict[str, Any] = {"at": at, "head": head}
@@ -255,9 +256,10 @@ def intervene(
 
 
 class _Edit:
-    """The edit function of a scope: applies the interventions for one pattern of sites.
+    """A function that edits a Call: it applies the interventions whose pattern is `at`.
 
-    calls: the number of calls at these sites. changed: the number of changed calls for each pattern.
+    calls: number of attention() calls at sites that match `at`, changed or not.
+    changed: for each pattern, number of calls that at least one intervention changed.
     """
 
     def __init__(self, at: str, interventions: Iterable[Intervention], changed: dict[str, int]):
@@ -295,7 +297,10 @@ class _Edit:
 
 @dataclass(frozen=True, eq=False)
 class Intervened(Select):
-    """A selection that applies functions to the weights of another selection."""
+    """A selection that changes the weights of another selection, `inner`.
+
+    changes: functions of (weights, visible) that return the changed weights, applied one after the other.
+    """
 
     inner: Select
     changes: tuple[Any, ...]
@@ -309,7 +314,10 @@ class Intervened(Select):
 
 
 class _Forced:
-    """Sets the weights of forced keys and scales the other weights of their rows to fill up to 1."""
+    """A function of (weights, visible) that sets the weights of forced keys.
+
+    The other weights of the same row are scaled so that the row sums to 1.
+    """
 
     def __init__(self, call: Call, forces: list[Force]):
         columns_S = torch.arange(call.sizes[3], device=call.query.device)
@@ -348,7 +356,7 @@ def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any
 
 
 def _as_list(links: Any) -> Sequence[Any]:
-    """Return a list of links from one link, several, or None."""
+    """Return a list of links, such as (row, key), from one link, several links, or None."""
     one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
     if one or not isinstance(links, Iterable | None) or isinstance(links, str):
         return [links]
@@ -360,7 +368,7 @@ def _link(name: str, link: Any, max_length: int) -> Sequence[Any]:
     if isinstance(link, tuple | list) and 2 <= len(link) <= max_length:
         return link
     expected = "(row, key)" + (", or (row, key, weight)" if max_length == 3 else "")
-    raise ArgumentError(message("intervene()", f"{name} has {link!r}", expected=expected))
+    raise ArgumentError(message("intervene()", f"{name} contains {link!r}", expected=expected))
 
 
 def _rows(rows: Rows) -> Sequence[int]:

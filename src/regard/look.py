@@ -16,18 +16,18 @@ __all__ = ["Look"]
 
 @dataclass(frozen=True)
 class Look:
-    """What to return besides output and lse; each requested field has the same name in Attended.
+    """What attention() should return besides output and lse; the result, Attended, has fields of these names.
 
     weights: the whole matrix of weights, (B, H, T, S).
     rows: the weights of these queries only, (B, H, R, S); negative numbers count from the end.
-    top: the k largest weights of each query and their keys, (B, H, T, k).
+    top: a number k, for the k largest weights of each query and their keys, (B, H, T, k).
     alignment: the key with the largest weight, (B, H, T); -1 if the query sees no key.
     entropy: the entropy of each query's weights in nats, (B, H, T).
     mass: the sum of the weights that each key receives, (B, H, S).
     gradient: compute gradients through these fields and lse, for regularisation or guided alignment.
 
-    Weights are those before dropout. All fields except `weights` can be computed without storing the T x S
-    matrix, so they also work for long sequences.
+    All fields describe the weights before dropout. All fields except `weights` can be computed without
+    storing the T x S matrix, so they also work for long sequences.
 
     >>> import regard, torch
     >>> x = 3 * torch.eye(3)
@@ -80,7 +80,7 @@ class Look:
         )
 
     def possible(self, select: Select, queries: int) -> Look:
-        """Return this look without the fields that the selection cannot compute and the rows out of range."""
+        """Return this look without fields that `select` cannot compute, and without rows out of range."""
         disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.requested}
         look = replace(self, **{name: off for name, off in disabled.items() if name not in select.looks})
         if look.rows is None:
@@ -89,7 +89,10 @@ class Look:
         return replace(look, rows=tuple(dict.fromkeys(in_range)) or None)
 
     def checked(self, select: Select, queries: int) -> Look:
-        """Return this look with rows counted from 0; raise LookError if the call cannot compute it."""
+        """Return this look with negative rows replaced by row + T; raise LookError if it is not valid.
+
+        queries: T, the number of queries of the call.
+        """
         for name in self.requested:
             if name not in select.looks:
                 problem = f"Look({name}=...) is not available with {type(select).__name__}"

@@ -20,8 +20,12 @@ __all__ = ["Memory", "cleaned", "prepare", "projected"]
 class Memory:
     """Projected keys, values, and a mask: the result of prepare(), passed to attention() in place of key.
 
-    key: (B, H, S, D), as projected by the score; value: (B, H, S, E). Both lack the dimensions that the
-    inputs of prepare() lacked. A Memory is immutable: `append` and `reorder` return a new one.
+    key: (B, H, S, D), as projected by the score.
+    value: (B, H, S, E).
+    key_size: width of the keys before projection.
+
+    `key` and `value` lack the head or batch dimension if the inputs of prepare() lack it. A Memory is
+    immutable: `append` and `reorder` return a new Memory.
 
     >>> import regard, torch
     >>> memory = regard.prepare(torch.randn(2, 3, 4))
@@ -45,7 +49,7 @@ class Memory:
         return self.key.shape[-2]
 
     def append(self, key: Tensor, value: Tensor | None = None) -> Memory:
-        """Return a new memory with more keys and values at the end, as the cache of a decoder.
+        """Return a new memory with more keys and values at the end, like the key-value cache of a decoder.
 
         key: (..., n, Dk), before projection. value: (..., n, E). Default: the key.
         """
@@ -93,9 +97,9 @@ def prepare(
     key: (B, H, S, Dk), or (B, S, Dk) or (S, Dk).
     value: (B, H, S, E), with the same leading dimensions as key. Default: the key.
     score: the score that compares queries with these keys. Default: ScaledDot().
-    mask: a mask that holds for every query, such as padding(lengths); attention() combines it with its own.
+    mask: a mask for every query, such as padding(lengths); attention() combines it with its `mask` argument.
 
-    Returns a Memory. Keys beyond a length have no effect on results, even if they are NaN or inf.
+    Returns a Memory. Keys that padding(lengths) hides have no effect on results, even if they are NaN or inf.
 
     >>> import regard, torch
     >>> states, lengths = torch.randn(2, 5, 6), torch.tensor([5, 3])
@@ -113,10 +117,11 @@ def prepare(
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
-    """Return the keys as projected by the score.
+    """Return the keys as projected by the score; start: position of the first key.
 
-    Keys that are not finite become NaN and get no gradient: which queries may see them is not known yet, and
-    in the backward pass 0 * NaN would make the gradients of the score's parameters NaN.
+    A key that contains NaN or inf is projected to NaN: it is not known yet whether a query may see this key.
+    It gets no gradient, because 0 * NaN in the backward pass would make the gradients of the score's
+    parameters NaN.
     """
     if type(score).project_key is Score.project_key:
         return key
@@ -135,7 +140,8 @@ def cleaned(
 ) -> tuple[Tensor, Tensor]:
     """Return keys and values with zeros where no query can see them, so that NaN there has no effect.
 
-    That is where the mask hides a key from every query, or the bias adds -inf for every query.
+    No query can see a key if the mask hides it from every query, or if the bias is -inf for every query.
+    queries, heads: T and H of the call. start: position of the first query.
     """
     batch, key_heads, keys = lift(key).shape[:3]
     seen = None
@@ -174,7 +180,7 @@ def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Non
         problem, expected = f"the key width does not match this {type(score).__name__}", f"D of key = {width}"
 
     elif mask.batch not in (1, key.shape[0]) and key.dim() > 2:
-        problem, expected = f"the mask is for a batch of {mask.batch}", f"B = {key.shape[0]}"
+        problem, expected = f"the mask has batch size {mask.batch}", f"the B of key, {key.shape[0]}"
     elif overlong := mask.overlong(key.shape[-2]):
         problem, expected = overlong, "0 <= length <= S"
     if problem:

@@ -3,9 +3,9 @@
 Every score in the literature projects query and key and combines them in one of two ways:
 
     inner      score_ts = scale * sum_d q_td k_sd        dot, scaled dot, general, cosine, location
-    additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, captioning
+    additive   score_ts = sum_a v_a tanh(q_ta + k_sa)    Bahdanau, Luong's concat, LSTMN, image captioning
 
-A score defines its projections and names its combine function; kernels implement the two combine functions.
+A score defines its projections, and `combine` names one of the two functions, which kernels implement too.
 To add a score, write its class and add a line to SCORES at the end of this file.
 """
 
@@ -69,7 +69,7 @@ class Score:
         return query
 
     def project_key(self, key: Tensor, start: int = 0) -> Tensor:
-        """Project keys (..., S, Dk) to (..., S, D), once in prepare(); start: position of the first key."""
+        """Project keys (..., S, Dk) to (..., S, D); start: position of the first key."""
         return key
 
     def scale(self, query_size: int) -> float:
@@ -81,7 +81,7 @@ class Score:
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove columns of the projected query and key that do not change the score."""
+        """Remove columns of the projected query and key that add nothing to the inner product."""
         return query, key
 
     def mismatch(self, query_size: int, key_size: int, keys: int) -> tuple[str, str, str] | None:
@@ -106,7 +106,7 @@ class Dot(Score):
     """Inner product score.
 
     score(q, k) = q . k   (Luong et al. 2015, section 3.1, "dot")
-    Computed as inner without projections, with scale 1.
+    Computed by inner(), without projections and with scale 1.
 
     >>> import regard, torch
     >>> x, look = torch.eye(2), regard.Look(weights=True)
@@ -123,7 +123,7 @@ class ScaledDot(Score):
     """Scaled inner product score: dividing by sqrt(D) keeps the variance of the scores at 1.
 
     score(q, k) = q . k / sqrt(D)   (Vaswani et al. 2017, eq. 1)
-    Computed as inner without projections, with scale 1/sqrt(D).
+    Computed by inner(), without projections and with scale 1/sqrt(D).
 
     >>> import regard, torch
     >>> q = k = 2 * torch.eye(4)[:2]
@@ -143,7 +143,7 @@ class Cosine(Score):
     """Cosine similarity score: the content addressing of the neural Turing machine.
 
     score(q, k) = beta * q . k / (|q| |k|)   (Graves et al. 2014, eq. 5 and 6)
-    Computed as inner, with query and key normalised and the query multiplied by beta.
+    Computed by inner(): query and key are divided by their lengths, and the query is multiplied by beta.
 
     sharpness: beta, a number or a tensor with the shape of the query without its last dimension, (..., T).
     The score of a zero vector is 0.
@@ -180,7 +180,7 @@ class General(nn.Module, Score):
     """Bilinear score with a learned matrix; query and key may have different widths.
 
     score(q, k) = q W k   (Luong et al. 2015, section 3.1, "general")
-    Computed as inner, with the query projected by W.
+    Computed by inner(), with the query projected by W.
 
     weight: W, (query_size, key_size), or (heads, query_size, key_size) with one matrix per head.
 
@@ -215,12 +215,12 @@ class Additive(nn.Module, Score):
     """Additive score of Bahdanau et al.: a small network with a tanh layer.
 
     score(q, k) = v . tanh(W q + U k)   (Bahdanau et al. 2014, appendix A.1.2)
-    Computed as additive; U k does not depend on the query, so prepare() computes it once.
+    Computed by additive(). U k does not depend on the query, so prepare() computes it once.
 
     query_size, key_size: widths of query and key. hidden: size of the tanh layer. Default: query_size.
     heads: number of heads if each has its own parameters. Default: all heads share them.
     Parameters: query_weight W, (query_size, hidden); key_weight U, (key_size, hidden); vector v, (hidden,);
-    with heads, each has a first dimension of that size.
+    if `heads` is set, each parameter has a first dimension of this size.
 
     >>> import regard, torch
     >>> score = regard.Additive(query_size=3, key_size=6, hidden=4)
@@ -264,10 +264,10 @@ class Concat(nn.Module, Score):
     """Concat score of Luong et al.: a tanh layer over the concatenation of query and key.
 
     score(q, k) = v . tanh(W [q; k])   (Luong et al. 2015, section 3.1, "concat")
-    Computed as additive: W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
+    Computed by additive(): W [q; k] = W_q q + W_k k, where W_q and W_k are the two parts of W.
 
     query_size, key_size, hidden, heads: as for Additive. Parameters: weight W, (query_size + key_size,
-    hidden), and vector v, (hidden,); with heads, each has a first dimension of that size.
+    hidden); vector v, (hidden,); if `heads` is set, each parameter has a first dimension of this size.
 
     >>> import regard, torch
     >>> score = regard.Concat(query_size=3, key_size=6)
@@ -309,10 +309,10 @@ class Location(nn.Module, Score):
     """Location score of Luong et al.: depends on the query and the position of the key, not on its content.
 
     score(q, s) = (W q)_s   (Luong et al. 2015, eq. 8, "location")
-    Computed as inner, with the query projected by W and the s-th unit vector as the key of position s.
+    Computed by inner(), with the query projected by W and the s-th unit vector as the key of position s.
 
-    weight: W, (query_size, max_length). Differs from the paper: the softmax is over the S keys of the call,
-    and more than max_length keys raise an ArgumentError, where the paper ignores the last words.
+    weight: W, (query_size, max_length). Differs from the paper: the softmax is over the S keys of the call.
+    If S > max_length, an ArgumentError is raised; the paper ignores the words after position max_length.
 
     >>> import regard, torch
     >>> score = regard.Location(query_size=3, max_length=10)
@@ -388,7 +388,7 @@ def build_score(score: str | Score, query_size: int, key_size: int, heads: int |
 
 
 def learned_in(score: Score) -> nn.Parameter | None:
-    """Return the parameter of a score that is no nn.Module (Cosine); the layer must register it itself."""
+    """Return the sharpness of a Cosine if it is a Parameter, so that a layer can register it; else None."""
     sharpness = getattr(score, "sharpness", None)
     return sharpness if isinstance(sharpness, nn.Parameter) else None
 

@@ -1,8 +1,8 @@
 """Select: turn scores into weights by softmax, entmax, sigmoid, sampling or argmax.
 
 A selection gets whole rows of scores and a bool tensor of the visible keys, and returns weights that are
-exactly 0 for every key that is not visible; a row without visible keys gets only zeros. Only Soft can also
-be computed block by block, from the log-sum-exp of a row; it is the one that the kernels implement.
+exactly 0 for every key that is not visible; a row without visible keys gets only zeros. Soft can also be
+computed block by block, from the log-sum-exp of each row. It is the only selection that kernels implement.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LOOKS = ("alignment", "entropy", "mass", "rows", "top", "weights")
 class Selection(NamedTuple):
     """The result of Select.choose(): weights (B, H, T, S) and optional values per row, (B, H, T).
 
-    lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: of that key.
-    entropy: of the softmax.
+    lse: log-sum-exp of the scores. chosen: index of the selected key. log_probability: log-probability of the
+    selected key. entropy: entropy of the softmax.
 
     >>> import regard, torch
     >>> scores, visible = torch.zeros(1, 1, 1, 4), torch.ones(1, 1, 1, 4, dtype=torch.bool)
@@ -149,8 +149,8 @@ class Sparse(Select):
             )
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
-        # Adding a constant to a row changes nothing, and keys more than 2 below the maximum get weight 0.
-        # So hidden keys are set to -4 and lower scores are clamped to it, which keeps the sums exact.
+        # Subtracting the row maximum does not change the weights. Keys more than 2 below the maximum get
+        # weight 0. So hidden keys are set to -4 and scores below -4 to -4: sums of large scores are inexact.
         filled = torch.where(visible_BHTS, scores_BHTS, _lowest(scores_BHTS))
         best = filled.amax(-1, keepdim=True).detach() if filled.shape[-1] else filled.new_zeros(())
         shifted = torch.where(visible_BHTS, scores_BHTS - best, -4.0).clamp_min(-4.0)
@@ -185,8 +185,8 @@ class Hard(Select):
     """Hard attention: sample one key from the softmax (Show, Attend and Tell, Xu et al. 2015, eq. 9).
 
     s ~ Multinoulli(softmax(score)), output = value_s. Sampling has no gradient; for REINFORCE, the result has
-    log_probability and entropy with their gradients. For a query that sees no key, chosen is -1 and both are
-    0.
+    the fields log_probability and entropy, which have gradients. For a query that sees no key, `chosen` is -1
+    and these two fields are 0.
 
     generator: random number generator. Default: torch's global one.
 
@@ -235,8 +235,8 @@ class Hard(Select):
 class Best(Select):
     """Argmax: read only the key with the highest score.
 
-    output = value_s with s = argmax score_s; the first one if several are equal. Argmax has no gradient, so
-    query and key get none.
+    output = value_s with s = argmax score_s; if several keys have the same score, the first of them. Argmax
+    has no gradient, so query and key get none.
 
     >>> import regard, torch
     >>> regard.attention(torch.eye(2), torch.eye(2), select=regard.Best()).output
@@ -385,7 +385,7 @@ def softmax(scores_BHTS: Tensor, visible_BHTS: Tensor) -> tuple[Tensor, Tensor]:
     A row without visible keys gets weights 0 and log-sum-exp -inf.
     """
     some = visible_BHTS.any(-1, keepdim=True)
-    # A row of only -inf would give NaN in the result and the gradient: use 0, and mask it out afterwards.
+    # A row of only -inf would give NaN in result and gradient: fill it with 0, then set its weights to 0.
     filled = torch.where(some, torch.where(visible_BHTS, scores_BHTS, -torch.inf), 0.0)
     weights = torch.where(visible_BHTS, torch.softmax(filled, -1), 0.0)
     if not scores_BHTS.shape[-1]:
@@ -399,7 +399,10 @@ def _one_hot(index_BHT: Tensor, like_BHTS: Tensor) -> Tensor:
 
 
 def _spoiled(scores: Tensor, visible: Tensor) -> Tensor:
-    """Return NaN for a row with a visible NaN score, which argmax would hide, and 0 for the others."""
+    """Return NaN for each row with a NaN score at a visible key, and 0 for the other rows, (B, H, T, 1).
+
+    Added to the weights, it makes the output of such a row NaN, as softmax does.
+    """
     return torch.where((visible & scores.isnan()).any(-1, keepdim=True), torch.nan, 0.0)
 
 
@@ -408,7 +411,10 @@ def _lowest(scores: Tensor) -> float:
 
 
 def _sparsemax(scores: Tensor) -> Tensor:
-    """Return [s - tau]_+ with tau = (sum of the support - 1) / its size; its autograd gradient is exact."""
+    """Return [s - tau]_+ with tau = (sum of the scores in the support - 1) / size of the support.
+
+    The gradient that autograd computes is exact.
+    """
     if not scores.shape[-1]:
         return scores
     ranked = scores.sort(-1, descending=True).values
@@ -421,7 +427,10 @@ def _sparsemax(scores: Tensor) -> Tensor:
 
 
 def _entmax(halved: Tensor) -> Tensor:
-    """Return [s/2 - tau]_+^2 with tau from the sorted support; its autograd gradient is exact."""
+    """Return [s/2 - tau]_+^2 with tau computed from the sorted scores in the support; halved: s/2.
+
+    The gradient that autograd computes is exact.
+    """
     if not halved.shape[-1]:
         return halved
     ranked = halved.sort(-1, descending=True).values
@@ -430,7 +439,7 @@ def _entmax(halved: Tensor) -> Tensor:
     spread = k * (square - mean.square())
     candidate = mean - ((1 - spread) / k).clamp_min(0).sqrt()
     size = (candidate <= ranked).detach().sum(-1, keepdim=True).clamp_min(1)
-    # Compute tau again for the support only: sqrt has no finite gradient for entries outside of it.
+    # Compute tau again, only for the support: at other entries the gradient of sqrt may be infinite.
     mean, spread = mean.gather(-1, size - 1), spread.gather(-1, size - 1)
     tau = mean - ((1 - spread) / size).clamp_min(0).sqrt()
     roots = (halved - tau).detach().clamp_min(0)  # one Newton step corrects the rounding of the sums

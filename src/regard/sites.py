@@ -4,9 +4,10 @@ Every attention layer passes its name, such as "decoder.3.cross", to attention()
 context in which the calls at some sites are recorded or edited; record() and intervene() open one. The model
 needs no extra argument, and only what a scope requests is stored.
 
-A scope applies to the thread that opened it. The scopes of a thread are an attribute of a threading.local,
-because torch.compile guards on it: a compiled region raises in a thread with an open scope and runs in the
-others. torch.compile cannot trace context variables, and does not guard on a threading.local with a default.
+By default, a scope applies to the thread that opened it. The scopes of a thread are stored in an attribute of
+a threading.local. torch.compile guards on this attribute: compiled code raises an error in a thread with an
+open scope, and runs in other threads. Two alternatives do not work: torch.compile cannot trace context
+variables, and does not guard on a subclass of threading.local that gives the attribute a default value.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ R = TypeVar("R")
 S = TypeVar("S", bound="Scope")
 
 _thread = threading.local()
-"""Its attribute `scopes` is a tuple of the scopes of this thread; it is missing if none is open."""
+"""The attribute `scopes` is a tuple of the open scopes of this thread. It does not exist if none is open."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
-"""The same tuple for autograd, whose threads get the context of the thread that called backward()."""
+"""A copy of _thread.scopes for the threads of autograd, which can read the context variables of the thread
+that called backward()."""
 
 _open: tuple[Scope, ...] = ()
 """The open scopes of all threads in the order in which they were opened."""
 
-# Flags for the fast path: torch.compile guards on the length of a tuple, and would recompile for each length.
+# Whether any scope is open, and whether any open scope applies to all threads. Code that may be compiled
+# reads these flags and not _open: torch.compile guards on the length of a tuple, and would recompile for each
+# length.
 _any_open = _any_shared = False
 _lock = threading.Lock()
 
@@ -83,7 +87,10 @@ class Scope:
     all_threads: bool = False
 
     def applied(self, call: Call) -> Call:
-        """Return the call with the edit of this scope applied and its look added."""
+        """Return the call after the `edit` function of this scope.
+
+        The fields that this scope records are requested in call.look, in addition to those of the user.
+        """
         if self.edit is not None:
             call = self.edit(call)
         if self.look is None:
@@ -91,7 +98,10 @@ class Scope:
         return replace(call, look=self._look_at(call) | call.look)
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
-        """Append to the record what this scope requested of a call, detached unless look.gradient is set."""
+        """Append the fields that this scope requested to its record, detached unless look.gradient is set.
+
+        to_user: a function that removes head and batch dimensions that the user's query did not have.
+        """
         if self.watch is not None:
             self.watch(site, call)
         if self.look is None:
@@ -102,7 +112,7 @@ class Scope:
             self.seen.setdefault(site, []).append(recorded)
 
     def _look_at(self, call: Call) -> Look:
-        """Return the part of this scope's look that is available for this call."""
+        """Return the look of this scope without fields and rows that are not available for this call."""
         assert self.look is not None
         return self.look.possible(call.select, call.sizes[2])
 
@@ -116,7 +126,11 @@ def open_scopes() -> list[Scope]:
 
 
 def scopes_at(site: str) -> list[Scope]:
-    """Return the open scopes of this thread whose pattern matches this site, outermost first."""
+    """Return the open scopes of this thread whose pattern matches this site, outermost first.
+
+    Also note in each open scope that this site was called. Raises RegardError in code that torch.compile
+    compiles, if a scope is open.
+    """
     scopes = open_scopes() if _any_open else []
     if not scopes:
         return []
@@ -134,10 +148,10 @@ def scopes_at(site: str) -> list[Scope]:
 
 
 def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that it runs, in any thread, under the scopes that are open now in this thread.
+    """Wrap a function so that, in any thread, the scopes that are open now in this thread apply to it.
 
-    Use it to pass work to other threads inside record() or intervene(). The order in which threads append to
-    a Record is not defined. A scope that is closed before the function runs no longer applies.
+    Use it inside record() or intervene() to pass a function to other threads. The order in which threads
+    append to a Record is not defined. A scope that is closed before the function runs no longer applies.
 
     >>> import regard, torch
     >>> from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +177,8 @@ def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
 def _own_scopes() -> tuple[Scope, ...]:
     """Return the scopes of this thread; in a backward pass also those of the thread that called backward().
 
-    Activation checkpointing runs the forward pass again there; on CUDA, in a thread of autograd.
+    Activation checkpointing runs the forward pass again inside the backward pass. On CUDA, this happens in a
+    thread of autograd, which has no scopes of its own.
     """
     own = _scopes_of_thread()
     if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
@@ -238,12 +253,12 @@ def record(
 
     look: what to record of each call. Default: the weights.
     at: pattern for the sites to record, with * and ? as wildcards.
-    all_threads: record the calls of every thread of the process. By default, record those of this thread and
-        of functions that it passes to other threads by regard.sites.inherit_scopes().
+    all_threads: record the calls of every thread of the process. By default, record the calls of this thread,
+        and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
     Yields a Record, a dict from the name of a site to a list of Attended, one per call. If nothing was
-    recorded at the end of the `with` statement, a RegardWarning lists the sites that were called; there is no
-    warning if an exception ends it.
+    recorded at the end of the `with` statement, a RegardWarning lists the sites that were called. There is no
+    warning if an exception ends the `with` statement.
 
     >>> import regard, torch
     >>> layer = regard.MultiHead(width=8, heads=2)
@@ -258,7 +273,7 @@ def record(
 
 
 def _not_a_look(look: object) -> ArgumentError:
-    """Return the error for a first argument of record() that is not a Look, with a hint by its type."""
+    """Return the error for a first argument of record() that is not a Look; its type decides the hint."""
     problem, hint = f"look is a {type(look).__name__}", "record(Look(weights=True))"
     if isinstance(look, nn.Module):
         hint = "record() records all models that run inside it: with record() as seen: model(...)"
@@ -284,14 +299,14 @@ def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[st
         return message(call, problem, hint=f"sites that were called: {', '.join(names)}")
     problem = f"nothing was {done}: no attention() call ran inside the `with` statement"
     hint = (
-        "in your own model, use regard.attention() or the layers of regard.layers, which have sites; "
-        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention, which has none"
+        f"only regard.attention() and the layers of regard.layers are {done}: use them in your model; "
+        "MultiHead.from_torch(layer) converts an nn.MultiheadAttention"
     )
     return message(call, problem, hint=hint)
 
 
 def name_sites(model: nn.Module) -> list[str]:
-    """Set the site of every attention layer of a model to its module name, and return the names.
+    """Set the site of every attention layer of a model to the module name of the layer; return the names.
 
     >>> import regard, torch
     >>> model = torch.nn.ModuleDict({"self": regard.MultiHead(8, 2), "cross": regard.MultiHead(8, 2)})

@@ -11,15 +11,15 @@ from regard.dimensions import autocast_on
 __all__ = ["linear"]
 
 ALIGNMENT = 8
-"""Half-precision elements in 16 bytes."""
+"""Number of half-precision elements in 16 bytes."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute W x + b, as torch.nn.functional.linear does, with aligned rows on CUDA under autocast.
 
-    There, x (..., I) and weight (O, I) are padded with zeros to a multiple of 8 columns; the result is the
-    same. Bahdanau's embeddings (620) and maxout layer (500) are not multiples of 8, and without padding their
-    rows cannot be loaded with 16-byte loads.
+    On CUDA under autocast, x (..., I) and weight (O, I) are padded with zeros to a multiple of 8 columns,
+    which does not change the result. Without padding, rows whose size is not a multiple of 8 cannot be loaded
+    with 16-byte loads. Examples are Bahdanau's embeddings (620) and maxout layer (500).
 
     >>> linear(torch.ones(1, 3), torch.ones(2, 3)).tolist()
     [[3.0, 3.0]]

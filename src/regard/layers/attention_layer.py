@@ -19,7 +19,7 @@ class AttentionLayer(nn.Module):
     e = score(q, k(X)),  a = softmax(e),  y = sum_i a_i v(X_i)
 
     k(X) = X W_k if key_size is set, otherwise X. v(X) = X W_v if value_size is set, otherwise X.
-    score: a name or a Score.
+    score: a name in SCORES, or a Score.
 
     >>> import regard, torch
     >>> layer = regard.AttentionLayer(query_size=4, input_size=6, key_size=4, value_size=8)

@@ -26,15 +26,18 @@ __all__ = ["attend_along"]
 def attend_along(
     cell: GatedCell, gates_BTG: Tensor, first_BM: Tensor, memory: Memory, site: str
 ) -> tuple[Tensor, Tensor]:
-    """Run a gated cell over a sequence; its context at each step is attention from the previous state.
+    """Run a gated cell over a sequence. At each step, the previous state attends to the memory.
 
     c_t = attention(s_{t-1}, memory),  s_t = cell(gates_t, s_{t-1}, c_t)
 
-    gates_BTG: input part of the gates, from cell.gates(). first_BM: s_0. memory: prepared with an additive
-    score. site: name of the attention site. Returns the states (B, T, M) and the contexts (B, T, E).
+    gates_BTG: input part of the gates, from cell.gates().
+    first_BM: the initial state s_0.
+    memory: keys and values, prepared with an additive score.
+    site: name of the attention site.
 
-    The result is the same as calling attention() and the cell at each step, but record() does not
-    see the attention calls, and double backward is not supported.
+    Returns the states s_t (B, T, M) and the contexts c_t (B, T, E). The result is the same as calling
+    attention() and the cell at each step. Double backward is not supported. Do not use it inside record():
+    the backward pass makes one more attention() call, over all steps, which would be recorded too.
 
     >>> import regard
     >>> cell, score = GatedCell(input_size=3, width=4, context_size=5), regard.Additive(4, 5)
@@ -75,7 +78,9 @@ def _with_tensors(memory: Memory, key: Tensor, value: Tensor, vector: Tensor) ->
 class _Along(torch.autograd.Function):
     """Forward and backward pass over all steps.
 
-    gates_TBG is updated in place: it starts as the input part of the gates, and ends as their activations.
+    Dimensions: T steps, B sequences, M width of the state, G = 3 M gates (z, r, s~), A hidden size of the
+    score, N = A + 2 M, E width of the context. gates_TBG is updated in place: before a step, it contains the
+    input part of the gates; after the step, their activations.
     """
 
     @staticmethod
@@ -86,9 +91,10 @@ class _Along(torch.autograd.Function):
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
         reset_TBM = first.new_empty(steps, batch, width)
-        joint_MN = torch.cat((of_query, of_gate.T), 1)  # projects a state to the query and to the gates
+        joint_MN = torch.cat((of_query, of_gate.T), 1)  # projects a state to the query and to U_z s, U_r s
         projected, contexts, graphs = _with_tensors(memory, key, value, vector), [], []
-        timeless = memory.mask.only("lengths")  # a constant start avoids compiling a kernel for every step
+        # A kernel would be compiled for each value of `start`. A mask of lengths does not use it: pass 0.
+        timeless = memory.mask.only("lengths")
         for t in range(steps):
             both_BN = states_TBM[t] @ joint_MN
             with torch.enable_grad():
@@ -113,9 +119,10 @@ class _Along(torch.autograd.Function):
         (steps, batch, width), hidden = reset_TBM.shape, of_query.shape[1]
         dstates_TBM = dstates.transpose(0, 1).contiguous()
         dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        # Gradients of the query, of z and r (in the order of joint_MN), and of s~.
+        # Gradients of the query, z, r and s~, in this order; those of the gates are before the activations.
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-        # Split the long reduction into parts, summed in the next step, to use more of the device.
+        # Split the sum over N into P = 3 parts if N is divisible by 3: more of the device works in parallel.
+        # The parts are added in the next iteration.
         joint_PNM = joint_MN.T.unflatten(0, (3 if joint_MN.shape[1] % 3 == 0 else 1, -1)).contiguous()
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(len(joint_PNM), batch, width)

@@ -16,8 +16,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "swiglu": functional.silu,
 }
-"""The activation between the two linear layers; "swiglu" also multiplies by a third linear layer, the gate
-(Shazeer 2020)."""
+"""The activation between the two linear layers. "swiglu" also multiplies by the output of a third linear
+layer, the gate (Shazeer 2020)."""
 
 
 class FeedForward(nn.Module):
@@ -25,8 +25,10 @@ class FeedForward(nn.Module):
 
     FFN(x) = max(0, x W_1 + b_1) W_2 + b_2
 
-    width: of inputs and outputs. inner: of the hidden layer. activation: "relu", "gelu" or "swiglu", which is
-    (silu(x W_1) * x W_3) W_2 without biases. dropout: of the hidden layer.
+    width: size of inputs and outputs.
+    inner: size of the hidden layer.
+    activation: "relu", "gelu" or "swiglu". With "swiglu", FFN(x) = (silu(x W_1) * x W_3) W_2, without biases.
+    dropout: dropout probability after the activation.
 
     >>> import regard, torch
     >>> from regard.layers import FeedForward

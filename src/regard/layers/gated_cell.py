@@ -19,11 +19,12 @@ class GatedCell(nn.Module):
     s~_i = tanh(W e + U [r_i * s_{i-1}] + C c_i)
     s_i  = (1 - z_i) * s_{i-1} + z_i * s~_i
 
-    Differs from torch.nn.GRU: there the reset gate acts after U, r * (U s), and z has the opposite meaning
-    (z = 1 keeps the previous state).
+    Differs from torch.nn.GRU: in torch, the reset gate acts after U, as r * (U s), and z has the opposite
+    meaning (z = 1 keeps the previous state).
 
-    input_size: size of e. width: size of s. context_size: size of c; 0 for a cell without context, as in the
-    paper's encoder.
+    input_size: size of the input e.
+    width: size of the state s.
+    context_size: size of the context c; 0 for a cell without context, as in the paper's encoder.
 
     >>> import torch
     >>> cell, e = GatedCell(input_size=3, width=4, context_size=5), torch.randn(2, 7, 3)
@@ -59,10 +60,13 @@ class GatedCell(nn.Module):
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
-    """First half of one step: write z and r to the first two thirds of gates_BG, and r * s to reset_BM.
+    """First half of one step, in place: compute the gates z and r, and r * s.
 
-    gates_BG: on entry, the input and context parts of z, r and s~, each (B, width). more_BN: the recurrent
-    parts of z and r, U_z s and U_r s.
+    gates_BG: (B, 3 width). On entry, the input and context parts of z, r and s~ (W e + C c). The first two
+        thirds are overwritten with z and r.
+    more_BN: (B, 2 width), the recurrent parts of z and r: U_z s and U_r s.
+    state_BM: (B, width), the previous state s.
+    reset_BM: (B, width), receives r * s.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
@@ -76,9 +80,12 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
 
 
 def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
-    """Second half of one step: write s~ to the last third of gates_BG, and the next state to after_BM.
+    """Second half of one step, in place: compute s~ and the next state, (1 - z) * s + z * s~.
 
-    The next state is (1 - z) * s + z * s~. gates_BG: z, r, and on entry the argument of the tanh in s~.
+    gates_BG: (B, 3 width). On entry, z, r and the argument of the tanh in s~. The last third is overwritten
+        with s~.
+    state_BM: (B, width), the previous state s.
+    after_BM: (B, width), receives the next state.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
@@ -98,10 +105,13 @@ def mixed_backward(
     state_BM: Tensor,
     dgates_BG: Tensor,
 ) -> Tensor:
-    """Backward pass of mixed(): write the gradients of z and s~ (before their activations) to dgates_BG.
+    """Backward pass of mixed(): compute the gradients of z and s~ (before their activations).
 
-    The gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM. Returns the part of the gradient
-    of the previous state that flows through (1 - z) * s.
+    parts_PBM, dstate_BM, more_BM: the gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM.
+    gates_BG: z, r and s~. state_BM: the previous state s.
+    dgates_BG: (B, 3 width), receives the gradients of z in the first third and of s~ in the last.
+
+    Returns the part of the gradient of the previous state that flows through (1 - z) * s.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
@@ -118,9 +128,11 @@ def mixed_backward(
 def gated_backward(
     dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
 ) -> None:
-    """Backward pass of gated(): write the gradient of r (before the sigmoid) to dgates_BG.
+    """Backward pass of gated(): compute the gradient of r (before the sigmoid), and that of s through r * s.
 
-    dreset_BM: the gradient of r * s. The gradient of s through r * s is added to dstate_BM.
+    dreset_BM: the gradient of r * s. gates_BG: z, r and s~. state_BM: the previous state s.
+    dgates_BG: (B, 3 width), receives the gradient of r in the second third.
+    dstate_BM: (B, width), the gradient of s; the part through r * s is added to it.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells

@@ -1,8 +1,8 @@
 """Several independent GRUs (torch.nn.GRU) over whole sequences, with their own backward pass.
 
-The two directions of a bidirectional layer are one batched matrix product per step; the gradients of the
-weights are one product after the last step. Under autocast all of it runs in the autocast dtype; cuDNN would
-use float16, in which small gradients underflow.
+At each step, one batched matrix product computes both directions of a bidirectional layer. After the last
+step, one product computes the gradients of the weights. Under autocast, everything runs in the autocast
+dtype; cuDNN would use float16, in which small gradients underflow.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ __all__ = ["gru_ways"]
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
     """Return the states (W, B, S, M) of W independent GRUs, each run from a zero state over its B sequences.
 
-    r, z = sigma(x + u),  n = tanh(x_n + r * u_n),  h = (1 - z) * n + z * h_before,  u = U h_before + b
+    r = sigma(x_r + u_r),  z = sigma(x_z + u_z),  n = tanh(x_n + r * u_n)
+    h = (1 - z) * n + z * h_before,  where u = U h_before + b
 
-    gates_WBSG: x, the input part W_ih input + b_ih of all steps, in the order r, z, n. weight_WGM: U.
-    bias_WG: b.
+    gates_WBSG: x = W_ih input + b_ih, the input part of all steps, (W, B, S, 3 M), in the order r, z, n.
+    weight_WGM: U (weight_hh in torch), (W, 3 M, M).
+    bias_WG: b (bias_hh in torch), (W, 3 M).
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
     >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
@@ -43,7 +45,11 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
 
 
 class _Ways(torch.autograd.Function):
-    """Forward and backward pass. Buffers have the time dimension first; R = W B sequences of all GRUs."""
+    """Forward and backward pass over all steps.
+
+    Dimensions: S steps, W GRUs, B sequences per GRU, R = W B, M width of the state, G = 3 M gates (r, z, n).
+    Buffers have the time dimension S first.
+    """
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -66,8 +72,8 @@ class _Ways(torch.autograd.Function):
         weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
         ways, rows, steps, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # The gradient of U h, split by GRU and gate (Q = 3 W): the product with U gives 3 partial sums per
-        # GRU, added in the next step. The split uses more of the device.
+        # The gradient of U h, split by GRU and gate (Q = 3 W). The product with U then gives 3 partial sums
+        # per GRU, which are added in the next iteration. The split lets more of the device work in parallel.
         dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
@@ -77,7 +83,7 @@ class _Ways(torch.autograd.Function):
             d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
             if t:
                 parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
-        # (W, S B, 3 M): steps and sequences in one dimension.
+        # Join steps and sequences in one dimension: (W, S B, 3 M).
         dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
         states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
@@ -85,12 +91,14 @@ class _Ways(torch.autograd.Function):
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
-    """Compute one step in place.
+    """Compute one step of all GRUs, in place; see gru_ways() for the equations.
 
-    gates: (R, 3 M), on entry the input part of the gates; overwritten with the activations r, z, n.
-    more: (R, 3 M), U h; its last third is overwritten with U h + b of n, for the backward pass.
-    bias_WG: b of each GRU. state: the previous state, (R, M). after: (R, M), receives the next state.
-    rows: number of sequences of each GRU, B.
+    gates: (R, 3 M). On entry, x, the input part of the gates; overwritten with the activations r, z, n.
+    more: (R, 3 M). On entry, U h; the last third is overwritten with u_n = U h + b, for the backward pass.
+    bias_WG: (W, 3 M), b of each GRU.
+    state: (R, M), the previous state h.
+    after: (R, M), receives the next state.
+    rows: B, number of sequences of each GRU.
     """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
@@ -109,11 +117,16 @@ def gru_backward(
     parts_QBM: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore_QBM: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Backward pass of gru().
+    """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
 
-    The gradient of the next state is the sum of parts_QBM (over the 3 gates), dstate and dafter. Writes the
-    gradient of the input part to dgates, and that of U h + b, by GRU and gate, to dmore_QBM. Returns the part
-    of the gradient of the previous state that flows through z * h.
+    parts_QBM, dstate, dafter: the gradient of the next state is their sum, with parts_QBM (Q = 3 W) summed
+        over the 3 gates of each GRU.
+    gates: (R, 3 M), the activations r, z, n. more: (R, 3 M), u_n in the last third, from gru().
+    state: (R, M), the previous state h.
+    dgates: (R, 3 M), receives the gradient of x.
+    dmore_QBM: receives the gradient of u, split by GRU and gate.
+
+    Returns the part of the gradient of the previous state that flows through z * h.
     """
     if by_kernel(state):
         from regard.kernels import recurrent_cells

@@ -24,14 +24,20 @@ class MultiHead(nn.Module):
 
     head_h = attention(x W^Q_h, m W^K_h, m W^V_h),  output = [head_1; ...; head_H] W^O
 
-    width: of queries and output. key_width, value_width: of key and value inputs (default: width).
-    key_heads: number of key and value heads (default: heads); fewer give grouped-query attention, 1 gives
-    multi-query attention. score: a name or a Score, over vectors of size width / heads. position: a name or a
-    position scheme that acts on queries and keys, or on scores. batch_first: if False, inputs and outputs
-    have shape (T, B, width), as in torch.nn.MultiheadAttention; weights, masks and memories always have the
-    batch dimension first.
+    width: size of queries and output.
+    heads: number of heads.
+    key_width: size of the key input. Default: width.
+    value_width: size of the value input. Default: key_width.
+    key_heads: number of key and value heads. Default: heads. A smaller number is grouped-query attention, 1
+        is multi-query attention.
+    score: a name in SCORES or a Score, for vectors of size width / heads.
+    position: a name in POSITIONS or a position scheme that acts on queries and keys, or on scores.
+    dropout: probability of dropping an attention weight in training.
+    bias: whether the four linear layers have a bias.
+    batch_first: if False, inputs and outputs have shape (T, B, width), as in torch.nn.MultiheadAttention;
+        weights, masks and memories always have the batch dimension first.
 
-    The cache is a Memory, which the caller passes in and gets back:
+    The layer itself stores no key-value cache. The cache is a Memory that remember() returns:
 
     >>> import regard, torch
     >>> layer, x = regard.MultiHead(width=8, heads=2, position="rotary"), torch.randn(1, 5, 8)
@@ -65,8 +71,8 @@ class MultiHead(nn.Module):
             raise ArgumentError(
                 message(
                     "MultiHead()",
-                    f"width={width}, heads={heads} and key_heads={key_heads} are not divisible",
-                    expected="width a multiple of heads, heads a multiple of key_heads",
+                    f"width={width}, heads={heads} and key_heads={key_heads} do not match",
+                    expected="1 or more, width a multiple of heads, heads a multiple of key_heads",
                 )
             )
         size = width // heads
@@ -105,10 +111,14 @@ class MultiHead(nn.Module):
     ) -> Attended:
         """Attend from query (B, T, width) to key and value (B, S, ...); unbatched (T, width) works too.
 
-        key: a tensor, or a Memory from remember(); default: the query (self-attention). value: default: the
-        key. With batch_first=False, inputs are (T, B, width) and (S, B, ...), and the output (T, B, width).
-        start: position of the first query. Default: 0, or with a Memory the position at which the last query
-        is aligned with the last key. options: passed to attention(), such as look and backend.
+        With batch_first=False, inputs are (T, B, width) and (S, B, ...), and the output is (T, B, width).
+
+        key: a tensor, or a Memory from remember(). Default: the query (self-attention).
+        value: a tensor. Default: the key.
+        mask: as for attention().
+        start: position of the first query. Default: 0; with a Memory, S - T (but at least 0), so that the
+            last query has the position of the last key.
+        options: other arguments of attention(), such as look and backend.
         """
         alone = query.dim() == 2
         inputs: list[Any] = [
@@ -167,7 +177,12 @@ class MultiHead(nn.Module):
             ):
                 shown = {name: (tensor, "BTM"), "weight": (weight, "MM")}
                 raise ArgumentError(
-                    message("MultiHead()", f"the dtype of {name} differs", shown, hint="layer.to(x.dtype)")
+                    message(
+                        "MultiHead()",
+                        f"{name} and the weights of the layer have different dtypes",
+                        shown,
+                        hint="use layer.to(x.dtype) or torch.autocast",
+                    )
                 )
         if key is None and start:
             problem, hint = (
@@ -175,10 +190,11 @@ class MultiHead(nn.Module):
                 "pass a Memory from remember(): layer(x, memory, start=t)",
             )
         elif isinstance(key, Memory) and value is not None:
-            problem, hint = "a Memory already holds the values; value must be None", "remember(key, value)"
+            problem = "value is set, but the Memory already contains values"
+            hint = "pass the values to remember(key, value) instead"
         elif isinstance(self.position, Bias) and options.get("bias") is not None:
             problem = f"bias is set, but this layer already adds the bias of {type(self.position).__name__}"
-            hint = "create the layer with position=None, and pass the sum of both biases"
+            hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
         if problem:
             raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
@@ -193,9 +209,10 @@ class MultiHead(nn.Module):
     ) -> Memory:
         """Project keys and values once, and return them as a Memory (the key-value cache).
 
-        key, value: (B, S, ...), or (S, B, ...) with batch_first=False; value defaults to key. past: a Memory
-        to append to. start: position of the first key (default: the length of `past`). mask: hides keys from
-        every query, such as padding(lengths).
+        key, value: (B, S, ...), or (S, B, ...) with batch_first=False. Default of value: the key.
+        past: a Memory; the result contains its keys and values, followed by the new ones.
+        start: position of the first new key. Default: the length of `past`, or 0.
+        mask: a mask for every query, such as padding(lengths).
         """
         alone = key.dim() == 2
         key, value = self._batched(key, alone), None if value is None else self._batched(value, alone)
@@ -228,8 +245,8 @@ class MultiHead(nn.Module):
         return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
 
     in_proj_bias, _qkv_same_embed_dim = None, False
-    """nn.TransformerEncoderLayer reads these in eval mode; with these values it calls this module instead of
-    its own fused attention."""
+    """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. With these
+    values, it calls this module instead of its own fused attention."""
 
     @classmethod
     def from_torch(cls, layer: nn.MultiheadAttention, *, batch_first: bool | None = None) -> MultiHead:
@@ -239,8 +256,9 @@ class MultiHead(nn.Module):
         give the same outputs.
 
         The copy can replace `self_attn` or `multihead_attn` of nn.TransformerEncoderLayer and
-        nn.TransformerDecoderLayer where they are called without masks. With src_mask, src_key_padding_mask or
-        is_causal=True it raises ArgumentError: masks of torch are not supported.
+        nn.TransformerDecoderLayer if these layers are called without masks. With src_mask,
+        src_key_padding_mask or is_causal=True, the copy raises ArgumentError, because it does not support
+        masks of torch.
 
         >>> import regard, torch
         >>> theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()

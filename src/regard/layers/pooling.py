@@ -1,4 +1,4 @@
-"""Pooling: from the states of a sequence to one vector, by their mean, by one of them, or by attention."""
+"""Pooling: reduce the states of a sequence to one vector: the mean, the first, the last, or by attention."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class AttentionPooling(nn.Module):
 
     u_s = tanh(U h_s + W q),  a = softmax_s(v . u_s),  output = sum_s a_s h_s   (Yang et al. 2016, eq. 5-7)
 
-    The query q is a parameter, the same for every text, so that W q is the bias b of the paper. Lin et al.
-    (2017, eq. 5) compute the same without bias.
+    The query q is a parameter, the same for every text. So W q is the same for every text too: it is the bias
+    b of the paper. Lin et al. (2017, eq. 5) compute the same without bias.
 
-    width: size of the states. hidden: size of the tanh layer and of the query (default: width). site: the
-    name for record() and intervene().
+    width: size of the states.
+    hidden: size of the tanh layer and of the query. Default: width.
+    site: name of this layer for record() and intervene().
 
     >>> pooling, states = AttentionPooling(width=6), torch.randn(2, 5, 6)
     >>> pooling(states, torch.tensor([5, 3])).shape
@@ -43,7 +44,7 @@ class AttentionPooling(nn.Module):
 
 
 class MeanPooling(nn.Module):
-    """The mean of the states of each sequence, without padding.
+    """Return the mean of the states of each sequence, without padding.
 
     >>> MeanPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
     tensor([[2.]])
@@ -52,15 +53,16 @@ class MeanPooling(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         inside_BS = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-        # where, not a product: NaN on padding would spread.
+        # Use where(), not a product with the mask: 0 * NaN is NaN, so NaN on padding would spread.
         total_BE = torch.where(inside_BS[..., None], states, 0.0).sum(1)
         return total_BE / lengths[:, None].clamp(min=1)
 
 
 class LastPooling(nn.Module):
-    """The final state of a recurrent layer; of both directions, concatenated, if it is bidirectional.
+    """Return the final state of a recurrent layer.
 
-    The final state of the backward direction is that of the first position.
+    both_ways: whether the layer is bidirectional. Then the result is the concatenation of the final states of
+    both directions; the final state of the backward direction is at the first position.
 
     >>> LastPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
     tensor([[3.]])
@@ -81,7 +83,7 @@ class LastPooling(nn.Module):
 
 
 class FirstPooling(nn.Module):
-    """The state of the first position, which for a Transformer is that of a special token.
+    """Return the state of the first position; in a Transformer, this is the position of a special token.
 
     >>> FirstPooling()(torch.tensor([[[1.0], [3.0]]]), torch.tensor([2]))
     tensor([[1.]])

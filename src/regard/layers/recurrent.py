@@ -20,7 +20,8 @@ from regard.layers.gru import gru_ways
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
 Hidden = tuple[Tensor, ...]
-"""The state of all layers: (h,), or (h, c) for an LSTM; each tensor is (rows, depth, width)."""
+"""The state of all layers: (h,), or (h, c) for an LSTM. Each tensor has shape (rows, depth, width); depth is
+doubled for bidirectional layers."""
 
 
 def _tanh_cell(x_BG: Tensor, u_BG: Tensor, hidden: Hidden) -> Hidden:
@@ -47,19 +48,23 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, Callable[..., tuple[Tens
     "gru": (nn.GRU, _gru_cell, torch.gru),
     "lstm": (nn.LSTM, _lstm_cell, torch.lstm),
 }
-"""For each cell: torch's module, which runs a whole sequence; a function that computes one step from W x + b,
-U h + b and the state; and the function that the module calls for one layer in one direction."""
+"""Three entries for each cell: torch's module, which runs over a whole sequence; a function that computes one
+step from W x + b, U h + b and the state; and the torch function that runs one layer in one direction."""
 
 CLOSED = -1e4
-"""Added to the input of a gate to close it: sigmoid(x + CLOSED) is exactly 0, sigmoid(x - CLOSED) is 1."""
+"""Added to the input x of a gate to close it, or subtracted to open it: sigmoid(x + CLOSED) is exactly 0, and
+sigmoid(x - CLOSED) is exactly 1."""
 
 
 @dataclass(frozen=True)
 class Recurrence:
     """Settings of a recurrent encoder and decoder.
 
-    width: size of the states. embedding: size of the word embeddings (default: width). cell: "rnn" (tanh),
-    "gru" or "lstm". depth: number of layers. dropout: of embeddings, between layers, and before the softmax.
+    width: size of the states.
+    embedding: size of the word embeddings. Default: width.
+    cell: "rnn" (tanh), "gru" or "lstm".
+    depth: number of layers.
+    dropout: dropout probability of embeddings, between layers, and before the softmax.
 
     >>> Recurrence(width=8, cell="lstm").embedding_width
     8
@@ -85,9 +90,12 @@ class Recurrence:
 class Recurrent(nn.Module):
     """A stack of recurrent layers that runs over a whole sequence, or one step at a time with input feeding.
 
-    recurrence: cell, width, depth and dropout. input_size: size of the inputs. feed_size: size of an extra
-    input at each step, such as the previous attention context (input feeding). both_ways: bidirectional.
-    run() and advance() use the same weights and give the same results.
+    recurrence: cell, width, depth and dropout.
+    input_size: size of the inputs.
+    feed_size: size of an extra input at each step, such as the previous attention context (input feeding).
+    both_ways: whether the layers are bidirectional.
+
+    run() computes a whole sequence, advance() one step. They use the same weights and give the same results.
 
     >>> import torch
     >>> layers, x = Recurrent(Recurrence(width=4, cell="lstm", depth=2), input_size=3), torch.randn(2, 5, 3)
@@ -120,7 +128,7 @@ class Recurrent(nn.Module):
                     nn.init.orthogonal_(square)
 
     def zeros(self, like: Tensor) -> Hidden:
-        """Return the zero state for a batch of sequences (B, T, ...)."""
+        """Return a state of zeros for a batch of sequences `like`, (B, T, ...)."""
         ways = 2 if self.layers.bidirectional else 1
         return self._zero(like, ways * self.depth)
 
@@ -141,9 +149,10 @@ class Recurrent(nn.Module):
         return states_BSE, self._batch_first(last)
 
     def read_on(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        """encode() without packing, which would synchronise: run over the padding and discard its states.
+        """Do the same as encode() without packing, which would synchronise with the device.
 
-        The backward direction runs over each sequence reversed, with the padding still at the end.
+        The layers also run over the padding, and the states there are set to 0. The backward direction reads
+        each sequence in reverse order, with the padding still at the end.
         """
         inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         ways = 2 if self.layers.bidirectional else 1
@@ -173,11 +182,11 @@ class Recurrent(nn.Module):
         return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
 
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
-        """Run one layer in one direction from a zero state: outputs, and the state after the padding."""
+        """Run one layer in one direction from zero; return the outputs, and the state after the padding."""
         width = self.layers.hidden_size
         if isinstance(self.layers, nn.LSTM):
-            # An extra input column, 1 on padding, closes the input gate and opens the forget gate exactly
-            # (see CLOSED), so that c does not change on padding.
+            # Add an input column that is 1 on padding and 0 elsewhere. Its weights close the input gate and
+            # open the forget gate exactly (see CLOSED), so that c does not change on padding.
             closed, unchanged = x.new_full((width, 1), CLOSED), x.new_zeros(2 * width, 1)
             x = torch.cat((x, (~inside_BS1).to(x.dtype)), -1)
             wider = torch.cat((weights[0], torch.cat((closed, -closed, unchanged)).to(weights[0].dtype)), 1)
@@ -192,7 +201,8 @@ class Recurrent(nn.Module):
         initial = tuple(each[None] for each in hidden)
         options = (weights, True, 1, 0.0, self.training, False, True)
         with precise, warnings.catch_warnings():
-            # The weights of one direction are never one contiguous chunk.
+            # cuDNN warns because the weights of one direction are not one contiguous chunk of memory. They
+            # never are when one layer and direction runs alone, so ignore the warning.
             warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
             result = self._over(x, initial if len(initial) > 1 else initial[0], *options)
         return result[0], tuple(each.squeeze(0) for each in result[1:])
@@ -223,14 +233,16 @@ class Recurrent(nn.Module):
         return outputs, self._batch_first(last)
 
     def gates(self, x: Tensor) -> Tensor:
-        """Compute the input part of the first layer, W x + b, for all steps: (B, T, I) -> (B, T, G)."""
+        """Compute W x + b, the input part of the gates of the first layer: (B, T, I) -> (B, T, G)."""
         weights = self.layers.all_weights[0]
         return linear(x, weights[0][:, : self.input_size], weights[2])
 
     def advance(self, gates: Tensor, feed: Tensor | None, hidden: Hidden) -> tuple[Hidden, Tensor]:
         """Compute one step; return the next state and the output (B, width).
 
-        gates: (B, G), this step of gates(). feed: (B, feed_size), or None. hidden: the previous state.
+        gates: (B, G), the result of gates() at this step.
+        feed: (B, feed_size), the extra input; None if feed_size is 0.
+        hidden: the previous state.
         """
         if feed is not None:
             gates = gates + functional.linear(feed, self.layers.all_weights[0][0][:, self.input_size :])
@@ -250,14 +262,19 @@ class Recurrent(nn.Module):
 
 
 def _to_float32(x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Convert to float32 under CUDA autocast: cuDNN would use float16, where small gradients underflow."""
+    """Under CUDA autocast, convert the tensors to float32, and return a context that disables autocast.
+
+    Otherwise cuDNN would use float16, in which small gradients underflow.
+    """
     if x.device.type != "cuda" or not autocast_on("cuda"):
         return x, hidden, nullcontext()
     return x.float(), tuple(each.float() for each in hidden), torch.autocast("cuda", enabled=False)
 
 
 def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse the first `lengths` elements of each sequence (B, S, ...), and leave the padding in place.
+    """Reverse the first lengths[b] elements of each sequence b, and leave the padding in place.
+
+    sequences: (B, S, ...). lengths: (B,).
 
     >>> flip(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([3, 2]))
     tensor([[3, 2, 1],

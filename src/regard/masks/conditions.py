@@ -1,7 +1,7 @@
-"""Conditions: masks that are not one of the named parts (causal, lengths, ...) and must be evaluated.
+"""Conditions: everything in a mask besides its named parts (causal, lengths, ...; see mask.py).
 
-They are user functions and combinations of masks by `|`, `&` and `~`, kept as a small tree, so that such a
-mask can still be moved to a device, reordered along the batch, and checked.
+A condition is a user function, or a tree of masks that are combined with `|`, `&` and `~`. The tree is kept,
+so that the masks in it can still be moved to a device, reordered along the batch dimension, and checked.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ class Condition:
     masks: tuple[Mask, ...] = ()
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
-        """Whether query position i, which is row `row` of the call, may see key j.
+        """Return a bool tensor: whether the query at position `i` may see the key at position `j`.
 
-        All arguments are index tensors that broadcast; returns a bool tensor.
+        row: index of the query in the call, from 0. All arguments are index tensors that broadcast.
         """
         raise TypeError(f"{type(self).__name__} does not implement sees()")
 
     def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Condition:
-        """Return the condition with `move` applied to its masks and its batch reordered by `order`."""
+        """Return the condition with `move` applied to the masks that it combines.
+
+        order: the sequences to select from the batch, (B',); None keeps all. A user function needs it.
+        """
         return self
 
     def parts(self) -> Iterator[Mask]:
@@ -41,7 +44,10 @@ class Condition:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Condition):
-    """A user function of (batch, head, query position, key position)."""
+    """A user function of (batch, head, query position, key position).
+
+    order: after reordering, the original batch index of each sequence; None before.
+    """
 
     may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     order: Tensor | None = None
@@ -69,7 +75,7 @@ class Combined(Condition):
 
 
 class Or(Combined):
-    """True where either of two masks is."""
+    """True where at least one of two masks is True."""
 
     def __repr__(self) -> str:
         return f"({' | '.join(map(repr, self.masks))})"
@@ -80,7 +86,7 @@ class Or(Combined):
 
 
 class And(Combined):
-    """True where all masks are, for parts that the normal form cannot merge, such as two documents()."""
+    """True where all masks are True; used for parts that `&` cannot merge, such as two documents()."""
 
     def __repr__(self) -> str:
         return " & ".join(map(repr, self.masks))

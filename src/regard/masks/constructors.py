@@ -59,7 +59,10 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
 
 def _longest(lengths: Tensor) -> int | None:
-    """Return the largest length, or None if reading it would synchronise; raise if one is negative."""
+    """Return the largest length, or None if reading it would synchronise the device or break the graph.
+
+    A negative length raises ArgumentError.
+    """
     if lengths.device.type != "cpu" or type(lengths) is not Tensor or torch.compiler.is_compiling():
         return None
     if torch._C._functorch.is_functorch_wrapped_tensor(lengths):  # vmap over lengths has no single value
@@ -69,7 +72,7 @@ def _longest(lengths: Tensor) -> int | None:
     shortest, longest = (int(each) for each in lengths.aminmax())
     if shortest < 0:
         index = int(lengths.argmin())
-        problem = f"lengths[{index}] = {shortest}"
+        problem = f"lengths[{index}] = {shortest} is negative"
         raise ArgumentError(message("padding()", problem, {"lengths": (lengths, "B")}, "0 <= length <= S"))
     return longest
 

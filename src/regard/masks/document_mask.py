@@ -1,4 +1,7 @@
-"""Membership within an interval, by sorting instead of comparing every pair; used for document masks."""
+"""occurs_between(): whether an id occurs in an interval of other ids; used for document masks.
+
+It sorts the ids, which needs less memory than comparing every pair.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Te
     if not count:
         return torch.zeros_like(ids, dtype=torch.bool)
     ordered, index = others.contiguous().sort(dim=1, stable=True)
-    # One sorted code per element: the rank of its value (first occurrence in order), then its index.
+    # One integer (code) per element of `others`, in ascending order: rank * (count + 1) + index. The rank is
+    # the place of the first equal value in `ordered`. So the smallest code that is not less than
+    # rank * (count + 1) + low belongs to the first equal value with an index >= low, if there is one.
     codes = torch.searchsorted(ordered, ordered) * (count + 1) + index
     rank = torch.searchsorted(ordered, ids.contiguous())
     exists = ordered.gather(1, rank.clamp_max(count - 1)) == ids

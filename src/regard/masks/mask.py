@@ -1,6 +1,6 @@
 """Mask: which keys each query may attend to. True means that it may.
 
-A mask is stored in a normal form, the intersection of these named parts, which kernels can implement,
+A mask is the intersection of named parts and a condition. Kernels can implement the named parts:
 
     causal      key j <= query i
     lengths     key j < lengths[b]
@@ -8,8 +8,9 @@ A mask is stored in a normal form, the intersection of these named parts, which 
     documents   document of query i = document of key j
     table       a bool tensor (B, H, T, S), indexed by the rows of the call
 
-and of a condition, for everything else, which must be evaluated for each pair. `&` merges the parts; `|` and
-`~` create a condition. Query positions i are absolute: row r of a call has position i = r + start.
+The condition holds everything else; it is evaluated for each pair of query and key. `&` merges the parts of
+two masks; `|` and `~` create a condition. Query positions i are absolute: row r of a call has position
+i = r + start.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from regard.masks.tile import Tile, whole_tile
 __all__ = ["Mask", "as_mask", "dense"]
 
 PAIRS_AT_ONCE = 1 << 22
-"""Number of (row, key) pairs to evaluate at once, which bounds the memory of evaluating a condition."""
+"""Number of (row, key) pairs to evaluate at once. It limits the memory that evaluating a mask needs."""
 
 Window = tuple[int | None, int | None]
 X = TypeVar("X")
@@ -73,7 +74,7 @@ class Mask:
             condition=_merge(
                 self.condition, other.condition, lambda a, b: And((Mask(condition=a), Mask(condition=b)))
             ),
-            # torch.compile would recompile for each new value.
+            # torch.compile would recompile for each new value of `longest`.
             longest=None if torch.compiler.is_compiling() else _merge(self.longest, other.longest, min),
         )
 
@@ -103,7 +104,7 @@ class Mask:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that are set, in the order of the normal form."""
+        """The names of the parts that are set, in the order of the fields of this class."""
         is_set = {
             "causal": self.causal,
             "lengths": self.lengths is not None,
@@ -116,18 +117,18 @@ class Mask:
 
     @property
     def sides(self) -> Window:
-        """How many keys to the left and right a query may see, from causal and window; None for no limit."""
+        """How many keys to its left and right a query may see by `causal` and `window`; None for no limit."""
         left, right = self.window or (None, None)
         return left, right if not self.causal else min(right or 0, 0)
 
     def only(self, *names: str) -> bool:
-        """Whether this mask has no other parts than these."""
+        """Whether this mask has no parts besides those in `names`."""
         return all(part in names for part in self.parts)
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
-        """Whether query position i, which is row `row` of the call, may see key j.
+        """Return a bool tensor: whether the query at position `i` may see the key at position `j`.
 
-        All arguments are index tensors that broadcast; returns a bool tensor.
+        row: index of the query in the call, from 0. All arguments are index tensors that broadcast.
         """
         seen = torch.ones_like(i + j, dtype=torch.bool)
         if self.causal:
@@ -205,7 +206,11 @@ class Mask:
         heads: int = 1,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Return the whole mask as a bool tensor broadcastable to (B, H, T, S)."""
+        """Return the whole mask as a bool tensor broadcastable to (B, H, T, S).
+
+        queries, keys: T and S. start: position of the first query. batch: B. Default: the batch size of the
+        mask. heads: H.
+        """
         batch = self.batch if batch is None else batch
         return self.tile(whole_tile(queries, keys, start, batch, heads, device))
 
@@ -222,7 +227,10 @@ class Mask:
         return mask
 
     def span(self, first: int, last: int, keys: int) -> tuple[int, int]:
-        """Return [low, high), the only keys that causal and window let the queries first to last see."""
+        """Return (low, high) such that queries `first` to `last` see only keys low <= j < high.
+
+        Only the parts causal and window are considered.
+        """
         left, right = self.sides
         low = 0 if left is None else max(0, first - left)
         high = keys if right is None else min(keys, last + right + 1)
@@ -244,7 +252,10 @@ class Mask:
         return seen_BS[:, None]
 
     def _same_document(self, tile: Tile) -> Tensor:
-        """Which keys share a document with a row that sees them by causal and window, (B or 1, S)."""
+        """Return which keys have a row in the same document that may see them by causal and window.
+
+        The result is a bool tensor, (B or 1, S).
+        """
         assert self.documents is not None
         queries, keys = tile.rows_T.shape[0], tile.columns_S.shape[0]
         of_query = self.documents[0][:, tile.start : tile.start + queries]
@@ -259,7 +270,7 @@ class Mask:
     def overlong(self, keys: int) -> str | None:
         """Return an error text if a length is greater than the number of keys, else None.
 
-        Lengths on an accelerator are not checked, because that would synchronise it.
+        Lengths on an accelerator are not checked, because reading them would synchronise the device.
         """
         if torch.compiler.is_compiling() or self.lengths is None:
             return None
@@ -301,7 +312,7 @@ def dense(seen: Tensor) -> Mask:
     """Return a mask from a bool tensor, so that it can be combined with other masks.
 
     seen: (T, S) or broadcastable to (B, H, T, S), True where a query may see a key. attention(mask=tensor)
-    does this itself.
+    calls dense() itself.
 
     >>> import regard, torch
     >>> (regard.dense(torch.eye(2, dtype=torch.bool)) | regard.causal()).dense(queries=2, keys=2)[0, 0].int()
@@ -351,7 +362,7 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
 
 
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
-    """Which keys at least one row may see, evaluated for a bounded number of pairs at once."""
+    """Return which keys at least one row may see; evaluates PAIRS_AT_ONCE pairs at once, to limit memory."""
     rows_at_once = max(1, PAIRS_AT_ONCE // max(tile.columns_S.shape[0], 1))
     seen = [mask.tile(tile._replace(rows_T=rows)).any(-2) for rows in tile.rows_T.split(rows_at_once)]
     return torch.stack(seen).any(0)

@@ -34,7 +34,10 @@ class Tile(NamedTuple):
         return self.columns_S
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Select the rows and columns of this tile from a tensor (..., T or 1, S or 1) that broadcasts."""
+        """Select the rows and columns of this tile from a tensor (..., T or 1, S or 1).
+
+        A dimension of size 1 is kept, so that the result broadcasts.
+        """
         if tensor.shape[-2] != 1:
             tensor = tensor.index_select(-2, self.rows_T)
         if tensor.shape[-1] != 1:

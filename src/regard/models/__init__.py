@@ -1,6 +1,7 @@
-"""Encoder-decoder models built on attention(); base.py defines the interface they share.
+"""Models built on attention(): encoder-decoder models, language models and text classifiers.
 
-To add a model: write its file, and add one line to MODELS.
+base.py defines the interface of encoder-decoder models. To add one: write its file, and add one line to
+MODELS.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""For each model, the argument that groups several options, and its default."""
+"""For each model, the argument whose fields are also options of build_model(), and its default value."""
 
-NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with local-p'}
-"""Options that are set inside another option, and the way to set them."""
+NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
+"""Options that are part of another option: for each (model, option), an example of how to set it."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
 NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
@@ -94,8 +95,9 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
             problem = f"{option} is not an option of {name}"
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=ABSENT[name, option]))
         if (name, option) in NESTED:
-            problem = f"{option} is set inside another option"
-            raise ArgumentError(message(f"build_model({name!r})", problem, hint=NESTED[name, option]))
+            problem = f"{option} is not an option of its own, but part of another option"
+            hint = f"write {NESTED[name, option]}"
+            raise ArgumentError(message(f"build_model({name!r})", problem, hint=hint))
         if option not in inside | direct:
             raise UnknownName(f"option of {name}", option, inside | direct)
     arguments = {option: value for option, value in options.items() if option not in inside - direct}

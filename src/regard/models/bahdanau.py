@@ -49,8 +49,13 @@ class Bahdanau(Model):
     select: a name, {"name": "softmax", "temperature": 0.5}, or a Select. In eval mode, "hard" reads the key
     with the highest score.
 
-    Differs from the paper: its appendix has s_{i-1} in the readout; this model follows eq. 4, where the
-    output word depends on s_i.
+    width: size of the states (n in the paper).
+    embedding: size of the word embeddings (m in the paper). Default: width.
+    hidden: hidden size of the additive score. Default: width.
+    encoder: "gru" uses torch.nn.GRU, which is faster; "paper" uses the paper's cell, one step at a time.
+
+    Differs from the paper: in its appendix, t_i is computed from s_{i-1}. This model follows eq. 4 of the
+    paper, where the output word depends on s_i.
 
     >>> from regard.data.batch import Batch
     >>> model = Bahdanau(source_size=9, target_size=7, width=8)
@@ -112,7 +117,7 @@ class Bahdanau(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
-            # Time first in memory, as attend_along() reads it.
+            # Store the gates with the time dimension first, because attend_along() reads them in this order.
             gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
             states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
         else:
@@ -164,7 +169,7 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
 def _near_uniform(score: Score) -> Score:
     """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
 
-    Otherwise the model learns to attend to the words that random initial scores prefer.
+    Otherwise the model learns to attend to the words that get high scores from the random initial parameters.
     """
     if isinstance(score, nn.Module):
         with torch.no_grad():
@@ -219,7 +224,7 @@ class PaperEncoder(nn.Module):
 
     def _run(self, cell: GatedCell, embedded_BSM: Tensor) -> Tensor:
         gates_BSG, states = cell.gates(embedded_BSM), []
-        # The dtype of the gates: under autocast it differs from that of the inputs.
+        # Use the dtype of the gates: under autocast, it differs from the dtype of the inputs.
         state = gates_BSG.new_zeros(len(gates_BSG), cell.width)
         for gates in gates_BSG.unbind(1):
             state = cell(gates, state)

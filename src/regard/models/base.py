@@ -2,12 +2,12 @@
 
     encode(source, lengths) -> Encoded             encode the source, once
     start(encoded) -> State                        state before the first token
-    step(state, tokens, encoded) -> State, logits  tokens (rows, n): one token, a prefix, or all
+    step(state, tokens, encoded) -> State, logits  read the next tokens (rows, n): one, several or all
     forward(batch) -> logits                       all tokens at once (teacher forcing)
 
 Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
-rows for each encoded source, as in beam search: row r attends to memory row r // K, and the memory is not
-copied.
+rows for each encoded source, as in beam search. Then row r of the state attends to source r // K; the memory
+of a source is not copied for its K rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from regard.memory import Memory
 __all__ = ["Encoded", "Model", "State", "at_least_one", "attend", "in_eval_mode", "words"]
 
 _eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""For each model in eval mode: the number of users, and the previous mode of each of its modules."""
+"""For each model inside in_eval_mode(): the number of open `with` statements, and the previous mode of each
+module."""
 
 _eval_lock = threading.Lock()
 
@@ -39,8 +40,9 @@ _eval_lock = threading.Lock()
 class Encoded:
     """An encoded batch of sources.
 
-    lengths: source lengths, (B,). memories: one Memory for each cross-attention layer, of B sequences each.
-    first: tensors (B, ...) for the initial decoder state.
+    lengths: source lengths, (B,).
+    memories: one Memory for each cross-attention layer, with B sequences each.
+    first: the initial recurrent state of the decoder, tensors (B, ...); empty for a Transformer.
 
     >>> import regard, torch
     >>> encoded = Encoded(torch.tensor([3, 2]), (regard.prepare(torch.randn(2, 3, 4)),))
@@ -68,8 +70,9 @@ class Encoded:
 class State:
     """The decoder state, passed to step() and returned by it; never stored in a module.
 
-    position: number of tokens read so far. hidden: recurrent state, tensors of shape (rows, ...). past:
-    self-attention cache, one Memory per decoder layer.
+    position: number of tokens read so far.
+    hidden: recurrent state, tensors of shape (rows, ...).
+    past: self-attention cache (keys and values), one Memory per decoder layer.
 
     >>> import torch
     >>> state = State(hidden=(torch.tensor([[1.0], [2.0]]),))
@@ -93,9 +96,10 @@ class State:
 class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
-    source_size, target_size: vocabulary sizes. longest_source, longest_target: maximum number of tokens
-    including EOS; None for no limit. small_steps: whether the model computes one small step per token, as
-    recurrent models do.
+    source_size, target_size: vocabulary sizes.
+    longest_source, longest_target: maximum number of tokens including EOS; None for no limit.
+    small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
+        training then uses CUDA graphs by default.
     """
 
     source_size: int
@@ -125,9 +129,11 @@ class Model(nn.Module):
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
     """Attend from K beams per sequence to the memory of that sequence, without copying the memory.
 
-    query: (B K, n, D); row r attends to memory row r // K. Returns an Attended with output (B K, n, E).
-    attention() is called with all beams of a sequence in the query dimension, so record() sees weights of
-    shape (B, K n, S). options: passed to attention(); start is the position of the first of the n queries.
+    query: (B K, n, D); row r attends to sequence r // K of the memory.
+    options: other arguments of attention(); `start` is the position of the first of the n queries.
+
+    Returns an Attended with output (B K, n, E). attention() is called with all beams of a sequence in the
+    query dimension, so the weights that record() returns have shape (B, K n, S).
     """
     rows, tokens, width = query.shape
     batch = memory.key.shape[0]
@@ -145,7 +151,7 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
 
 
 def at_least_one(tokens: Tensor) -> Tensor:
-    """Return tokens (rows, n) unchanged; raise ArgumentError if n is 0: recurrent models need a step."""
+    """Return tokens (rows, n) unchanged; raise ArgumentError if n is 0, as recurrent models need n >= 1."""
     if not tokens.shape[1]:
         problem = "tokens is empty: the batch has no targets"
         hint = "use Batch.collate(sources, targets), or regard.decoding.search() to translate"
@@ -165,7 +171,7 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Context manager: put a model in eval mode, then restore the previous mode of each module.
 
-    Where several threads share a model, the last one to finish restores the modes.
+    If several threads use it for the same model, the last thread to leave it restores the modes.
     """
     with _eval_lock:
         users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))

@@ -1,7 +1,7 @@
-"""The interface of all text classifiers: each text is encoded as one vector, from which come the logits.
+"""The interface of all text classifiers: each text is encoded as one vector, which gives the logits.
 
-encode(tokens, lengths) -> features    a vector for each text
-forward(batch) -> logits               of one text, or of a pair whose texts share the encoder
+encode(tokens, lengths) -> features    one vector for each text
+forward(batch) -> logits               for single texts, or for pairs of texts with the same encoder
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
 __all__ = ["POOL", "Classifier", "pooled", "site_of"]
 
 POOL = "pool"
-"""The site of the pooling by attention, whose weights say which words a classifier attends to."""
+"""The site (name) of the attention layer that pools the states. Its weights are one number per word."""
 
 
 class Classifier(nn.Module):
@@ -26,15 +26,22 @@ class Classifier(nn.Module):
     one text:  logits = W u + b
     a pair:    logits = MLP([u; v; |u - v|; u * v])    (Mou et al. 2016; Conneau et al. 2017, section 3.1)
 
-    with u and v the vectors of the first and the second text, from the same encoder. The MLP has one hidden
+    u and v are the vectors of the first and the second text, from the same encoder. The MLP has one hidden
     layer with ReLU.
 
-    vocabulary_size, classes: number of tokens and of classes. features: size of the vector of a text.
-    hidden: size of the hidden layer for pairs. dropout: of u, v and the hidden layer. word_dropout:
-    probability of replacing a token by UNK in training. pairs: whether a text is a pair.
-    longest: maximum number of tokens including EOS; None for no limit. pool_site: POOL, or None if the
-    pooling is not attention. begins: whether the encoder puts BOS before each text. small_steps: whether the
-    model computes one small step per token, as recurrent models do.
+    Arguments:
+    vocabulary_size, classes: number of tokens, number of classes.
+    features: size of u and v.
+    hidden: size of the hidden layer for pairs.
+    dropout: dropout probability of u, v and the hidden layer.
+    word_dropout: probability of replacing a token by UNK in training.
+    pairs: whether the classifier takes pairs of texts.
+
+    Attributes that subclasses set:
+    longest: maximum number of tokens including EOS; None for no limit.
+    pool_site: POOL, or None if the pooling is not attention.
+    begins: whether the encoder puts BOS before each text.
+    small_steps: whether the model launches small kernels for each token, see Model.
     """
 
     longest: int | None = None
@@ -72,14 +79,15 @@ class Classifier(nn.Module):
     def forward(self, batch: LabelledBatch) -> Tensor:
         """Return the logits (B, classes).
 
-        The texts of a pair are encoded one after the other: each site is called twice, for the first text
-        and then for the second.
+        The texts of a pair are encoded one after the other. So each attention layer is called (and recorded)
+        twice: for the first text, then for the second.
         """
         first = self.dropout(self.encode(self._dropped(batch.first), batch.first_lengths))
         if (batch.second is None) == self.pairs:
             is_, needs = ("single texts", "pairs") if self.pairs else ("pairs", "single texts")
             problem = f"the batch has {is_}, but this classifier was built with pairs={self.pairs}"
-            raise ArgumentError(message(f"{type(self).__name__}.forward()", problem, expected=needs))
+            expected = f"a batch of {needs}"
+            raise ArgumentError(message(f"{type(self).__name__}.forward()", problem, expected=expected))
         if batch.second is None or batch.second_lengths is None or self.combine is None:
             return self.output(first)
         second = self.dropout(self.encode(self._dropped(batch.second), batch.second_lengths))
@@ -87,7 +95,7 @@ class Classifier(nn.Module):
         return self.output(self.dropout(torch.relu(self.combine(both))))
 
     def _dropped(self, tokens: Tensor) -> Tensor:
-        """Apply word dropout in training: replace random tokens by UNK, but no special tokens."""
+        """Apply word dropout in training: replace random tokens by UNK. Special tokens are not replaced."""
         if not self.training or not self.word_dropout:
             return tokens
         kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
@@ -97,8 +105,8 @@ class Classifier(nn.Module):
 def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
     """Pool states (B, S, E) of texts with EOS to (B, E); lengths: (B,), including EOS.
 
-    The mean and the attention leave out EOS, so that the weights of the words sum to 1. A text of EOS alone
-    is pooled from EOS.
+    MeanPooling and AttentionPooling do not use the state of EOS, so that the weights of the words sum to 1.
+    Only a text without words is pooled from EOS.
     """
     whole = isinstance(pooling, FirstPooling | LastPooling)
     return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))

@@ -24,14 +24,16 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 }
 
 SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
-"""The options of `transformer` that override the values of its size: width, heads, inner, layers."""
+"""The options of "transformer" that override values of its argument `size`: width, heads, inner, layers."""
 
 
 def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:
     """Build a text classifier from its name and plain options, such as those of a configuration file.
 
-    options: the arguments of the classifier's class; for transformer also the fields of Size (width, heads,
-    inner, layers), which override the values of the named size.
+    name: a name in CLASSIFIERS.
+    vocabulary_size, classes: number of tokens, number of classes.
+    options: the arguments of the classifier's class. For transformer also fields of Size, which override the
+        values of the named size: width, heads, inner, layers.
 
     >>> build_classifier("lstm", vocabulary_size=9, classes=2, width=8, pooling="mean").encoder.layers
     LSTM(8, 8, batch_first=True, bidirectional=True)

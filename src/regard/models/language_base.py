@@ -1,4 +1,4 @@
-"""LanguageModel: the base class of language models, which follow the model protocol without a source."""
+"""LanguageModel: the base class of language models, which have the interface of Model but no source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LanguageModel(Model):
     """Base class of language models: p(x) = prod_t p(x_t | x_1 ... x_t-1); subclasses implement step().
 
     There is no source: start() and step() take an Encoded without memories, which source_free() creates.
-    encode() ignores its source, so that search() can decode from a batch of empty sources.
+    encode() ignores its argument `source`, so that search() can generate text from a batch of empty sources.
 
     embedding: the table of token embeddings, (V, ...).
     """
@@ -28,7 +28,7 @@ class LanguageModel(Model):
     embedding: nn.Embedding
 
     def source_free(self, rows: int) -> Encoded:
-        """Return what start() and step() take for `rows` texts without a source."""
+        """Return an Encoded without memories for `rows` texts, as start() and step() need one."""
         return Encoded(torch.zeros(rows, dtype=torch.long, device=self.embedding.weight.device))
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
@@ -45,8 +45,11 @@ class LanguageModel(Model):
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V).
 
-        state: the state after the previous batch; it is used if batch.carried, otherwise the initial state.
-        In training, use detached(state): gradients stop at the window (truncated backpropagation).
+        state: the state that read() returned for the previous batch. It is used if batch.carried is True: the
+            texts continue those of the previous batch. Otherwise reading starts from the initial state.
+
+        In training, pass detached(state), so that gradients stop at the start of the batch (truncated
+        backpropagation through time).
         """
         encoded = self.source_free(len(batch))
         if not batch.carried:
@@ -58,12 +61,13 @@ class LanguageModel(Model):
         rows = {len(tensor) for tensor in (*state.hidden, *(memory.key for memory in state.past))}
         if rows - {len(batch)}:
             problem = f"the state has {rows.pop()} rows, but the batch has {len(batch)}"
-            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, expected="equal numbers"))
+            expected = "the same number of rows"
+            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, expected=expected))
         return self.step(state, batch.inputs, encoded)
 
 
 def detached(state: State) -> State:
-    """Return the state without its graph: gradients of later tokens do not reach earlier ones.
+    """Return a detached copy of the state: gradients do not flow from later tokens back to earlier tokens.
 
     >>> weight = torch.ones(1, 1, requires_grad=True)
     >>> detached(State(position=3, hidden=(2 * weight,))).hidden[0].requires_grad

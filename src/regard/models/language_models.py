@@ -24,15 +24,16 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are options of models with an argument `size`; they override the named size."""
+"""Fields of Size that are also options of models with an argument `size`; they override its values."""
 
 
 def build_language_model(name: str, vocabulary_size: int, **options: Any) -> LanguageModel:
     """Build a language model from its name and plain options, such as those of a configuration file.
 
-    name: a name in LANGUAGE_MODELS. vocabulary_size: including the four special tokens. options: the
-    arguments of the model's class; for transformer also the fields of Size (width, heads, inner, layers),
-    which override the values of the named size.
+    name: a name in LANGUAGE_MODELS.
+    vocabulary_size: number of tokens, including the four special tokens.
+    options: the arguments of the model's class. For transformer also fields of Size, which override the
+        values of the named size: width, heads, inner, layers.
 
     >>> build_language_model("transformer", 9, size="tiny", layers=2, position="alibi").decoder[1].itself.site
     'decoder.1.self'

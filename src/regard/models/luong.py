@@ -73,8 +73,8 @@ class Luong(Model):
     view: global, local-m or local-p. To set the window: {"name": "local-m", "reach": 4}, Monotonic(reach=4)
     or Predicted(reach=4).
     readout: "attentional" is h~ as above; "affine" is softmax(W [c_t; h_t]) without h~.
-    feeding: input feeding, h~_{t-1} (or [c; h] with "affine") is an input of the next step. Without it, one
-    attention call covers all steps.
+    feeding: input feeding: h~_{t-1} (or [c; h] with "affine") is an input of the next step. Without input
+    feeding, one attention() call computes all steps.
     both_ways: bidirectional encoder; its states are projected to `width` if the score needs equal sizes.
 
     >>> from regard.data.batch import Batch
@@ -155,7 +155,7 @@ class Luong(Model):
         return State(after, (*hidden, fed)), self.readout(torch.stack(all_joined, 1))
 
     def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return the contexts (R, T, E) of decoder states (R, T, M); the first is at `position`."""
+        """Return the contexts (R, T, E) for decoder states (R, T, M); position: that of the first state."""
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
         options: dict[str, Any] = {**select_argument(self.select, self.training)}
@@ -206,7 +206,7 @@ READOUTS: dict[str, type[Attentional] | type[Affine]] = {"attentional": Attentio
 
 
 class Bridge(nn.Module):
-    """Map the last states of a bidirectional encoder to the first decoder state, layer by layer.
+    """Compute the initial decoder state from the last states of a bidirectional encoder, for each layer.
 
     s = tanh(W [forward; backward])
     """

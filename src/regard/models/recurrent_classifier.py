@@ -1,4 +1,4 @@
-"""Recurrent text classifiers: an LSTM or a GRU, and a pooling of its states."""
+"""Recurrent text classifiers: an LSTM or a GRU, followed by pooling of its states."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ POOLINGS: dict[str, Callable[[int, bool], nn.Module]] = {
     "last": lambda width, both_ways: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways: AttentionPooling(width, site=POOL),
 }
-"""The poolings of recurrent states, from their width and whether they are bidirectional."""
+"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, and
+whether the recurrent layers are bidirectional."""
 
 
 class RecurrentClassifier(Classifier):
-    """Base class of the recurrent classifiers; subclasses name their cell.
+    """Base class of the recurrent classifiers; a subclass sets `cell`, the name of its recurrent cell.
 
     h_s = [forward_s; backward_s],  u = pooling(h_1, ..., h_S),  logits as in Classifier
 
-    width: size of the states of each direction. embedding: size of the word embeddings (default: width).
-    layers: number of recurrent layers. bidirectional: whether a second direction reads the text backwards.
-    pooling: "mean" of the states, "last" (the final states) or "attention" (AttentionPooling: one learned
-    query, at the site "pool"). dropout: of embeddings, between layers, of the pooled vectors and of the
-    hidden layer for pairs.
-
-    The mean and the attention leave out EOS.
+    width: size of the states of each direction.
+    embedding: size of the word embeddings. Default: width.
+    layers: number of recurrent layers.
+    bidirectional: whether a second direction reads the text backwards.
+    pooling: "mean" is the mean of the states, "last" the final state, "attention" is AttentionPooling, with
+        one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
+    dropout: dropout probability of embeddings, between layers, of the pooled vectors, and of the hidden layer
+        for pairs.
+    word_dropout, pairs: see Classifier.
     """
 
     cell: ClassVar[str]

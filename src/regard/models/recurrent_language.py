@@ -17,20 +17,23 @@ __all__ = ["GRULanguageModel", "LSTMLanguageModel", "RecurrentLanguageModel", "i
 
 
 class RecurrentLanguageModel(LanguageModel):
-    """Base class of recurrent language models; a subclass sets the cell.
+    """Base class of recurrent language models; a subclass sets `cell`, the name of its recurrent cell.
 
     h_t = cell(D(E x_t), h_t-1), for each layer,  p(x_t+1) = softmax(W D(h_t) + b)
 
     D is dropout. It acts on the non-recurrent connections only: on the embeddings, between layers, and before
     the softmax, not on h_t-1 (Zaremba et al. 2015, "Recurrent Neural Network Regularization", section 3.2).
 
-    vocabulary_size: V. width: size of the states. embedding: size of the token embeddings (default:
-    width). depth: number of layers. dropout: probability of D.
+    vocabulary_size: V.
+    width: size of the states.
+    embedding: size of the token embeddings. Default: width.
+    depth: number of layers.
+    dropout: probability of D.
     tie: share the weights of the embedding and the output layer (Press and Wolf 2017); needs
-    embedding = width.
-    uniform: draw all weights and biases from [-uniform, uniform], as the paper does: 0.05 in its medium model
-    (width 650, depth 2, dropout 0.5, untied), 0.04 in its large one. None: normally distributed embeddings,
-    orthogonal recurrent weights, and the defaults of torch.
+        embedding = width.
+    uniform: draw all weights and biases from [-uniform, uniform], as the paper does. The paper uses 0.05 for
+        its medium model (width 650, depth 2, dropout 0.5, untied) and 0.04 for its large model. Default:
+        normally distributed embeddings, orthogonal recurrent weights, and torch's defaults for the rest.
     """
 
     cell: ClassVar[str]
@@ -53,7 +56,7 @@ class RecurrentLanguageModel(LanguageModel):
         inputs = recurrence.embedding_width
         if tie and inputs != width:
             problem = f"tie=True, but embedding is {inputs} and width is {width}"
-            raise ArgumentError(message(call, problem, expected="equal widths"))
+            raise ArgumentError(message(call, problem, expected="embedding = width"))
         self.target_size = vocabulary_size
         self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
         self.layers = Recurrent(recurrence, inputs)
@@ -102,8 +105,8 @@ class GRULanguageModel(RecurrentLanguageModel):
 def initialize_uniform(model: nn.Module, bound: float) -> None:
     """Draw all parameters of a model from the uniform distribution over [-bound, bound], in place.
 
-    Zaremba et al. 2015, section 4.1: bound is 0.05 in the medium and 0.04 in the large model. The embedding
-    of PAD stays 0.
+    In Zaremba et al. (2015, section 4.1), the bound is 0.05 for the medium and 0.04 for the large model. The
+    embedding of PAD stays 0.
 
     >>> model = LSTMLanguageModel(vocabulary_size=9, width=8)
     >>> initialize_uniform(model, 0.05)
@@ -112,7 +115,7 @@ def initialize_uniform(model: nn.Module, bound: float) -> None:
     """
     if not 0 < bound < float("inf"):
         raise ArgumentError(
-            message("initialize_uniform()", f"bound is {bound!r}", expected="a number over 0")
+            message("initialize_uniform()", f"bound is {bound!r}", expected="a finite number above 0")
         )
     with torch.no_grad():
         for weight in model.parameters():

@@ -1,4 +1,4 @@
-"""Seq2Seq: the RNN encoder-decoder without attention; the source is encoded in one vector of fixed size."""
+"""Seq2Seq: the RNN encoder-decoder without attention; the source is encoded as one vector of fixed size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Seq2Seq(Model):
     h_j = cell(e(x_j), h_{j-1}),  c = h_S,  s_0 = c,  s_i = cell(e(y_{i-1}), s_{i-1})
 
     recurrence: cell, width, depth and dropout of encoder and decoder.
-    context: with "first" (Sutskever et al. 2014), c is only the initial decoder state; with "every" (Cho et
-    al. 2014), c is also an input of the cell and of the output layer at every step.
+    context: "first" or "every". With "first" (Sutskever et al. 2014), c is only the initial decoder state.
+    With "every" (Cho et al. 2014), c is also an input of the cell and of the output layer at every step.
     reverse: read the source words in reverse order (Sutskever et al. 2014, section 3.3).
 
     Differs from the papers: with "every" the output layer is linear in s_i, c and e(y_{i-1}); Cho et al. use

@@ -80,9 +80,10 @@ class Transformer(Model):
     activation: of the feed-forward layers: relu, gelu or swiglu.
     tie: "output" shares the weights of the target embedding and the output layer; "all" shares them with the
     source embedding too, and needs one vocabulary for both sides; "none" shares nothing.
-    dropout: of embeddings, and of the output of each sublayer before it is added to x.
-    inner_dropout: of attention weights, and inside the feed-forward layers (default: dropout).
-    longest: number of positions of schemes with a position table.
+    dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
+    inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
+    dropout.
+    longest: number of positions in the position table, for "learned" and "noise".
 
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -216,8 +217,10 @@ class _Layer(nn.Module):
     ) -> tuple[Tensor, Memory]:
         """Return the output (R, T, M) and the self-attention cache, extended by x (R, T, M).
 
-        mask: of the self-attention. start: position of the first query. past: self-attention cache. source:
-        memory of the cross-attention, with B rows; R is a multiple of B.
+        mask: mask of the self-attention.
+        start: position of the first query.
+        past: self-attention cache; None at the first step.
+        source: memory of the cross-attention, with B sequences; R is a multiple of B (beam search).
         """
         first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
         y = first(x) if self.pre else x

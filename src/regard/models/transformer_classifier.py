@@ -24,7 +24,7 @@ POOLINGS: dict[str, Callable[[int], nn.Module]] = {
     "first": lambda width: FirstPooling(),
     "attention": lambda width: AttentionPooling(width, site=POOL),
 }
-"""The poolings of a Transformer's states, from their width."""
+"""For each name, a function that creates the pooling layer. Its argument: the width of the states."""
 
 
 class TransformerClassifier(Classifier):
@@ -35,12 +35,13 @@ class TransformerClassifier(Classifier):
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
     position: any position scheme of the library, or none.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
-    pooling: "mean" of the states, "first" (the state of BOS, which is put before the text, like [CLS] of
-    Devlin et al. 2019) or "attention" (one learned query, AttentionPooling, at the site "pool"). The mean and
-    the attention leave out EOS.
-    dropout: of embeddings, attention weights, feed-forward layers, the output of each sublayer, the pooled
-    vectors and the hidden layer for pairs.
-    longest: number of positions of schemes with a position table.
+    pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
+        [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
+        "pool". "mean" and "attention" do not use the state of EOS.
+    dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
+        sublayer, the pooled vectors, and the hidden layer for pairs.
+    word_dropout, pairs: see Classifier.
+    longest: number of positions in the position table, for "learned" and "noise".
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)

@@ -27,9 +27,10 @@ class TransformerLanguageModel(LanguageModel):
     norm: "pre" is x + f(LayerNorm(x)); "post" is LayerNorm(x + f(x)).
     activation: of the feed-forward layers: relu, gelu or swiglu.
     tie: share the weights of the embedding and the output layer.
-    dropout: of embeddings, and of the output of each sublayer before it is added to x.
-    inner_dropout: of attention weights, and inside the feed-forward layers (default: dropout).
-    longest: number of positions of schemes with a position table.
+    dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
+    inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
+    dropout.
+    longest: number of positions in the position table, for "learned" and "noise".
 
     >>> from regard.data.text_batch import TextBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -96,6 +97,6 @@ def _check_size(call: str, size: str | Size) -> Size:
         raise ArgumentError(message(call, f"size is {size!r}", expected="a name or a Size"))
     chosen = find_size(size) if isinstance(size, str) else size
     if chosen.decoder_layers is not None:
-        problem = f"decoder_layers is {chosen.decoder_layers}, but there is no encoder"
-        raise ArgumentError(message(call, problem, hint="set layers only"))
+        problem = f"decoder_layers is {chosen.decoder_layers}, but a language model has only `layers`"
+        raise ArgumentError(message(call, problem, hint="set `layers` to the number of layers"))
     return chosen

@@ -1,13 +1,13 @@
-"""Position schemes. Attention by itself does not depend on the order of the keys; a scheme adds it.
+"""Position schemes: they tell attention the order of the tokens, which it does not know by itself.
 
-Each scheme acts on one of these (its attribute `acts`):
+Each scheme acts on one of the following (see its attribute `acts`):
 
     embeddings         noise, learned, sinusoidal    added to the embeddings
     queries and keys   rotary                        rotates both before they are compared
     scores             relative, T5, ALiBi           added to the scores (attention(bias=scheme))
 
-All take the position `start` of the first token, so that decoding step by step gives the same result as the
-whole sequence. To add a scheme, write its class and add a line to POSITIONS at the end of this file.
+All schemes take `start`, the position of the first token, so that decoding step by step gives the same result
+as running over the whole sequence. To add a scheme, write its class and add a line to POSITIONS below.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ POSITIONS: dict[str, type[Position]] = {
 def build_position(position: str | Position, width: int, heads: int, length: int = 1024) -> Position:
     """Create a position scheme by name; a Position is returned unchanged.
 
-    position: a key of POSITIONS, such as "rotary", or a Position. width, heads: of the model. length: the
-    largest number of positions, for "learned" and "noise".
+    position: a key of POSITIONS, such as "rotary", or a Position.
+    width, heads: width of the model and number of its attention heads.
+    length: the largest number of positions, for "learned" and "noise".
 
     >>> import regard
     >>> regard.build_position("rotary", width=64, heads=4).size

@@ -27,15 +27,15 @@ class Bias(Position):
 
     acts: ClassVar[str] = "scores"
     heads: int | None = None  # number of heads, if each has its own bias
-    reads: bool = False  # whether it also adds a term to the output
-    asks_query: ClassVar[bool] = False  # whether the bias depends on the query
+    reads: bool = False  # whether the scheme also adds a term to the output, see read()
+    asks_query: ClassVar[bool] = False  # whether the bias depends on the query vectors
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Return the bias of query position i and key position j, for index tensors that broadcast."""
         raise TypeError(f"{type(self).__name__} does not implement at(): its bias depends on the query")
 
     def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
-        """Return the bias of this tile, broadcastable to (B, H, T, S); query_BHTD: the rows of the tile."""
+        """Return the bias of a tile, broadcastable to (B, H, T, S); query_BHTD: the queries of the tile."""
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         return self.at(head, tile.i_T1, tile.j_S)[None]
 
@@ -46,14 +46,20 @@ class Bias(Position):
         return f"this {type(self).__name__} has {self.heads} heads, the call has {heads}", f"H = {self.heads}"
 
     def read(self, weights_BHTS: Tensor, tile: Tile) -> Tensor:
-        """Return the term to add to the output, (B, H, T, E), linear in the weights; called if `reads`."""
+        """Return the term that this scheme adds to the output, (B, H, T, E); called only if `reads` is True.
+
+        The term must be linear in the weights.
+        """
         raise TypeError(f"{type(self).__name__} does not implement read()")
 
 
 class ALiBi(Bias):
     """ALiBi: subtract slope * distance from each score, with one slope per head (Press et al. 2022).
 
-    bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H) if H is a power of two; otherwise interleaved, as in their code
+    bias_ij = -m_h |i - j|,  m_h = 2^(-8h/H), h = 1 ... H
+
+    If H is not a power of two, the slopes are those of the authors' code: all slopes for P heads, where P is
+    the next smaller power of two, and then every second slope for 2 P heads.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 2, 3, 4)
@@ -83,9 +89,9 @@ class T5Bias(Bias):
 
     bias_ij = b_h[bucket(j - i)]   (Raffel et al. 2020, section 2.1)
 
-    buckets: number of buckets. Small distances have a bucket each; larger ones share buckets whose size grows
-        logarithmically up to the distance `furthest`.
-    bidirectional: whether keys after the query have buckets of their own.
+    buckets: number of buckets. Each small distance has its own bucket. Larger distances share buckets, with
+        logarithmic spacing up to the distance `furthest`; all distances beyond it share the last bucket.
+    bidirectional: whether keys after the query have their own buckets; False for causal attention.
 
     >>> import regard, torch
     >>> bias = regard.T5Bias(heads=2)
@@ -98,7 +104,8 @@ class T5Bias(Bias):
         super().__init__()
         if furthest <= buckets // (4 if bidirectional else 2):
             expected = (
-                f"furthest > {buckets // (4 if bidirectional else 2)}, the distances with their own bucket"
+                f"furthest > {buckets // (4 if bidirectional else 2)}, "
+                "the number of distances with their own bucket"
             )
             raise ArgumentError(
                 message("T5Bias()", f"furthest is {furthest} for {buckets} buckets", expected=expected)

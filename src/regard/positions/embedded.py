@@ -17,7 +17,10 @@ class Embedded(Position):
     """Base class of schemes that add one vector per position to embeddings (..., T, M)."""
 
     def rows(self, first: int, last: int, like: Tensor) -> Tensor:
-        """Return the vectors of positions first to last - 1, (last - first, M)."""
+        """Return the vectors of positions `first` to `last - 1`, (last - first, M).
+
+        like: the embeddings, for their device and for error messages.
+        """
         raise TypeError(f"{type(self).__name__} does not implement rows()")
 
     def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
@@ -27,7 +30,8 @@ class Embedded(Position):
             raise ArgumentError(
                 message(
                     f"{type(self).__name__}()",
-                    f"start is {start}, the position vectors have width {rows.shape[-1]}",
+                    f"start is {start}, the embeddings have width {embeddings.shape[-1]}, "
+                    f"and the position vectors have width {rows.shape[-1]}",
                     {"embeddings": (embeddings, "BTM")},
                     f"start >= 0 and M = {rows.shape[-1]}",
                 )
@@ -58,7 +62,7 @@ class Table(Embedded):
 class Noise(Table):
     """Add a fixed random vector per position, drawn from a seed and saved with the model.
 
-    x_t + n_t, with n_t ~ N(0, 1/M). The vectors are not trained: a simple baseline.
+    x_t + n_t, with n_t ~ N(0, 1/M). The vectors are not trained. This scheme is a simple baseline.
 
     >>> import regard, torch
     >>> x = torch.zeros(1, 5, 8)

@@ -20,7 +20,7 @@ class Rotary(Position):
 
     size: the width of a head, D; it must be even.
     pairs: which elements are rotated together: "halves" for (i, i + D/2), as in Llama, or "neighbours" for
-        (2i, 2i + 1), as in the paper. The two differ by a permutation of the width.
+        (2i, 2i + 1), as in the paper. The two differ only in the order of the elements of a vector.
 
     >>> import regard, torch
     >>> rotary, q, k = regard.Rotary(size=4), torch.ones(1, 4), torch.ones(1, 4)
@@ -47,7 +47,7 @@ class Rotary(Position):
         """Rotate queries or keys (..., T, D); the first has position `start`."""
         if vectors.shape[-1] != self.size:
             shown = {"vectors": (vectors, "BHTD")}
-            problem = f"the width is {vectors.shape[-1]}, this Rotary has size {self.size}"
+            problem = f"the vectors have width {vectors.shape[-1]}, but this Rotary has size {self.size}"
             raise ArgumentError(message("Rotary()", problem, shown, f"D = {self.size}"))
         angle = angles(start, start + vectors.shape[-2], self.size, self.base, vectors.device)
         cos, sin = angle.cos().to(vectors.dtype), angle.sin().to(vectors.dtype)
