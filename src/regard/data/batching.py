@@ -97,7 +97,7 @@ class Batches:
         if len(self._kept) < world:
             problem = f"{len(self._kept)} of {len(data)} samples are left, for {world} processes"
             hint = "increase longest" if self.left_out else "use more data"
-            raise DataError(message("Batches()", problem, expected="at least 1 per process", hint=hint))
+            raise DataError(message("Batches()", problem, expected="at least one per process", hint=hint))
         self._planned: tuple[int, Plan] | None = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -122,7 +122,7 @@ class Batches:
         return sizes.index(max(sizes))
 
     def plan(self, epoch: int) -> Plan:
-        """Return which samples each batch of an epoch contains; only the last epoch is cached."""
+        """Return which samples each batch of an epoch contains; the last plan is cached."""
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
         if self._planned is None or self._planned[0] != epoch:

@@ -85,7 +85,8 @@ class Finding:
 class Report:
     """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
-    read, kept: numbers of pairs. findings: one Finding for each kind of problem; report[kind] returns it.
+    read: number of pairs read. kept: number of pairs kept.
+    findings: one Finding for each kind of problem; report["empty"] returns that of the kind "empty".
     refused: the error if the data cannot be used, otherwise None.
     fingerprint: a hash of the content and of the choices that decide which pairs are kept.
 
@@ -361,7 +362,7 @@ class _Tally:
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
 
     def _duplicates(self) -> Finding:
-        """Count the kept pairs that repeat an earlier pair; hold_out() drops them later.
+        """Count the kept pairs that repeat an earlier pair; hold_out() drops them.
 
         Pairs are compared by 64-bit hashes. For 6 million pairs, the count is wrong with probability 1e-6.
         """

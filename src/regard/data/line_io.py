@@ -98,7 +98,7 @@ def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if len(line) > LONGEST_LINE:
-            problem = f"the line is longer than {LONGEST_LINE >> 20} MiB"
+            problem = f"longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(f"{name}, line {number}", problem))
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")

@@ -211,7 +211,7 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Return the index of the line without a counterpart in the longer file, located exactly by its words.
+    """Return the index of the line without a counterpart in the longer file, located by the words of lines.
 
     Neighbouring lines often have the same length and final punctuation, especially in sorted files, so
     features give only an approximate place. Word translations are learned from the lines around it.

@@ -145,7 +145,7 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
         else:
             rest += data
         if len(rest) > LONGEST_LINE:
-            place, problem = f"{shown(path)}, line {lines + 1}", f"over {LONGEST_LINE >> 20} MiB long"
+            place, problem = f"{shown(path)}, line {lines + 1}", f"longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
     if not ended and b"\r" in rest.rstrip(b"\r"):
         problem = "the file contains \\r but no \\n"
