@@ -1,4 +1,4 @@
-"""Data: read, check, encode and batch pairs, running text and labelled texts; a built-in corpus; datasets.
+"""Data: read, check, encode and batch sentence pairs, running text and labelled texts.
 
     pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
     print(pairs.inspect())                                     # a table of the problems found
@@ -9,17 +9,17 @@
 
 Running text, for language models:
 
-    text = encode_text("train.txt", tokenizer, layout="continuous")       # or "documents": one per line
+    text = encode_text("train.txt", tokenizer, layout="continuous")  # "documents": each line is a text
     for batch in StreamBatches(text, window=35, streams=20).epoch(0): ...
 
 Labelled texts, for classifiers:
 
-    texts = read_labelled("train.tsv", label="label", text="sentence")     # classes; or jsonl, label-first
+    texts = read_labelled("train.tsv", label="label", text="sentence")     # label, text: column names
     encoded = encode_texts(texts, texts.label_set(), train_tokenizer("word", texts.texts))
     for batch in LabelledBatches(encoded, tokens=4096).epoch(0): ...
 
-korean_english() generates pairs without a file. fetch.fetch() downloads public datasets; nothing else in the
-package uses the network.
+korean_english() generates Korean-English pairs, without a file. fetch.fetch() downloads public datasets;
+nothing else in the package uses the network.
 """
 
 from regard.data.algorithms import algorithm_batch

@@ -19,7 +19,7 @@ TASKS: dict[str, Callable[[list[int]], list[int]]] = {
     "reverse": lambda symbols: symbols[::-1],
     "sort": sorted,
 }
-"""All tasks by name, as functions from a source to its target."""
+"""All tasks by name. Each function computes the target from the source, both lists of token ids."""
 
 
 def algorithm_batch(
@@ -34,10 +34,11 @@ def algorithm_batch(
     """Draw a batch of random sequences and their targets.
 
     name: a task in TASKS. count: batch size.
-    length: number of symbols of each sequence; with `shortest`, it is drawn from shortest to length.
+    length: number of symbols of each sequence.
     symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of
-        symbols + 4.
-    generator: a CPU generator; the default is torch's global one.
+        symbols + 4 tokens.
+    generator: a CPU generator; the default is torch's global generator.
+    shortest: if given, each sequence has a random number of symbols from `shortest` to `length`.
 
     >>> import torch
     >>> batch = algorithm_batch("reverse", 2, length=5, symbols=9, generator=torch.Generator().manual_seed(0))

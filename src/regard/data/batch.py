@@ -1,4 +1,4 @@
-"""Batch: padded sentences of token ids, the input of models."""
+"""Batch: source and target sentences as padded token ids, the input of models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""The special tokens, the first four of every vocabulary: padding, unknown, begin and end of a sentence."""
+"""Ids of the special tokens, the first four of every vocabulary: padding, unknown token, begin of sentence
+and end of sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,11 @@ class Batch:
         targets: Sequence[Sequence[int]] | None = None,
         index: Sequence[int] | None = None,
     ) -> Batch:
-        """Add BOS and EOS to lists of token ids and pad them to a batch; targets=None is for inference."""
+        """Add BOS and EOS to lists of token ids, and pad them to a batch.
+
+        targets: None for inference; then the target of each sentence is only BOS.
+        index: position of each sample in its dataset; the default is 0, 1, ...
+        """
         source_rows = [[*source, EOS] for source in sources]
         if targets is None:
             target_rows = [[BOS]] * len(source_rows)

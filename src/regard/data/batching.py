@@ -18,13 +18,15 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["Batches", "Plan"]
 
 WINDOW = 2**18
-"""Number of samples that are sorted by length together; the samples of a window are drawn at random."""
+"""Maximum size of a window: the samples are shuffled, divided into windows, and sorted by length within each
+window."""
 
 
 class Plan(NamedTuple):
-    """The plan of an epoch: the order of the samples, and the range of each batch in it.
+    """Which samples each batch of an epoch contains.
 
-    order: (N,), rows of the data. begins, ends: (batches,), the ranges in `order`, in the order of batches.
+    order: (N,), row indices of the data.
+    begins, ends: (batches,). Batch i contains the rows order[begins[i]:ends[i]].
     """
 
     order: NDArray[numpy.int32]
@@ -32,28 +34,30 @@ class Plan(NamedTuple):
     ends: NDArray[numpy.int64]
 
     def rows(self, batch: int) -> NDArray[numpy.int32]:
-        """Return the rows of the data that are in a batch."""
+        """Return the row indices of the samples in a batch."""
         return self.order[self.begins[batch] : self.ends[batch]]
 
 
 class Batches:
-    """Batches with about the same number of tokens each, of sentences of about the same length.
+    """Batches with about the same number of tokens each. The sentences of a batch have similar lengths.
 
-    tokens: token budget of a batch per process: rows times the longest sentence, including EOS and padding,
-        is at most this on either side. A longer sentence is a batch of its own. None: no budget.
-    sentences: maximum number of rows of a batch per process; needed without a token budget.
-    longest: leave out samples with more tokens than this on a side, without BOS and EOS.
-    rounded: lengths, including EOS, that the caller will pad batches to (each to the next larger one); the
-        token budget is computed with these lengths.
+    tokens: token budget: maximum number of tokens of each side of a batch, per process. This is the number of
+        rows times the length of the longest sentence, including EOS and padding. A sentence longer than the
+        budget is a batch of its own. None: no budget.
+    sentences: maximum number of rows of a batch, per process; required if `tokens` is None.
+    longest: leave out pairs with a side of more tokens than this, without BOS and EOS.
+    rounded: lengths, including EOS. Use it if you pad each batch to the next larger of these lengths: the
+        token budget then applies to the padded batch.
     shuffle: if False, every epoch has the same batches, the shortest first.
     seed: random seed of the order. rank, world: index of this process, and number of processes.
 
     The order of an epoch depends only on the data, these arguments and (seed, epoch); each sample occurs
-    once. With several processes, batches are `world` times as large, and each process takes every world-th
-    row, starting at `rank`: together they see the batches of one process. So that each process has a row, the
-    last two batches of a window may be joined, which can exceed the budget by a row.
+    once. With several processes, each batch is `world` times as large and is divided among them: a process
+    takes every world-th row, starting at row `rank`. Each process needs at least one row. If the last batch
+    of a window has fewer rows than processes, it is joined to the batch before it, which may then exceed the
+    budget by one row per process.
 
-    To sample new subwords in each epoch, encode the text of `batch.index` again, with its own generator:
+    To sample new subwords in each epoch, encode the lines again. For line `number`, one of `batch.index`:
     tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
 
     >>> from regard.data.encoded_pairs import EncodedPairs
@@ -78,7 +82,7 @@ class Batches:
         _check(1, tokens=tokens, sentences=sentences, longest=longest, world=world)
         _check(0, rank=rank, seed=seed)
         if tokens is None and sentences is None:
-            raise ArgumentError(message("Batches()", "no batch size", expected="tokens or sentences"))
+            raise ArgumentError(message("Batches()", "batch size is not set", expected="tokens or sentences"))
         if rank >= world:
             raise ArgumentError(message("Batches()", f"rank is {rank}", expected=f"0 to {world - 1}"))
         self.data, self.shuffle, self.seed = data, shuffle, seed
@@ -97,10 +101,10 @@ class Batches:
         self._planned: tuple[int, Plan] | None = None
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
+        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         plan = self.plan(epoch)
         if not 0 <= start <= len(plan.begins):
-            expected = f"0 to {len(plan.begins)}, the batches of epoch {epoch}"
+            expected = f"0 to {len(plan.begins)}, the number of batches of epoch {epoch}"
             raise ArgumentError(message("Batches.epoch()", f"start is {start}", expected=expected))
         return self._batches(plan, start)
 
@@ -109,7 +113,7 @@ class Batches:
         return len(self.plan(epoch).begins)
 
     def largest(self, epoch: int) -> int:
-        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        """Return the index of the batch of an epoch that has the most tokens, including padding."""
         plan = self.plan(epoch)
         sizes = [
             (end - begin) * int(self._lengths[plan.order[begin:end]].max() + 1)
@@ -118,7 +122,7 @@ class Batches:
         return sizes.index(max(sizes))
 
     def plan(self, epoch: int) -> Plan:
-        """Return the plan of an epoch; the last one is cached."""
+        """Return which samples each batch of an epoch contains; the last plan is cached."""
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
         if self._planned is None or self._planned[0] != epoch:
@@ -127,10 +131,10 @@ class Batches:
         return self._planned[1]
 
     def _plan(self, epoch: int) -> Plan:
-        # The raw bits of a bit generator are the same in every numpy version; permutations may differ.
+        # Shuffle with raw random bits: they are the same in every numpy version; permutation() may change.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         order = self._kept[_shuffled(len(self._kept), bits)] if self.shuffle else self._kept.copy()
-        # Windows of equal size: a short last window would have too few samples of similar length.
+        # All windows have about the same size: a short one would have too few samples of similar length.
         parts = -(-len(order) // WINDOW) if self.shuffle else 1
         bounds = [len(order) * part // parts for part in range(parts + 1)]
         cuts = [0]
@@ -145,7 +149,7 @@ class Batches:
         return Plan(order, begins, ends)
 
     def _costs(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int32]:
-        """Return the number of tokens per row of a batch in which this row is the longest."""
+        """Return, for each row, the padded length of a batch in which this row is the longest."""
         costs = self._lengths[rows] + 1
         places = numpy.searchsorted(self._rounded, costs)
         within = places < len(self._rounded)
@@ -153,7 +157,7 @@ class Batches:
         return costs
 
     def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """Return the order that sorts rows by the length of the longer side, then by that of the source.
+        """Return the order that sorts rows by the length of the longer side, then by the source length.
 
         The sort is stable, so that rows of equal length keep their random order.
         """
@@ -161,19 +165,19 @@ class Batches:
         return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
-        """Return the end of each batch, for rows with ascending costs."""
+        """Divide rows into batches and return the end index of each batch. costs: see _costs(), ascending."""
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
             rows = self._rows(costs[begin:])
-            # Every process must have a row; otherwise the others would wait for it forever.
+            # Every process must have a row: the others would wait forever for a process without a batch.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
 
     def _rows(self, costs: NDArray[numpy.int32]) -> int:
-        """Return the number of rows of the next batch, for the ascending costs of the remaining rows."""
+        """Return the number of rows of the next batch. costs: the costs of the remaining rows, ascending."""
         most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
         if self._tokens is None:
             return most
@@ -202,7 +206,10 @@ def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
 
 
 def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
-    """Return the sentences of some rows with EOS, and with BOS if `begin`, padded, and their lengths."""
+    """Return the padded sentences of some rows, and their lengths, which include EOS but not BOS.
+
+    EOS is added to each sentence, and BOS if `begin` is True.
+    """
     tokens, lengths = side.gather(rows)
     places = numpy.arange(int(lengths.max()))
     padded = numpy.full((len(rows), begin + len(places) + 1), PAD, numpy.int64)

@@ -1,7 +1,7 @@
 """The cache of encoded pairs: token ids are written to files once and then memory-mapped.
 
-A cache is a folder named by its key, a hash of the text, the tokenizers and the settings, so that a change of
-any of them creates another cache. encoded_files.py describes its files.
+A cache is a folder. Its name is its key: a hash of the text, the tokenizers and the settings. If one of them
+changes, another cache is created. encoded_files.py describes the files of a cache.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from regard.files.atomic_io import flush_folder
 __all__ = ["EncodedPairs", "encode_pairs"]
 
 VERSION = 1
-"""Version of the file format and of clean(); it is part of the key."""
+"""Version of the file format and of the text cleaning (clean()). It is part of the key: a new version never
+opens an old cache."""
 
 CHUNK = 20_000
-"""Number of pairs that are encoded at a time, which limits the memory use."""
+"""Number of pairs that are encoded at a time, to limit the memory use."""
 
 LEFT_OVER = 24 * 60 * 60.0
 """Age in seconds after which the unfinished folder of a killed run is deleted."""
@@ -44,7 +45,7 @@ OVER = ("skip", "truncate")
 
 
 class SizedPairs(Protocol):
-    """Pairs with a length that can be iterated over repeatedly; each has a source and a target."""
+    """A collection of (source, target) pairs that has a length and can be iterated over repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -65,10 +66,11 @@ def encode_pairs(
     pairs: Pairs, or a list of (source, target).
     folder: the folder of all caches; it is created if it does not exist.
     longest: maximum number of tokens of a side, without BOS and EOS, or None for no limit.
-    over: "skip" drops longer pairs, "truncate" cuts them; the result has their number.
+    over: what to do with longer pairs: "skip" drops them, "truncate" cuts each side to `longest`
+        tokens. The result counts them (`skipped`, `truncated`).
 
-    A damaged cache is created again, with a warning. The text is never held in memory, only a few numbers per
-    pair.
+    If the cache is damaged, it is created again, with a warning. The text is not held in memory, only a few
+    numbers per pair.
 
     >>> import tempfile
     >>> from regard.data.tokenizers import train_tokenizers
@@ -123,7 +125,7 @@ def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:
 
 
 def _fingerprint(pairs: Iterable[Any]) -> str:
-    """Return a hash of the text of pairs without a fingerprint of their own."""
+    """Return a hash of the text of all pairs; used for pairs without the attribute `fingerprint`."""
     digest = hashlib.sha256()
     for number, pair in enumerate(pairs):
         for text in sides(pair):
@@ -165,7 +167,7 @@ def _encoded(
         problem = f"expected {len(pairs)} pairs, but read {read}"
         raise DataError(message("encode_pairs()", problem, hint="do not change the files during encoding"))
     if skipped == read:
-        problem = f"all {read} pairs have over {longest} tokens"
+        problem = f"all {read} pairs have a side with over {longest} tokens"
         raise DataError(message("encode_pairs()", problem, hint="increase longest, or use over='truncate'"))
 
 
@@ -176,7 +178,10 @@ def _chunks(pairs: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _publish(part: Path, place: Path, key: str) -> None:
-    """Move a new cache to its place; replace a damaged one, but keep a valid one of another process."""
+    """Move the new cache from `part` to `place`.
+
+    If `place` already exists, keep it if it is valid (another process wrote it), otherwise replace it.
+    """
     if os.path.lexists(place):
         try:
             open_stored(place, key)
@@ -204,7 +209,7 @@ def _remove(path: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete old unfinished folders of killed runs."""
+    """Delete unfinished folders of killed runs that are older than LEFT_OVER."""
     for path in folder.glob(".*.part"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > LEFT_OVER:

@@ -1,4 +1,4 @@
-"""Labels: the classes of a data set in a fixed order; ClassBalance: how many texts each class has."""
+"""Labels: the classes of a dataset in a fixed order; ClassBalance: how many texts each class has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 class Labels:
     """The classes that a classifier distinguishes, as strings, in the order of its outputs.
 
-    names: at least two, all different.
+    names: the labels, at least two, all different.
 
     >>> labels = Labels.of(["pos", "neg", "pos"])
     >>> labels.names, labels.index("pos"), len(labels)
@@ -73,15 +73,15 @@ class Labels:
         return self.names[index]
 
     def index(self, label: str) -> int:
-        """Return the index of a label; raise UnknownName with the known ones if there is none."""
+        """Return the index of a label; raise UnknownName, which lists the known labels, if it is unknown."""
         if label not in self._indices:
             raise UnknownName("label", label, self.names)
         return self._indices[label]
 
     def indices(self, labels: Iterable[str], place: Callable[[int], str]) -> list[int]:
-        """Return the index of each label; raise DataError with its place and the known labels.
+        """Return the index of each label; raise DataError for an unknown label.
 
-        place: returns the file and line of the label with this position, for the message.
+        place: function from the position of a label, from 0, to its file and line, for the error message.
         """
         found = []
         for position, label in enumerate(labels):
@@ -107,7 +107,8 @@ CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": torch.ones_like,
     "balanced": _balanced,
 }
-"""The weights of classes in the loss, from their counts (C,). To add a kind, add a line."""
+"""All kinds of class weights by name. Each function computes the weight of each class in the loss, (C,), from
+the number of texts of each class, (C,). To add a kind, add a line."""
 
 
 def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
@@ -116,8 +117,9 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
     balanced:  w_c = n / (k n_c), with n texts, k classes and n_c texts of class c, as in scikit-learn
     none:      w_c = 1
 
-    With "balanced", every class has the same total weight, and the mean weight of the texts is 1. A class
-    without texts has weight 0.
+    kind: "balanced" or "none". counts: the number of texts of each class.
+
+    With "balanced", the texts of every class have the same total weight. A class without texts has weight 0.
 
     >>> class_weights("balanced", [30, 10])
     tensor([0.6667, 2.0000])
@@ -148,7 +150,7 @@ class ClassBalance:
 
     @classmethod
     def of(cls, texts: Iterable[str], labels: Labels) -> ClassBalance:
-        """Count labels. texts: the label of each text; all of them must be in `labels`."""
+        """Count the texts of each class. texts: the label of each text; each must be one of `labels`."""
         counts = Counter(texts)
         for label in counts:
             labels.index(label)
@@ -162,7 +164,7 @@ class ClassBalance:
 
     @property
     def majority(self) -> float:
-        """The share of the most frequent class: the accuracy of a classifier that always predicts it."""
+        """The share of the most frequent class: the accuracy of always predicting this class."""
         return max(self.shares)
 
     def weights(self, kind: str = "balanced") -> Tensor:

@@ -1,4 +1,4 @@
-"""The data report: one pass over the pairs that counts their problems and the action taken for each."""
+"""The data report: the problems of all pairs, counted in one pass, and the action taken for each problem."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ from regard.viewing.html_document import safe
 __all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
 
 EXAMPLES = 3
+"""Maximum number of examples of each kind of problem."""
 
 MOST_KEYS = 16_000_000
-"""Maximum number of pair hashes held in memory, 16 bytes each. If more than half as many are distinct, the
-number of duplicates is estimated from a sample."""
+"""Maximum number of pair hashes held in memory, 16 bytes each. If there are more than MOST_KEYS / 2 distinct
+pairs, the number of duplicates is estimated from a sample."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
 """Column names of the report, and which of them are numeric."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
+"""The word of the report for each action of Choices."""
 
 
 @dataclass(frozen=True)
 class Example:
     """One pair with a problem.
 
-    number: its position in the data, starting at 1. place: file and line. text: the beginning of the line.
+    number: position of the pair in the data, from 1. place: file and line. text: the beginning of the line.
 
     >>> Example(3, "a.ko, line 3", "안녕").place
     'a.ko, line 3'
@@ -58,9 +60,12 @@ class Example:
 class Finding:
     """One kind of problem and the pairs that have it.
 
-    kind: its name, as in Choices. says: its description. count: number of pairs that have it. done: the
-    action taken. dropped: number of pairs dropped because of it; a pair with several problems is in the count
-    of each, but in dropped only once. examples: the first pairs that have it.
+    kind: name of the problem, as in Choices. says: description of the problem.
+    count: number of pairs with this problem.
+    done: the action taken: "refused", "dropped", "repaired" or "kept".
+    dropped: number of pairs dropped because of this problem. A pair with several problems is counted in
+        `count` for each of them, but in `dropped` for only one.
+    examples: the first pairs with this problem.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> finding = pairs_from_lists(["하나", ""], ["one", "two"]).inspect()["empty"]
@@ -80,8 +85,12 @@ class Finding:
 class Report:
     """The result of Pairs.inspect(): how many pairs were read and kept, and the problems found.
 
-    refused: the error if the data cannot be used, otherwise None. fingerprint: a hash of the content and of
-    the choices that decide which pairs are kept. Print it with rich or print(); a notebook shows a table.
+    read: number of pairs read. kept: number of pairs kept.
+    findings: one Finding for each kind of problem; report["empty"] returns that of the kind "empty".
+    refused: the error if the data cannot be used, otherwise None.
+    fingerprint: a hash of the content and of the choices that decide which pairs are kept.
+
+    Print the report with print() or rich; a notebook shows it as a table.
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> report = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"]).inspect()
@@ -156,12 +165,12 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Return a place with the file's path relative to the working directory, if it is inside that."""
+    """Return a place, such as "/work/a.ko, line 3", without the path of the current working directory."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
 def inspect_pairs(origin: Origin, choices: Choices) -> Report:
-    """Read all pairs once and return the report; a terminal shows a progress bar after one second."""
+    """Read all pairs once and return the report. In a terminal, a progress bar appears after one second."""
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
     tally, counts, refused = _Tally(choices, isinstance(origin, Parallel)), None, None
     with advancing("checking pairs", origin.size()) as reached:
@@ -178,7 +187,10 @@ def inspect_pairs(origin: Origin, choices: Choices) -> Report:
 
 
 def _deciding(choices: Choices) -> list[tuple[str, object]]:
-    """Return the choices that decide which pairs are kept: bounds whose action is "keep" are left out."""
+    """Return the choices that decide which pairs are kept.
+
+    `longest` and `ratio` decide nothing, and are left out, if the pairs that exceed them are kept.
+    """
     unused = {
         bound
         for bound, kind in (("longest", "long"), ("ratio", "uneven"))
@@ -188,10 +200,10 @@ def _deciding(choices: Choices) -> list[tuple[str, object]]:
 
 
 def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable: bool = True) -> DataError:
-    """Return the error for one pair of a chunk that the choices refuse, with a hint.
+    """Return the error for a pair with a problem whose action is "error".
 
-    index: position of the pair in the chunk. marks: its problems, as bits of KINDS.
-    choosable: whether the user can make another choice, which the hint then recommends.
+    index: position of the pair in the chunk. marks: the bits of its problems; see Kind.bit.
+    choosable: whether the user can set Choices. If so, the hint recommends other actions.
     """
     refused = choices.bits("error") & marks
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
@@ -203,7 +215,7 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         problem = block.raw.reasons.get(line, problem)
     elif kind == "uneven":
         lengths = [block.lengths[part][index] for block, part in chunk.sides]
-        problem += f": {lengths[0]} and {lengths[1]} characters"
+        problem += f": the source has {lengths[0]} characters, the target {lengths[1]}"
     hint: list[str | Setting] = []
     if kind == "malformed" and block.raw.remedy is not None:
         hint += ["check ", block.raw.remedy, "; "]
@@ -228,8 +240,9 @@ def _first_invalid_byte(line: bytes) -> str:
 class _DuplicateCounter:
     """Counts duplicate pairs by their 64-bit hashes (keys).
 
-    If there are too many distinct keys (MOST_KEYS), only one in `every` is stored, selected by its lowest
-    bits, and the number of distinct pairs is estimated from this sample. The total is always exact.
+    If there are more than MOST_KEYS / 2 distinct keys, only a sample of them is stored: one key in `every`,
+    selected by its lowest bits. The number of distinct pairs is then estimated as `every` times the number of
+    stored keys. The number of all pairs is always exact.
     """
 
     def __init__(self) -> None:
@@ -248,11 +261,11 @@ class _DuplicateCounter:
             self._distinct()
 
     def duplicates(self) -> tuple[int, list[int]]:
-        """Return the number of pairs equal to an earlier pair, and the positions of the first ones."""
+        """Return the number of pairs that repeat an earlier pair, and the positions of the first few."""
         return max(self.total - self.every * self._distinct(), 0), self.first
 
     def _distinct(self) -> int:
-        """Remove repeated keys, reduce the sample if there are too many, and return how many are stored."""
+        """Remove repeated keys, halve the sample while it is too large, and return the number of keys."""
         empty = numpy.zeros(0, numpy.int64)
         keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
         order = numpy.argsort(keys, kind="stable")
@@ -322,7 +335,10 @@ class _Tally:
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
     def report(self, counts: tuple[int, int] | None, refused: DataError | None, fingerprint: str) -> Report:
-        """Return the report; counts: the line counts of two files if they differ, otherwise None."""
+        """Return the report.
+
+        counts: the line counts of two files if they differ, otherwise None. refused: the error in this case.
+        """
         read = int(self.histogram.sum())
         combinations = numpy.arange(256)
         unclaimed = (combinations & self.choices.bits("error")) == 0
@@ -339,16 +355,16 @@ class _Tally:
             )
         findings.append(self._duplicates())
         if counts is not None:
-            says = f"line counts differ: {counts[0]:,} and {counts[1]:,}"
+            says = f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"
             findings.append(Finding("counts", says, abs(counts[0] - counts[1]), REFUSED, 0, ()))
         elif self.parallel:
             findings.append(self._misaligned())
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
 
     def _duplicates(self) -> Finding:
-        """Count kept pairs equal to an earlier one, which hold_out() drops.
+        """Count the kept pairs that repeat an earlier pair; hold_out() drops them.
 
-        The count is wrong with probability 1e-6 at 6 million pairs, by a collision of 64-bit hashes.
+        Pairs are compared by 64-bit hashes. For 6 million pairs, the count is wrong with probability 1e-6.
         """
         count, first = self.keys.duplicates()
         examples = [Example(p + 1, self._place(p), "") for p in first] if count else []
@@ -357,12 +373,12 @@ class _Tally:
         return Finding("duplicate", says, count, "kept", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
-        """Look for a run of lines that is shifted by one: each file lacks one line, at different places."""
+        """Look for lines that are shifted by one, because each file lacks one line at a different place."""
         shifted, examples, says = shifted_lines(*self.features()), list[Example](), "misaligned lines"
         if shifted is not None:
             places = self._place(shifted.source), self._place(shifted.target, side=1)
             unmatched = " and ".join(map(_relative, places))
-            says = f"probably shifted by one line: {unmatched} have no counterpart"
+            says = f"lines are probably shifted by one: {unmatched} have no counterpart"
             lines = (shifted.source, shifted.target)
             examples = [Example(line + 1, place, "") for line, place in zip(lines, places, strict=True)]
         count = 0 if shifted is None else shifted.lines
@@ -374,14 +390,17 @@ class _Tally:
 
 
 def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    """Combine the keys of source and target into one key per pair; the order of the two matters."""
+    """Combine the keys of source and target into one key per pair; (a, b) and (b, a) have different keys."""
     return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
         0x3F58476D1CE4E5B9
     )
 
 
 def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
-    """Return the block and line index of the side that has the problem; the source side if neither has."""
+    """Return the block and the line index of the side that has the problem with this bit.
+
+    If no single side has it (uneven lengths), return those of the source.
+    """
     sides = (chunk.source, chunk.source_from + index), (chunk.target, chunk.target_from + index)
     return next((side for side in sides if side[0].marks[side[1]] & bit), sides[0])
 

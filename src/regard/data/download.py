@@ -21,6 +21,8 @@ from regard.files.atomic_io import naming_file, write_all
 __all__ = ["download"]
 
 TIMEOUT = 30.0
+"""Seconds to wait for data from the server before an attempt fails."""
+
 ATTEMPTS = 5
 PAUSE = 1.0
 """Seconds before the second attempt; doubled before each further attempt."""
@@ -30,15 +32,17 @@ LIMIT = 3600.0
 
 BLOCK = 1 << 16
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-RESUME = "the partial download is kept: call again to resume, or name a folder that has the file with source="
+RESUME = "call again to resume the partial download, or use source= with a folder that has the file"
 
 
 def download(url: str, path: Path, most: int, reached: Callable[[int], None]) -> None:
     """Download a file to `path`, completely or not at all; resume from `path`.part if that exists.
 
-    most: maximum size in bytes. reached: called with the number of bytes downloaded so far. A download is
-    resumed only if the server confirms that the file has not changed (If-Range). Raises DataError after
-    LIMIT seconds, however slowly the server sends.
+    most: maximum size in bytes.
+    reached: function that is called with the number of bytes downloaded so far.
+
+    A download is resumed only if the server confirms that the file has not changed (If-Range). Raises
+    DataError after LIMIT seconds, even if the server is still sending.
     """
     _check_address(url)
     part = path.with_name(f"{path.name}.part")
@@ -79,20 +83,20 @@ class _Clock:
         return self.end - time.monotonic()
 
     def check(self) -> None:
-        """Raise DataError after the limit."""
+        """Raise DataError if the limit has passed."""
         if self.left() <= 0:
             problem = f"the download took over {self.limit:,.0f} seconds"
             raise DataError(message(self.url, problem, hint=RESUME))
 
 
 def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], clock: _Clock) -> None:
-    """Request the missing bytes and append them, or all bytes if the server cannot resume."""
+    """Request the missing bytes and append them to `part`; if the server cannot resume, request all."""
     have, tag = _partial(part)
     headers = {"User-Agent": "regard", "Accept-Encoding": "identity"}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        clock.check()  # truncated headers look like complete ones
+        clock.check()  # after the limit, the headers may be truncated, which urllib does not report
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
             _restart(part, answer.headers)
@@ -107,7 +111,10 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
 
 
 class _Limits(NamedTuple):
-    """Numbers of bytes: downloaded already, in the whole file (None if unknown), and the maximum allowed."""
+    """Numbers of bytes.
+
+    have: downloaded already. whole: size of the file, or None if unknown. most: maximum size allowed.
+    """
 
     have: int
     whole: int | None
@@ -117,7 +124,7 @@ class _Limits(NamedTuple):
 def _receive(
     answer: Any, file: IO[bytes], limits: _Limits, reached: Callable[[int], None], clock: _Clock
 ) -> int:
-    """Append the body of a response to a file and return the number of bytes that the file then has."""
+    """Append the body of a response to a file, and return the size of the file in bytes."""
     have, whole, most = limits
     part = Path(file.name)
     if whole is None or whole <= most:
@@ -132,11 +139,11 @@ def _receive(
         else:
             return have
     part.unlink()
-    raise DataError(message(clock.url, f"over {most:,} bytes, more than this file should have"))
+    raise DataError(message(clock.url, f"the file has over {most:,} bytes, more than expected"))
 
 
 def _partial(part: Path) -> tuple[int, str]:
-    """Return the size of a partial download and the ETag of the file; (0, "") if there is no ETag."""
+    """Return the size of a partial download and its saved ETag; (0, "") if one of the two does not exist."""
     try:
         return part.stat().st_size, _tag(part).read_text(encoding="latin-1")
     except FileNotFoundError:
@@ -144,11 +151,11 @@ def _partial(part: Path) -> tuple[int, str]:
 
 
 def _restart(part: Path, headers: Any) -> None:
-    """Remove a partial download and save the ETag of the one that begins now."""
+    """Delete the partial download, and save the ETag (or the date) of the download that begins now."""
     tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):
         _remove(part)
-    # A weak ETag ("W/...") does not guarantee the same bytes.
+    # A weak ETag ("W/...") does not guarantee the same bytes, so such a download is never resumed.
     if tag and not tag.startswith("W/"):
         with naming_file(_tag(part)):
             _tag(part).write_text(tag, encoding="latin-1", errors="replace")
@@ -192,7 +199,7 @@ class _LimitedHTTP(urllib.request.HTTPHandler):
 
 
 class _LimitedHTTPS(urllib.request.HTTPSHandler):
-    """HTTPS handler with the same time limit."""
+    """HTTPS handler with the same time limit as _LimitedHTTP."""
 
     def __init__(self, clock: _Clock):
         super().__init__()

@@ -1,7 +1,10 @@
 """The file format of encoded pairs: flat files that are written once and verified when they are opened.
 
-A folder holds one file per side, with all tokens and then int64 offsets; one file with the positions of the
-kept pairs; and a JSON header with sizes, dtypes and checksums.
+A folder holds these files:
+
+    source, target   all tokens of one side, then the start of each sentence and the end of the last, int64
+    numbers          the position of each kept pair in the original data, int64
+    header.json      sizes, dtypes and checksums
 """
 
 from __future__ import annotations
@@ -29,12 +32,15 @@ __all__ = ["EncodedChunk", "open_stored", "store"]
 SIDES = ("source", "target")
 
 LARGE = 2**27
-"""Up to this many bytes of tokens are memory-mapped; in larger files, only the tokens of a batch are read."""
+"""A file with up to this many bytes of tokens is read through its memory map, a larger file with Reader."""
 
 
 class EncodedChunk(NamedTuple):
-    """Encoded pairs: token ids of source and target, positions of the pairs in the data, and the numbers of
-    skipped and of truncated pairs."""
+    """Encoded pairs.
+
+    rows: token ids of the sources and of the targets. numbers: position of each pair in the original data.
+    skipped, truncated: number of pairs that were too long and were dropped or cut.
+    """
 
     rows: tuple[list[list[int]], list[list[int]]]
     numbers: NDArray[numpy.int64]
@@ -68,8 +74,9 @@ class Written:
 def store(folder: Path, key: str, chunks: Iterable[EncodedChunk], sizes: tuple[int, int]) -> None:
     """Write encoded pairs into an empty folder.
 
-    key: written to the header, to detect a folder with a wrong name. sizes: sizes of the two vocabularies,
-    which determine whether a token takes two bytes or four.
+    key: the key of the cache. It is written to the header, to detect a folder with a wrong name.
+    chunks: the encoded pairs.
+    sizes: sizes of the two vocabularies, which determine whether a token takes two bytes or four.
     """
     dtypes = [numpy.dtype(numpy.uint16 if size <= 2**16 else numpy.uint32) for size in sizes]
     lengths: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
@@ -137,7 +144,7 @@ def _opened(folder: Path, header: dict[str, Any]) -> EncodedPairs:
 
 
 def _padding(tokens: int, dtype: numpy.dtype[Any]) -> int:
-    """Return the number of padding bytes between tokens and offsets: int64 is aligned to 8 bytes."""
+    """Return the number of padding bytes after the tokens; they align the int64 offsets to 8 bytes."""
     return -tokens * dtype.itemsize % 8
 
 
@@ -166,7 +173,7 @@ def _mapped(path: Path, size: int, checksum: int) -> mmap.mmap:
             if file.tell() == size and actual == checksum:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError:
-        raise DataError(message(str(path), "this file of a cache is missing")) from None
+        raise DataError(message(str(path), "this file of the cache is missing")) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    raise DataError(message(str(path), "this file of a cache is damaged"))
+    raise DataError(message(str(path), "this file of the cache is damaged"))

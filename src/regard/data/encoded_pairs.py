@@ -21,8 +21,8 @@ __all__ = ["EncodedPairs", "Side"]
 class Reader:
     """Reads ranges of a file without memory-mapping it.
 
-    Reading a sentence through a memory map also loads up to 64 KiB around it: sentences in random order would
-    soon load all of a large file.
+    Reading a sentence through a memory map also loads up to 64 KiB around it. Reading sentences in random
+    order would soon load a large file completely.
     """
 
     def __init__(self, path: Path):
@@ -36,10 +36,11 @@ class Reader:
 
 
 class Side(NamedTuple):
-    """The sentences of one side, as a flat array of tokens.
+    """The sentences of one side (source or target), as a flat array of tokens.
 
-    tokens: all tokens, concatenated. offsets: (N + 1,), start of each sentence in tokens, and the end of the
-    last. reader: reads the tokens of a large file instead of its memory map; otherwise None.
+    tokens: all tokens, concatenated.
+    offsets: (N + 1,), start of each sentence in `tokens`, and the end of the last sentence.
+    reader: for a large file, reads its tokens without the memory map; otherwise None.
     """
 
     tokens: NDArray[Any]
@@ -75,8 +76,10 @@ class Side(NamedTuple):
 class EncodedPairs:
     """Sentence pairs as token ids, without BOS and EOS, in flat arrays.
 
-    sources, targets: a Side each. numbers: (N,), position of each pair in the original data, from 0; skipped
-    pairs are missing. skipped, truncated: number of pairs that were too long and were dropped or cut.
+    sources, targets: a Side each.
+    numbers: (N,), position of each pair in the original data, from 0; skipped pairs are missing.
+    skipped: number of pairs that were dropped because they were too long.
+    truncated: number of pairs that were cut because they were too long.
 
     >>> data = EncodedPairs.in_memory([[7, 8], [9]], [[5], [6, 4, 4]])
     >>> len(data), data.source(0), data.target_lengths
@@ -98,7 +101,7 @@ class EncodedPairs:
     def in_memory(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedPairs:
         """Create encoded pairs from lists of tokens, without a file."""
         if len(sources) != len(targets):
-            problem = f"{len(sources)} sources and {len(targets)} targets"
+            problem = f"there are {len(sources)} sources and {len(targets)} targets"
             expected = "one target for each source"
             raise ArgumentError(message("EncodedPairs.in_memory()", problem, expected=expected))
         return cls(Side.of(sources), Side.of(targets), numpy.arange(len(sources)))
@@ -107,11 +110,11 @@ class EncodedPairs:
         return len(self.numbers)
 
     def source(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a source sentence, as a view; read-only if it is memory-mapped."""
+        """Return the tokens of a source sentence, as a view, which is read-only if it is memory-mapped."""
         return self.sources.at(self._checked(index))
 
     def target(self, index: int) -> NDArray[Any]:
-        """Return the tokens of a target sentence, as a view; read-only if it is memory-mapped."""
+        """Return the tokens of a target sentence, as a view, which is read-only if it is memory-mapped."""
         return self.targets.at(self._checked(index))
 
     @cached_property

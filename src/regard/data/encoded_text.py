@@ -21,10 +21,10 @@ from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 __all__ = ["LAYOUTS", "EncodedText", "TextCounts", "count_text", "encode_text"]
 
 LAYOUTS = ("documents", "continuous")
-"""documents: each line is a text of its own. continuous: the lines are one text, each line ended by EOS."""
+"""documents: each line is a text of its own. continuous: the lines are one text; EOS follows each line."""
 
 CHUNK = 20_000
-"""Number of lines that are encoded at a time, which limits the memory use."""
+"""Number of lines that are encoded at a time, to limit the memory use."""
 
 Path = str | os.PathLike[str]
 
@@ -32,8 +32,10 @@ Path = str | os.PathLike[str]
 class TextCounts(NamedTuple):
     """The size of a text, independent of its tokenizer.
 
-    lines: number of lines. words: separated by spaces. characters: with the spaces between words, without
-    line ends. Both are counted after clean(), which every tokenizer applies.
+    lines: number of lines. words: number of words, separated by spaces.
+    characters: number of characters, including the spaces between words but not the line ends.
+
+    Words and characters are counted after clean(), which every tokenizer applies to its input.
     """
 
     lines: int
@@ -58,8 +60,10 @@ def count_text(lines: Iterable[str]) -> TextCounts:
 class EncodedText:
     """A text as token ids.
 
-    lines: the tokens of each line, without BOS and EOS. numbers: (N,), index of each line in the text.
-    layout: "documents" or "continuous". counts: lines, words and characters. name: of the text, for messages.
+    lines: the tokens of each line, without BOS and EOS.
+    numbers: (N,), index of each line in the text; blank lines of documents are left out.
+    layout: "documents" or "continuous". counts: number of lines, words and characters.
+    name: name of the text, for messages.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a rose is", "", "a rose"]
@@ -79,7 +83,7 @@ class EncodedText:
 
     @property
     def token_count(self) -> int:
-        """Number of tokens to predict: the tokens of all lines, and EOS after each line."""
+        """Number of tokens to predict: the tokens of all lines, and one EOS for each line."""
         return len(self.lines.tokens) + len(self)
 
     @property
@@ -88,10 +92,10 @@ class EncodedText:
         return int(numpy.count_nonzero(self.lines.tokens == UNK))
 
     def flat(self) -> NDArray[Any]:
-        """Return all tokens in one array, each line ended by EOS.
+        """Return all tokens in one array, with EOS after each line.
 
-        A continuous text begins with EOS, from which its first token is predicted; in documents, each line
-        begins with BOS.
+        In documents, BOS precedes each line. A continuous text begins with one EOS, which is the input from
+        which its first token is predicted.
         """
         begins = len(self) if self.layout == "documents" else 1
         flat = numpy.full(self.token_count + begins, EOS, self.lines.tokens.dtype)
@@ -107,7 +111,7 @@ class EncodedText:
     def from_lines(
         cls, lines: Iterable[str], tokenizer: Tokenizer, *, layout: str, name: str = "the text"
     ) -> EncodedText:
-        """Encode lines of text. name: of the text, for messages."""
+        """Encode lines of text. layout: see LAYOUTS. name: name of the text, for messages."""
         if layout not in LAYOUTS:
             raise UnknownName("layout", layout, LAYOUTS)
         if isinstance(lines, str):
@@ -140,7 +144,7 @@ def encode_text(
     """Read text files (UTF-8, plain or gzip) and encode them.
 
     layout: "documents" if each line is a text of its own; blank lines are skipped. "continuous" if the lines
-        are one running text, as in Penn Treebank; each line is ended by EOS, and a blank line is EOS alone.
+        are one running text, as in Penn Treebank; EOS follows each line, and a blank line is EOS alone.
 
     Raises DataError with file and line for invalid UTF-8, and with the file if there is no text.
 

@@ -25,7 +25,7 @@ __all__ = ["Fetched", "fetch"]
 ANY_EDITION = Setting("fetch", "edition", "any")
 
 LARGEST = 1 << 30
-"""Maximum unpacked size in bytes of a file of an unknown edition."""
+"""Maximum unpacked size in bytes of a file of a dataset that has several editions (PublicSet.editions)."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Fetched:
 
     @property
     def about(self) -> PublicSet:
-        """Its description, licence and home page."""
+        """Description, licence and home page of the dataset."""
         return SETS[self.name]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of its parts: train, valid and test, or all."""
+        """Names of the parts of the dataset: ("train", "valid", "test") or ("all",)."""
         return tuple(self.about.parts)
 
     def pairs(self, part: str, choices: Choices | None = None) -> Pairs:
@@ -77,19 +77,19 @@ def fetch(
 
     name: one of SETS. folder: where to write it.
     source: a folder that has the files, compressed or not, to use instead of the network.
-    edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions, of datasets
-        that are updated from time to time (Tatoeba).
+    edition: "known" accepts only files with the known SHA-256. "any" also accepts other editions of a dataset
+        that is updated from time to time (Tatoeba).
 
-    Returns Fetched, whose pairs() reads the parts. Raises DataError if a file cannot be downloaded or is not
-    the known one.
+    Returns Fetched; its method pairs() reads a part of the dataset. Raises DataError if a file cannot be
+    downloaded, or if its SHA-256 is not the known one.
 
     >>> fetch("multi40k-en-de", "data")
     Traceback (most recent call last):
-    regard.errors.UnknownName: unknown public set 'multi40k-en-de'; did you mean 'multi30k-en-de'?
+    regard.errors.UnknownName: unknown public dataset 'multi40k-en-de'; did you mean 'multi30k-en-de'?
     known: multi30k-en-de, multi30k-en-fr, tatoeba-en-de, tatoeba-en-ko
     """
     if name not in SETS:
-        raise UnknownName("public set", name, SETS)
+        raise UnknownName("public dataset", name, SETS)
     if edition not in ("any", "known"):
         raise UnknownName("edition", edition, ("any", "known"))
     dataset = SETS[name]
@@ -125,7 +125,7 @@ def _after(done: int, reached: Callable[[int], None]) -> Callable[[int], None]:
 def _fetch_piece(
     name: str, piece: Piece, into: Path, source: Path | None, edition: str, reached: Callable[[int], None]
 ) -> None:
-    """Download or find one file, unless it already exists; unpack it, verify it, and move it into place."""
+    """Download one file, or find it in `source`; unpack and verify it. Skip a file that already exists."""
     place, accept_any = into / piece.name, edition == "any" and SETS[name].editions
     if place.is_file() and (accept_any or digest(place) == piece.sha256):
         return
@@ -145,13 +145,13 @@ def _fetch_piece(
     problem = "the SHA-256 of the text is not the known one"
     hint: Hint = "the file may be damaged: try again, or use another source"
     if SETS[name].editions:
-        problem = "this is another edition than the known one: results will differ from the published ones"
+        problem = "this is not the known edition: results will differ from the published results"
         hint = (ANY_EDITION, " accepts it")
     raise DataError(message(shown(archive) if source else piece.url, problem, hint=hint))
 
 
 def _find(name: str, piece: Piece, source: Path) -> Path:
-    """Find a file in a folder or in the dataset's subfolder, under any of its names, compressed or not."""
+    """Return the path of one file in `source` or in its subfolder for the dataset, compressed or not."""
     own = [piece.name, piece.member] if piece.member else [piece.name]
     archive = Path(urllib.parse.urlsplit(piece.url).path).name
     names = list(dict.fromkeys([*(f"{each}{end}" for each in own for end in ("", ".gz")), archive]))

@@ -21,8 +21,8 @@ Hashes = NDArray[numpy.uint64]
 RULES = ("auto", "both", "source")
 
 MOST_LEFT_OUT = 0.5
-"""If more than this fraction of the training pairs would be removed because their target is held out, the
-targets are probably labels, and only the sources are kept disjoint."""
+"""Limit for disjoint="auto". If the target of more than this fraction of the training pairs is held out, the
+targets are probably labels. These pairs are then kept, and only the sources are disjoint."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class HeldOut:
     shared: number of pairs dropped from train because their target is held out.
     dropped: number of pairs that the data check dropped before the split; pairs.inspect() lists them.
     disjoint: "both" if train and valid share no source and no target, "source" if they may share targets.
-    why: the reason for "source"; "" otherwise.
+    why: the reason if `disjoint` is "source", otherwise "".
 
     str() returns a summary in one line.
 
@@ -73,15 +73,15 @@ def hold_out(
 ) -> HeldOut:
     """Split pairs into training pairs and held-out pairs, by a hash of the source sentence.
 
-    count: number of pairs to hold out; a few less if the last source sentence has several translations.
+    count: number of pairs to hold out; a few less where a source sentence has several translations.
     fraction: fraction of the sentences to hold out, approximately. Give either count or fraction.
-    seed: selects the split.
+    seed: random seed; another seed gives another split.
     disjoint: "both" removes training pairs whose target is held out, so that no source and no target is in
         both parts. "source" keeps them, so that only the sources are disjoint; use it if targets are labels.
         "auto" is "both", unless that removes more than half of the training pairs.
 
     Sentences that differ only in white space are equal. Of equal pairs, the first is kept. All pairs with the
-    same source are in the same part. The split does not depend on the order of the pairs; with fraction, a
+    same source are in the same part. The split does not depend on the order of the pairs. With `fraction`, a
     sentence stays in its part when others are added. Memory use is a few dozen bytes per pair during the
     split and two bytes per pair afterwards; the text is not held in memory.
 
@@ -151,7 +151,7 @@ def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: st
     if fraction is not None and not 0 < fraction < 1:
         raise ArgumentError(message("hold_out()", f"fraction is {fraction}", expected="between 0 and 1"))
     if disjoint not in RULES:
-        raise UnknownName("rule for a split", disjoint, RULES)
+        raise UnknownName("value of disjoint", disjoint, RULES)
 
 
 def _by_source(
@@ -174,7 +174,7 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return the largest source hash to hold out: at most `count` pairs are, but at least one source."""
+    """Return the largest source hash to hold out, for at most `count` pairs, but at least one source."""
     values, counts = numpy.unique(sources, return_counts=True)
     if not len(values):
         return numpy.uint64(0)
@@ -183,7 +183,7 @@ def _limit(sources: Hashes, count: int) -> numpy.uint64:
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
-    """Return the position of each pair, and hashes of its source and target, equal on every machine."""
+    """Return the position of each pair, and the hashes of source and target, the same on every machine."""
     key = str(seed).encode()
 
     def hashed(text: str) -> int:

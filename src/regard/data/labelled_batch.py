@@ -15,19 +15,17 @@ from regard.errors import ArgumentError, message
 __all__ = ["NO_LABEL", "LabelledBatch"]
 
 NO_LABEL = -100
-"""The label of a text without one: the value that torch.nn.functional.cross_entropy ignores by default."""
+"""The label of a text whose class is not known. torch.nn.functional.cross_entropy ignores it by default."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatch:
-    """Texts, or pairs of texts, with EOS, padded with PAD, and the index of the class of each.
+    """Texts, or pairs of texts, and their class labels. Texts end with EOS and are padded with PAD.
 
-    first: (B, S). first_lengths: (B,), including EOS.
-    labels: (B,), from 0; NO_LABEL where the class is not known.
+    first: (B, S), the texts, or the first text of each pair. first_lengths: (B,), including EOS.
+    labels: (B,), class indices from 0; NO_LABEL where the class is not known.
     index: (B,), position of each text in its dataset.
     second: (B, T), the second text of each pair, or None. second_lengths: (B,), including EOS, or None.
-
-    to(), select() and repeat() apply to every field that is not None.
 
     >>> batch = LabelledBatch.collate([[7, 8], [9]], labels=[1, 0])
     >>> batch.first, batch.labels, batch.second
@@ -55,10 +53,14 @@ class LabelledBatch:
         labels: Sequence[int] | None = None,
         index: Sequence[int] | None = None,
     ) -> LabelledBatch:
-        """Add EOS to lists of token ids and pad them to a batch; labels=None is for inference."""
+        """Add EOS to lists of token ids, and pad them to a batch.
+
+        seconds: the second text of each pair, or None. labels: class indices, or None for inference.
+        index: position of each text in its dataset; the default is 0, 1, ...
+        """
         for name, rows in (("seconds", seconds), ("labels", labels), ("index", index)):
             if rows is not None and len(rows) != len(firsts):
-                problem = f"{len(firsts)} firsts and {len(rows)} {name}"
+                problem = f"there are {len(firsts)} firsts and {len(rows)} {name}"
                 raise ArgumentError(message("LabelledBatch.collate()", problem, expected="the same number"))
         batch = Batch.collate(firsts, seconds, index)
         known = torch.full((len(firsts),), NO_LABEL) if labels is None else torch.as_tensor(labels)
@@ -66,9 +68,9 @@ class LabelledBatch:
 
     @classmethod
     def of_batch(cls, batch: Batch, labels: Tensor, pairs: bool) -> LabelledBatch:
-        """Create it from a Batch whose source is the first text and whose target, if `pairs`, the second.
+        """Create a LabelledBatch from a Batch. The source becomes the first text.
 
-        The BOS of the target is dropped. labels: (B,).
+        labels: (B,). pairs: whether the target, without BOS, becomes the second text.
         """
         return cls(
             batch.source,
@@ -92,9 +94,10 @@ class LabelledBatch:
         return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
 
     def padded_to(self, rows: int, length: int) -> LabelledBatch:
-        """Pad texts to `length` tokens, and the batch to `rows` rows with empty texts without a label.
+        """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        For CUDA graphs and torch.compile, which need few shapes. An empty text is EOS alone.
+        CUDA graphs and torch.compile need few different shapes. An added row is an empty text, EOS alone,
+        with NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)
@@ -122,7 +125,7 @@ class LabelledBatch:
         )
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> LabelledBatch:
-        """Apply a function to every tensor."""
+        """Apply a function to every field that is not None."""
         tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         changed = {name: function(tensor) for name, tensor in tensors.items() if tensor is not None}
         return replace(self, **changed)

@@ -1,4 +1,4 @@
-"""Encode labelled texts, and batch them with the rules of Batches; the texts of a pair are its two sides."""
+"""Encode labelled texts, and group them by length into batches with a token budget, as in batching.py."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ OVER = ("truncate", "skip")
 class EncodedTexts:
     """Labelled texts as token ids, without EOS, in flat arrays.
 
-    firsts, seconds: a Side each; seconds is None if the data are not pairs. labels: (N,), indices of classes.
-    numbers: (N,), position of each text in the LabelledTexts; skipped texts are missing. skipped, truncated:
-    number of texts (pairs count once) that were too long and were dropped or cut.
+    firsts, seconds: a Side each; `seconds` is None if the data are not pairs.
+    labels: (N,), class indices.
+    numbers: (N,), position of each text in the LabelledTexts; skipped texts are missing.
+    skipped: number of texts (or pairs) that were dropped because they were too long.
+    truncated: number of texts (or pairs) that were cut because they were too long.
 
     >>> data = EncodedTexts.in_memory([[7, 8], [9]], labels=[1, 0])
     >>> len(data), data.labels, data.firsts.at(0)
@@ -58,7 +60,7 @@ class EncodedTexts:
         """Create encoded texts from lists of tokens."""
         for name, values in (("labels", labels), ("seconds", seconds)):
             if values is not None and len(values) != len(firsts):
-                problem = f"{len(firsts)} firsts and {len(values)} {name}"
+                problem = f"there are {len(firsts)} firsts and {len(values)} {name}"
                 raise ArgumentError(message("EncodedTexts.in_memory()", problem, expected="the same number"))
         return cls(
             Side.of(firsts),
@@ -88,12 +90,13 @@ def encode_texts(
     longest: int | None = 256,
     over: str = "truncate",
 ) -> EncodedTexts:
-    """Encode labelled texts with one tokenizer for both texts of a pair.
+    """Encode labelled texts. Both texts of a pair are encoded with the same tokenizer.
 
     labels: the classes of the training data; a label that is not among them raises DataError with file and
         line.
     longest: maximum number of tokens of a text, without EOS, or None for no limit.
-    over: "truncate" cuts longer texts, "skip" drops them; the result has their number.
+    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The result counts them
+        (`truncated`, `skipped`).
 
     >>> from regard.data.labelled_text import labelled_from_lists
     >>> from regard.data.tokenizers import train_tokenizer
@@ -130,13 +133,16 @@ def encode_texts(
 
 
 class LabelledBatches:
-    """Batches of labelled texts with about the same number of tokens each, of texts of about the same length.
+    """Batches of labelled texts with about the same number of tokens each.
 
-    data: the encoded texts. options: those of Batches, with the same meaning: tokens, sentences, longest,
-    rounded, shuffle, seed, rank, world. As there, the order depends only on the data, these arguments and
-    (seed, epoch); an epoch can be resumed at any batch; several processes together see the batches of one.
+    The texts of a batch have similar lengths.
 
-    `index` of a batch is the position of each text in the LabelledTexts.
+    data: the encoded texts.
+    tokens: token budget of a batch, per process.
+    options: the other arguments of Batches: sentences, longest, rounded, shuffle, seed, rank and world.
+
+    As in Batches, the order depends only on the data, these arguments and (seed, epoch). Of a batch, `index`
+    is the position of each text in the LabelledTexts.
 
     >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
     >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]
@@ -146,14 +152,14 @@ class LabelledBatches:
     def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
         self.data = data
         second = data.seconds
-        if second is None:  # a side of empty texts, which costs no tokens
+        if second is None:  # Batches needs two sides: add empty second texts, which do not change the budget
             second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
         sides = EncodedPairs(data.firsts, second, numpy.arange(len(data)))
         self._batches = Batches(sides, tokens, **options)
         self.left_out = self._batches.left_out
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
-        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
+        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         return map(self._labelled, self._batches.epoch(epoch, start))
 
     def len_epoch(self, epoch: int) -> int:
@@ -161,11 +167,11 @@ class LabelledBatches:
         return self._batches.len_epoch(epoch)
 
     def largest(self, epoch: int) -> int:
-        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        """Return the index of the batch of an epoch that has the most tokens, including padding."""
         return self._batches.largest(epoch)
 
     def plan(self, epoch: int) -> Plan:
-        """Return the plan of an epoch."""
+        """Return which texts each batch of an epoch contains."""
         return self._batches.plan(epoch)
 
     def _labelled(self, batch: Batch) -> LabelledBatch:

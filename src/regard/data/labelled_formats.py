@@ -1,4 +1,4 @@
-"""The formats that labelled texts are read from. Each yields rows: line number, label and texts.
+"""File formats of labelled texts. The reader of a format yields rows: line number, label and texts.
 
 To add a format, write its function and add a line to FORMATS.
 """
@@ -31,9 +31,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Where label and texts are: column numbers from 1, names in the header line, or names of JSON fields.
+    """The columns or JSON fields of label and texts.
 
-    texts: one, or two for pairs.
+    Each is a column number from 1, a column name in the header line, or the name of a JSON field.
+    texts: one column, or two for pairs.
     """
 
     label: int | str
@@ -41,12 +42,12 @@ class Columns:
 
     @property
     def all(self) -> tuple[int | str, ...]:
-        """The label, then the texts."""
+        """The column of the label, then those of the texts."""
         return self.label, *self.texts
 
 
 def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a file of tab-separated columns; if they are names, the first line is the header."""
+    """Yield the rows of a TSV file; if `columns` are names, the first line of the file is the header."""
     lines = enumerate(read_lines(path), 1)
     if isinstance(columns.label, str):
         header = next(lines, None)
@@ -81,7 +82,7 @@ def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
         try:
             label, *texts = (field_of(row, str(name)) for name in columns.all)
         except LookupError as error:
-            raise DataError(message(place, str(error.args[0]), hint="check label and text")) from None
+            raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
         yield Row(number, _label(label, place), tuple(_text(text, place) for text in texts))
 
 
@@ -94,7 +95,11 @@ def label_first(path: Path, columns: Columns) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: its reader, its default columns, and the file name extensions that imply it."""
+    """A file format.
+
+    rows: function that yields the rows of a file. suffixes: file name extensions that imply this format.
+    label, text: the default columns; None if the format has no columns.
+    """
 
     rows: Callable[[Path, Columns], Iterator[Row]]
     label: int | str | None
@@ -124,7 +129,7 @@ def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
 
 
 def _label(value: Any, place: str) -> str:
-    """Return the label of a JSON object as text: integers and booleans as JSON writes them; null is empty."""
+    """Return the label of a JSON object as text. Integers and booleans are written as in JSON; null is ""."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int):
@@ -147,7 +152,10 @@ def _text(value: Any, place: str) -> str:
 def checked_columns(
     call: str, kind: str, label: int | str | None, text: int | str | None, second: int | str | None
 ) -> Columns:
-    """Return the columns of a format, with its defaults; raise ArgumentError if they do not fit it."""
+    """Return the columns to read, with the defaults of the format; raise ArgumentError if they are invalid.
+
+    call: the calling function, for messages. kind: the name of the format.
+    """
     own = FORMATS[kind]
     texts = (_or_default(text, own.text), *(() if second is None else (second,)))
     columns = Columns(_or_default(label, own.label), texts)
@@ -155,16 +163,16 @@ def checked_columns(
     if own.label is None:
         if (label, text, second) != (None, None, None):
             problem = f"label, text or second is set, but the format {kind!r} has no columns"
-            raise ArgumentError(message(call, problem, hint='format="tsv" and "jsonl" have columns'))
+            raise ArgumentError(message(call, problem, hint='leave them out, or use format="tsv" or "jsonl"'))
         return Columns("label", ("text",))
     if len(set(columns.all)) != len(columns.all):
-        raise ArgumentError(message(call, f"columns {given}", expected="different columns"))
+        raise ArgumentError(message(call, f"the columns are {given}", expected="different columns"))
     names = all(isinstance(column, str) and column for column in columns.all)
     numbers = all(type(column) is int and column > 0 for column in columns.all)
     if not names and not (numbers and kind == "tsv"):
         expected = "names of fields" if kind == "jsonl" else "numbers from 1, or names in the header line"
-        hint = "set all of label, text and second in the same way"
-        raise ArgumentError(message(call, f"columns {given}", expected=expected, hint=hint))
+        hint = "use only numbers or only names for label, text and second"
+        raise ArgumentError(message(call, f"the columns are {given}", expected=expected, hint=hint))
     return columns
 
 

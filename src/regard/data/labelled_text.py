@@ -31,14 +31,14 @@ __all__ = ["LabelledText", "LabelledTexts", "labelled_from_lists", "read_labelle
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 EMPTY = ("skip", "error")
-"""What to do with an empty text: leave it out and count it, or raise DataError."""
+"""What to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError."""
 
 MANY = 10
-"""From this number of texts on, a different label for each text is an error."""
+"""With at least this many texts, it is an error if every text has a different label."""
 
 
 class LabelledText(NamedTuple):
-    """A text, its second text (None if the data are not pairs) and its label."""
+    """A text and its label. second: the second text of a pair; None if the data are not pairs."""
 
     first: str
     second: str | None
@@ -49,9 +49,12 @@ class LabelledText(NamedTuple):
 class LabelledTexts:
     """Texts, or pairs of texts, with a label each.
 
-    firsts, seconds, labels: one for each text; seconds is None if the data are not pairs.
-    name: the files, for messages. lines, files: the line number and the index in `file_names` of each.
-    empty, ignored: number of texts that were left out because they are empty, or because of their label.
+    firsts: the texts, or the first text of each pair. labels: the label of each text.
+    seconds: the second text of each pair; None if the data are not pairs.
+    name: the files, for messages. file_names: the name of each file.
+    lines: the line number of each text in its file. files: the index of its file in `file_names`.
+    empty: number of texts that were left out because they were empty.
+    ignored: number of texts that were left out because of their label.
 
     >>> texts = labelled_from_lists(["good .", "bad .", " "], ["pos", "neg", "neg"])
     >>> len(texts), texts[1], texts.empty
@@ -93,7 +96,7 @@ class LabelledTexts:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts, the first and then the second ones, to train a tokenizer on."""
+        """All first texts, then all second texts, to train a tokenizer on."""
         return self.firsts + (self.seconds or ())
 
     def place(self, index: int) -> str:
@@ -113,7 +116,10 @@ class LabelledTexts:
         )
 
     def label_set(self) -> Labels:
-        """Return the different labels, sorted; raise DataError if there is only one, or one for each text."""
+        """Return the different labels, sorted.
+
+        Raises DataError if there is only one label, or if every text has a different label (see MANY).
+        """
         different = set(self.labels)
         if len(different) < 2:
             problem = f"all {len(self):,} texts have the label {printable(self.labels[0])[:80]!r}"
@@ -130,7 +136,7 @@ class LabelledTexts:
         return numpy.array(labels.indices(self.labels, self.place), numpy.int64)
 
     def balance(self, labels: Labels | None = None) -> ClassBalance:
-        """Count the texts of each class. labels: the classes. Default: those of these texts."""
+        """Count the texts of each class. labels: the classes; the default is label_set()."""
         return ClassBalance.of(self.labels, self.label_set() if labels is None else labels)
 
     @property
@@ -159,11 +165,12 @@ def read_labelled(
     paths: a path or a list of paths, plain or gzip.
     format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (a label, a
         space, and the text). Default: from the file name, .tsv or .jsonl.
-    label, text, second: where the label, the text, and for pairs the second text are. For tsv, column numbers
-        from 1 or names in the header line (default: label=1, text=2); for jsonl, names of fields, where "a.b"
-        is the field "b" of the field "a" (default: "label" and "text").
+    label, text: the column or field of the label, and that of the text.
+        tsv: column numbers from 1, or names in the header line. Default: label=1, text=2.
+        jsonl: names of fields; "a.b" is the field "b" of the field "a". Default: "label" and "text".
+    second: for pairs, the column or field of the second text.
     empty: what to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError.
-    ignore: labels of texts to leave out, such as "-" in SNLI; they are counted.
+    ignore: texts with these labels are left out and counted; an example is "-" in SNLI.
 
     Raises DataError, with file and line, for a missing column, a malformed line or an empty label, and if no
     text is left.
@@ -195,7 +202,7 @@ def read_labelled(
 def labelled_from_lists(
     texts: Sequence[str], labels: Sequence[str], seconds: Sequence[str] | None = None
 ) -> LabelledTexts:
-    """Return labelled texts that are in memory; empty texts are left out and counted.
+    """Create LabelledTexts from lists; empty texts are left out and counted.
 
     >>> labelled_from_lists(["A man sleeps ."], ["neutral"], seconds=["A man rests ."]).pairs
     True
@@ -206,7 +213,7 @@ def labelled_from_lists(
         if isinstance(values, str) or not all(isinstance(value, str) for value in values):
             raise ArgumentError(message(call, f"{name} is not a list of strings"))
         if len(values) != len(texts):
-            problem = f"{len(texts)} texts and {len(values)} {name}"
+            problem = f"there are {len(texts)} texts and {len(values)} {name}"
             raise DataError(message(call, problem, expected="the same number"))
     rows = _Rows("skip", frozenset(), seconds is not None)
     both = zip(texts, strict=True) if seconds is None else zip(texts, seconds, strict=True)
@@ -229,7 +236,7 @@ def _format(path: Path, requested: str | None) -> str:
 
 
 class _Rows:
-    """Collects the rows of files; checks labels and leaves out empty texts and ignored labels."""
+    """Collects the rows of files. It checks the labels, and leaves out empty texts and labels to ignore."""
 
     def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
         self.on_empty, self.ignore, self.pairs = empty, ignore, pairs
@@ -246,7 +253,7 @@ class _Rows:
             raise DataError(message(shown(path), "there are no texts", hint=hint))
 
     def add(self, name: str, rows: Iterable[Row]) -> int:
-        """Add the rows of a file; return how many there were, including those that are left out."""
+        """Add the rows of a file; return the number of rows, including those that are left out."""
         self.names.append(name)
         count = 0
         for row in rows:

@@ -18,7 +18,7 @@ MOST_FEATURES = 4_000_000
 lines."""
 
 BYTE, DIGITS = 256, 32
-"""Number of values of a byte, and of the digits feature."""
+"""Number of different values of a byte, and of the feature `digits`."""
 
 Scores = NDArray[numpy.float32]
 LinePairs = list[tuple["Features", "Features"]]
@@ -27,8 +27,9 @@ LinePairs = list[tuple["Features", "Features"]]
 class Features(NamedTuple):
     """Features of some lines, one array per feature.
 
-    lengths: in characters. marks: the last byte of the line, usually its final punctuation. digits: 0 if the
-    line has no digits, otherwise a hash of the sum of its digits.
+    lengths: length of each line in characters.
+    marks: the last byte of each line, usually its final punctuation.
+    digits: 0 if the line has no digits, otherwise a hash of the sum of its digits.
     """
 
     lengths: NDArray[numpy.int32]
@@ -39,12 +40,12 @@ class Features(NamedTuple):
         return len(self.lengths)
 
     def part(self, first: int, last: int | None = None) -> Features:
-        """Return the features of lines first to last - 1."""
+        """Return the features of the lines from index `first` to `last` - 1."""
         return Features(self.lengths[first:last], self.marks[first:last], self.digits[first:last])
 
     @classmethod
     def joined(cls, parts: Iterable[Features]) -> Features:
-        """Concatenate the features of several runs of lines."""
+        """Concatenate the features of several groups of lines."""
         types = (numpy.int32, numpy.uint8, numpy.uint8)
         columns = zip(*parts, strict=True)
         empty = tuple((numpy.zeros(0, kind),) for kind in types)
@@ -62,13 +63,15 @@ def features_of(block: Block) -> Features:
 
 
 def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
-    """Return the log-likelihood ratio of each pair of lines: translations against two random lines.
+    """Score pairs of lines: how likely is it that two lines are translations of each other?
+
+    The score is a log-likelihood ratio: two lines that are translations, against two random lines.
 
     aligned: (source, target) features of lines that are mostly translations, to estimate the statistics from.
-    candidates: (source, target) features of the same number of lines each, to score.
+    candidates: (source, target) features of the lines to score; source and target have the same number.
 
-    The log of the length ratio is assumed to have a Laplace distribution; the other features contribute their
-    pointwise mutual information.
+    The log of the length ratio is assumed to have a Laplace distribution. For each other feature, the score
+    adds the pointwise mutual information of its values.
     """
     ratios = numpy.concatenate([length_ratios(*pair) for pair in aligned])
     usual = float(numpy.median(ratios)) if len(ratios) else 0.0

@@ -1,4 +1,4 @@
-"""Read lines from files or standard input, whatever bytes they contain, and write lines as UTF-8."""
+"""Read lines from files or standard input, also with invalid UTF-8, and write lines as UTF-8."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Lines:
                     for line in _lines(name, file):
                         yield self._text(line)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                problem = f"gzip data that is cut off or damaged ({error})"
+                problem = f"the gzip data is cut off or damaged ({error})"
                 raise DataError(message(name, problem)) from None
             except OSError as error:
                 raise DataError(message(name, f"cannot be read ({error.strerror or error})")) from None
@@ -65,12 +65,12 @@ class Lines:
 
     @property
     def keyboard(self) -> bool:
-        """Whether the lines are typed at a terminal, so that each should be answered immediately."""
+        """Whether the lines are typed in a terminal. Then each line should be processed immediately."""
         return STANDARD in self.places and sys.stdin is not None and sys.stdin.isatty()
 
 
 def place_name(place: Place) -> str:
-    """Return the name of a file, of standard input, or of a text of the command line, for messages."""
+    """Return the name of a place for messages: a file name, "standard input", or "--text" for bytes."""
     return "--text" if isinstance(place, bytes) else "standard input" if place == STANDARD else shown(place)
 
 
@@ -79,7 +79,7 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
         return io.BufferedReader(io.BytesIO(place))
     if place == STANDARD:
         if sys.stdin is None:
-            raise DataError(message("standard input", "is closed", hint="name a file"))
+            raise DataError(message("standard input", "is closed", hint="read from a file instead"))
         return nullcontext(sys.stdin.buffer)
     path = Path(place)
     if not path.exists() or path.is_dir():
@@ -113,7 +113,7 @@ def writing(output: Path | None) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes one line to a file, or to standard output if output is None or "-".
 
     Lines are written to FILE.part, which is renamed to FILE at the end, so that FILE is always complete.
-    After an error, FILE.part stays.
+    After an error, FILE.part is kept.
     """
     if output is None or str(output) == STANDARD:
         sys.stdout.flush()
@@ -166,9 +166,9 @@ def say(text: str) -> None:
 
 @dataclass
 class Notes:
-    """Collects messages about lines: the first of each kind, and the number of further ones.
+    """Collects messages about lines. Messages that differ only in numbers are of the same kind.
 
-    Messages that differ only in numbers are of the same kind.
+    Of each kind, the first message is stored, and the others are counted.
 
     >>> notes = Notes()
     >>> for number, note in enumerate(["cut at 9 of 11 tokens", "", "cut at 9 of 12 tokens"], 1):
@@ -190,7 +190,7 @@ class Notes:
                 self.first[kind] = number, note
 
     def lines(self) -> Iterator[str]:
-        """Yield one message for each kind."""
+        """Yield the first message of each kind, with the number of other lines that have this kind."""
         for kind, (number, note) in self.first.items():
             more = self.more.get(kind, 0)
             rest = f"; and {more:,} more line{'s' if more > 1 else ''}" if more else ""
@@ -215,11 +215,11 @@ def tell(notes: Notes, *sides: Repaired) -> None:
 
 
 def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Lines:
-    """Return the lines of the files or texts of the command line, or of standard input if there are none."""
+    """Return the lines of the FILE arguments or of --text; if there are none, those of standard input."""
     if files and text:
         raise ArgumentError(message("--text", "conflicts with FILE arguments", expected="one of the two"))
     if list(files or ()).count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is given twice, but can be read only once"))
+        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text])
     for each in files or ():

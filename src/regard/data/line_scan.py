@@ -1,6 +1,7 @@
-"""Line scan: find the problems of each line of one side, a block of bytes at a time.
+"""Line scan: find the problems of each line of one side (source or target), one block of lines at a time.
 
-Most blocks have no problems and cost a few vectorised passes; single lines are read only where a problem is.
+A block without problems needs only a few vectorised passes. Single lines are examined only if a block has
+problems.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 """Zero-width characters, which str.isspace() does not count as white space."""
 
 BLANK_LEADS = numpy.zeros(256, bool)
-"""Which bytes can be the first byte of a white-space character or of one of INVISIBLE."""
+"""(256,), True for each byte that can be the first byte of a white-space character or of one of INVISIBLE."""
 BLANK_LEADS[[*range(9, 14), *range(28, 33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
 
 
@@ -34,8 +35,9 @@ class Block:
 
     raw: the block as read. first: line number of the first line in its file.
     data: valid UTF-8, each line ended by "\\n". ends: positions of these "\\n".
-    lengths: length of each line in characters. marks: problems of each line, as bits of KINDS.
-    keys: a hash of each line that is valid in this process only, or None.
+    lengths: length of each line in characters.
+    marks: one integer per line, with a bit set for each of its problems; see Kind.bit.
+    keys: a hash of each line, which differs between processes; or None.
     """
 
     raw: Raw
@@ -67,9 +69,10 @@ class Block:
 
 
 class Examiner:
-    """Finds problems in the blocks of one side, called in order; counts lines and hashes what it has read.
+    """Finds the problems in the lines of one side (source or target). Call it with all blocks, in order.
 
-    keyed: whether to compute the digest of the data and the keys of the lines.
+    choices: the limits and actions. keyed: whether to compute `digest`, a hash of all data read so far, and
+    the keys of the lines.
     """
 
     def __init__(self, choices: Choices, *, keyed: bool):
@@ -100,14 +103,14 @@ class Examiner:
         return block
 
     def _keys(self, data: bytes, count: int) -> NDArray[numpy.int64] | None:
-        """Return Python's 64-bit hash of each line; it differs between processes, so it is never saved."""
+        """Return Python's 64-bit hash of each line. It differs between processes, so it must not be saved."""
         if not self.keyed:
             return None
         return numpy.fromiter(map(hash, data.split(b"\n")), numpy.int64, count)
 
 
 def _decodable(data: bytes) -> tuple[bytes, list[int]]:
-    """Return the lines with invalid UTF-8 replaced by U+FFFD, and the indices of the lines that had it."""
+    """Replace invalid UTF-8 by U+FFFD; return the data and the indices of the lines that were changed."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -128,13 +131,14 @@ def _lengths(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> NDArray[n
     """Return the length of each line in characters."""
     if data.isascii():
         return (numpy.diff(ends, prepend=-1) - 1).astype(numpy.int32)
-    # Every byte except 0x80 to 0xBF starts a character: as int8, every byte >= -64. Subtract 1 for "\n".
+    # Each byte except 0x80 to 0xBF starts a character. As int8, these are the bytes >= -64. The "\n" at the
+    # end of each line is not counted: subtract 1.
     begins = (bytes_.view(numpy.int8) >= -64).view(numpy.uint8)
     return numpy.add.reduceat(begins, _starts(ends), dtype=numpy.int32) - numpy.int32(1)
 
 
 def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
-    """Return the indices of blank lines; only lines that begin with a blank character are decoded."""
+    """Return the indices of blank lines. Only lines that may begin with a blank character are decoded."""
     starts = _starts(ends)
     empty = starts == ends
     candidates = numpy.flatnonzero(BLANK_LEADS[bytes_[starts]] & ~empty)
@@ -143,7 +147,7 @@ def _blank(data: bytes, bytes_: Marks, ends: NDArray[numpy.intp]) -> list[int]:
 
 
 def _starts(ends: NDArray[numpy.intp]) -> NDArray[numpy.intp]:
-    """Return the start of each line from the ends of all lines; a block has at least one line."""
+    """Return the start of each line, from the ends of all lines; there must be at least one line."""
     return numpy.concatenate(([0], ends[:-1] + 1))
 
 

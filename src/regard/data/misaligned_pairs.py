@@ -1,4 +1,4 @@
-"""Misaligned pairs: find the lines of two parallel files that probably have no counterpart."""
+"""Misaligned pairs: find lines of a parallel file that probably have no translation in the other file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from regard.errors import DataError, message, printable, shown
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
 
 CLEAR = 5.0
-"""Minimum log-likelihood gain to report a line as missing."""
+"""Minimum gain of the log-likelihood ratio, see likeness(), to report lines without a counterpart."""
 
 FEW = 5
-"""Up to this many extra lines are located one by one; more are assumed to be one block."""
+"""If a file has up to this many extra lines, each is located separately; more are assumed to be one block."""
 
 MOST = 1_000_000
-"""Maximum number of lines compared if both files have the same number of lines."""
+"""Maximum number of lines that are compared to find shifted lines, or to locate extra lines separately."""
 
 NEAR, FAR = 500, 150
-"""Number of lines before and after a place to learn word pairs from, and the search radius around it."""
+"""Numbers of lines before and after a suspected place. NEAR: word translations are learned from these lines.
+FAR: the place is searched in these lines."""
 
 NAMED = 3
-"""Maximum number of lines listed in the error."""
+"""Maximum number of lines without a counterpart that the error message lists."""
 
 FEWEST, PARALLEL = 20, 0.8
 """Two files look parallel if both have at least FEWEST lines, and the spread of the length ratios of lines
@@ -41,9 +42,10 @@ Words = frozenset[str]
 
 
 class Shifted(NamedTuple):
-    """A run of lines that is shifted by one, in two files with the same number of lines.
+    """Consecutive lines that are shifted by one, in two files with the same number of lines.
 
-    source, target: index of the line of each file, from 0, that has no counterpart. lines: length of the run.
+    source, target: index of the line of each file, from 0, that has no counterpart.
+    lines: number of shifted lines, which lie between these two.
     """
 
     source: int
@@ -54,8 +56,9 @@ class Shifted(NamedTuple):
 class Missing(NamedTuple):
     """A line of the longer side that probably has no counterpart.
 
-    line: its index, from 0. gains: for each line of the shorter side, the log-likelihood ratio of pairing it
-    as if the missing line came later, against pairing it as if the missing line came before it.
+    line: its index, from 0.
+    gains: one number for each line of the shorter side: the score of its pair if `line` comes after this
+        line, minus the score of its pair if `line` comes before this line. For scores, see likeness().
     """
 
     line: int
@@ -63,11 +66,13 @@ class Missing(NamedTuple):
 
 
 def lines_without_counterpart(source: Features, target: Features) -> list[Missing]:
-    """Return the lines of the longer side that probably have no counterpart; [] if only its end has none.
+    """Return the lines of the longer side that probably have no counterpart.
 
-    Line i of the shorter side is paired with line i + k of the longer one, where k is the number of missing
-    lines before it. Dynamic programming finds the places that maximise the sum of likeness(), whose
-    statistics are estimated from the two files themselves.
+    Line i of the shorter side is paired with line i + k of the longer side, where k is the number of lines
+    without a counterpart before it. Dynamic programming finds the places that maximise the sum of the scores
+    of all pairs. likeness() computes the scores, with statistics estimated from the two files themselves.
+
+    Returns [] if no place is clear, or if the extra lines are at the end of the longer side.
     """
     swapped = len(source) > len(target)
     short, long = (target, source) if swapped else (source, target)
@@ -100,7 +105,11 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Return the line where each next offset begins, maximising the sum of scores, and the gain over none."""
+    """Return the lines at which the offset k increases, so that the sum of scores is largest, and the gain.
+
+    scores: for each offset, the score of each line of the shorter side when it is paired with this offset.
+    The gain is the difference from the sum of scores for the first offset alone.
+    """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
     best, changes = sums[0], []
     for each in sums[1:]:
@@ -117,9 +126,9 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
 
 
 def shifted_lines(source: Features, target: Features) -> Shifted | None:
-    """Find a run of lines that is shifted by one, because each file lacks one line at a different place.
+    """Find consecutive lines that are shifted by one, because each file lacks one line at a different place.
 
-    Lines are compared by length, final punctuation and digits. Returns None if no run is found.
+    Lines are compared by length, final punctuation and digits. Returns None if no such lines are found.
     """
     source, target = source.part(0, MOST), target.part(0, MOST)
     count = len(source) - 1
@@ -159,7 +168,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     sides[longer] = Features.joined((sides[longer], difference.rest))
     complete = (len(sides[0]), len(sides[1])) == counts
     names = [shown(path) for path in difference.paths]
-    lines = [f"line counts differ: {counts[0]:,} and {counts[1]:,}"]
+    lines = [f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"]
     missing = lines_without_counterpart(sides[0], sides[1]) if complete else []
     if 0 < abs(counts[1] - counts[0]) <= FEW:
         short, long = difference.paths[1 - longer], difference.paths[longer]
@@ -187,9 +196,9 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
 
 
 def _look_parallel(source: Features, target: Features) -> bool:
-    """Return whether lines of the same index have similar length ratios, compared with random pairs of lines.
+    """Return whether the length ratios of lines with the same index vary less than those of random pairs.
 
-    source, target: the features of the same number of lines.
+    source, target: the features of the lines; both have the same number of lines.
     """
     count = len(source)
     if count < FEWEST:
@@ -202,11 +211,12 @@ def _look_parallel(source: Features, target: Features) -> bool:
 
 
 def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
-    """Return the line of the longer file without a counterpart, located more exactly by the words of lines.
+    """Return the index of the line without a counterpart in the longer file, located by the words of lines.
 
-    Neighbouring lines often have the same length and final punctuation, above all in sorted files. Which
-    words are translations of each other is learned from the lines nearby. offset: number of missing lines
-    before this one.
+    Neighbouring lines often have the same length and final punctuation, especially in sorted files, so
+    features give only an approximate place. Word translations are learned from the lines around it.
+
+    missing: the approximate place. offset: number of lines without a counterpart before this line.
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
@@ -225,9 +235,9 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
 
 
 class _Dictionary:
-    """Word translation scores, learned from co-occurrence in paired lines; each line is a set of words.
+    """Scores of word translations, learned from the words that occur together in paired lines.
 
-    place: index of the target line that has no counterpart.
+    source, target: the lines, each as a set of words. place: index of the target line without a counterpart.
     """
 
     def __init__(self, source: list[Words], target: list[Words], place: int):
@@ -242,9 +252,10 @@ class _Dictionary:
         return line + (line >= self.place)
 
     def __call__(self, i: int, j: int) -> float:
-        """Return how well source line i and target line j match: the mean score of each word's best partner.
+        """Return how well source line i and target line j match.
 
-        The counts that come from these two lines themselves are left out.
+        Each word has the score of its best translation in the other line. The result is the mean score of the
+        words of line i plus that of line j. The counts do not include these two lines themselves.
         """
         one, other = self.source[i], self.target[j]
         same = self.partner(i) == j
@@ -263,13 +274,13 @@ class _Dictionary:
 
 
 def _lines(path: Path, first: int, last: int) -> list[str]:
-    """Return lines first to last - 1 of a file, from 0, in lower case."""
+    """Return the lines of a file from index `first` to `last` - 1, in lower case."""
     raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
     return [line.decode("utf-8", "replace").lower() for line in itertools.islice(raws, first, last)]
 
 
 def _line(path: Path, index: int) -> str:
-    """Return the beginning of a line of a file, safe to print."""
+    """Return the beginning of a line of a file, without control characters."""
     raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
     line = next(itertools.islice(raws, index, None), b"")
     return printable(line[:240].decode("utf-8", "replace"))[:60]

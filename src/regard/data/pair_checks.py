@@ -1,4 +1,4 @@
-"""The problems that a sentence pair can have, and the choice of what to do with such pairs."""
+"""The problems that a sentence pair can have, and the action for each: drop the pair, repair it, ..."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ __all__ = ["KINDS", "Choices", "Kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of problem: its bit in the marks of a line, its description, and the allowed actions."""
+    """One kind of problem.
+
+    bit: the bit that is set in the marks of a line with this problem. says: description of the problem.
+    may: the allowed actions; the first one is the default.
+    """
 
     bit: int
     says: str
@@ -29,11 +33,11 @@ KINDS = {
     "break": Kind(64, "line break inside a sentence, replaced by a space", ("replace",)),
     "return": Kind(128, "\\r at the end of a line, removed", ("replace",)),
 }
-"""The kinds of problems; the first action of each is the default. A pair with several problems is counted as
-dropped for the first of them in this order."""
+"""All kinds of problems by name. If a pair has several problems whose action is "skip", the report counts it
+as dropped for the first of them in this order."""
 
 SHORT = 10
-"""Minimum length in characters used in length ratios: the translation of "No." may be a whole sentence."""
+"""In length ratios, shorter sides count as this many characters: "No." may have a long translation."""
 
 MOST = 2**31 - 1
 """Largest allowed value of Choices.longest and Choices.ratio."""
@@ -41,7 +45,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Choices:
-    """What to do with pairs that have a problem; all of them are counted in the report.
+    """What to do with pairs that have a problem. The report counts all problems.
 
     "skip" drops the pair, "replace" repairs it, "keep" keeps it, "error" raises DataError.
 
@@ -49,9 +53,11 @@ class Choices:
     invalid: bytes that are not valid UTF-8; "replace" writes U+FFFD instead.
     nul: a NUL byte; "replace" writes a space instead.
     empty: a side that is empty or only white space.
-    longest: maximum length of a side in characters, or None for no limit; long: the action for longer ones.
-    ratio: maximum length ratio of the two sides in characters, or None for no limit, where lengths under 10
-        count as 10; uneven: the action for pairs with a larger ratio.
+    longest: maximum length of a side in characters, or None for no limit.
+    long: the action for pairs with a longer side.
+    ratio: maximum ratio of the lengths of the two sides, or None for no limit. Lengths are in characters;
+        lengths under 10 count as 10.
+    uneven: the action for pairs with a larger ratio.
 
     >>> Choices(invalid="replace", longest=200)
     Choices(invalid='replace', longest=200)
@@ -69,7 +75,7 @@ class Choices:
     def __post_init__(self) -> None:
         for name, kind in KINDS.items():
             if self.done_with(name) not in kind.may:
-                raise UnknownName(f"choice for {name}", self.done_with(name), kind.may)
+                raise UnknownName(f"action for {name!r}", self.done_with(name), kind.may)
         for name, type_ in (("longest", int), ("ratio", int | float)):
             value = getattr(self, name)
             if value is not None and (
@@ -87,7 +93,7 @@ class Choices:
         return getattr(self, kind, "replace")
 
     def bits(self, done: str) -> int:
-        """Return the bits of all kinds of problems whose action is `done`."""
+        """Return an integer with the bits of all kinds of problems whose action is `done`."""
         return sum(kind.bit for name, kind in KINDS.items() if self.done_with(name) == done)
 
     def says(self, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""The formats that pairs are read from. Each yields chunks: the same number of checked lines of both sides.
+"""The formats that pairs are read from. Each format yields chunks: runs of pairs whose lines are checked.
 
 To add a format, add its class here and a keyword of read_pairs() in pairs.py.
 """
@@ -29,10 +29,10 @@ NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
 
 
 class Chunk(NamedTuple):
-    """A run of pairs, as a range of lines of a source block and a range of lines of a target block.
+    """Consecutive pairs: a range of lines of a source block, and a range of lines of a target block.
 
     source_from, target_from: index of the first line in each block. pairs: number of pairs.
-    position: number of pairs before this chunk. reached: how much of the origin's size() has been read.
+    position: number of pairs before this chunk. reached: how much of Origin.size() has been read so far.
     """
 
     source: Block
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
         )
 
     def marks(self, choices: Choices) -> Marks:
-        """Return the problems of each pair, as bits of KINDS."""
+        """Return one integer per pair, with a bit set for each of its problems; see Kind.bit."""
         (source, of_source), (target, of_target) = self.sides
         marks = source.marks[of_source] | target.marks[of_target]
         if choices.ratio is not None:
@@ -67,8 +67,8 @@ class Chunk(NamedTuple):
 class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
-    paths, counts: path and line count of source and target. rest: the features of the extra lines, of at
-    most about MOST_FEATURES of them.
+    paths, counts: path and line count of source and target.
+    rest: the features of the extra lines of the longer file, or of about the first MOST_FEATURES of them.
     """
 
     def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
@@ -77,7 +77,7 @@ class CountsDiffer(Exception):
 
 
 class Origin(Protocol):
-    """Where pairs are read from; can be read any number of times."""
+    """Where pairs are read from. An origin can be read any number of times."""
 
     def size(self) -> int:
         """Return the size in the unit of Chunk.reached (bytes or rows), or 0 if unknown."""
@@ -86,7 +86,11 @@ class Origin(Protocol):
         """Return size and modification time of the files, to detect changes."""
 
     def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
-        """Yield all pairs. threads: whether to check the two sides in parallel, where possible."""
+        """Yield all pairs in chunks.
+
+        examiners: check the lines of source and target.
+        threads: whether to check the two sides in parallel, where possible.
+        """
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,10 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class Rows:
-    """A re-iterable of rows: mappings with the two fields, or (source, target) tuples if fields is None."""
+    """Rows of a Python collection that can be iterated over repeatedly, such as a list.
+
+    fields: the names of the source and target fields; None if the rows are (source, target) tuples.
+    """
 
     rows: Iterable[Any]
     fields: tuple[str, str] | None = None
@@ -178,7 +185,7 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
 def _joined(
     files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners, first: int = 1
 ) -> Iterator[Chunk]:
-    """Yield the chunks of files that hold both sides on one line."""
+    """Yield the chunks of files that hold both sides on one line. first: line number of the first pair."""
     position = reached = 0
     for path, blocks in files:
         for examiner in examiners:
@@ -191,7 +198,7 @@ def _joined(
 
 
 def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
-    """Yield the chunks of two files, whose blocks may end at different lines."""
+    """Yield the chunks of two files. Their blocks may end at different lines, so a block may have several."""
     left, right = next(source, None), next(target, None)
     i = j = shared = 0
     while left is not None and right is not None:
@@ -211,7 +218,7 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
 
 
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
-    """Return the features of the remaining lines, of about MOST_FEATURES at most, and their number."""
+    """Return the features of about MOST_FEATURES remaining lines at most, and the number of all of them."""
     parts, count = [first], len(first)
     for block in blocks:
         if count < MOST_FEATURES:
@@ -221,7 +228,7 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
 
 
 def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the same blocks, each prepared in a thread while the one before it is used."""
+    """Yield the same blocks. A thread prepares the next block while the caller uses the current one."""
     with ThreadPoolExecutor(1) as worker:
         upcoming = worker.submit(next, blocks, None)
         while (block := upcoming.result()) is not None:

@@ -25,11 +25,11 @@ from regard.errors import DataError, message, shown
 __all__ = ["LinePairs", "PairStream", "RowPairs", "in_batches"]
 
 KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
-"""Choices that refuse malformed lines and keep all others."""
+"""Choices for streams: a malformed line raises DataError, invalid UTF-8 is replaced, all pairs are kept."""
 
 
 class PairStream(Protocol):
-    """Pairs of sentences that are read during iteration."""
+    """Sentence pairs that are read during iteration, once."""
 
     @property
     def name(self) -> str:

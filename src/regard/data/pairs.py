@@ -35,7 +35,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Pair(NamedTuple):
     """A source sentence, its translation, and its position in the data, starting at 1.
 
-    In a single file without a header, number is the line number.
+    For a single file without a header, `number` is the line number.
 
     >>> Pair("안녕.", "Hi.", 7).target
     'Hi.'
@@ -47,10 +47,11 @@ class Pair(NamedTuple):
 
 
 class Pairs:
-    """Sentence pairs that are read from disk during iteration, as often as needed; not held in memory.
+    """Sentence pairs that are read from disk in each iteration; they are not held in memory.
 
-    Iteration applies the same choices as inspect(), so the counts of the report are exact. The first call of
-    len() or fingerprint reads all pairs once. Where the choices say "error", all three raise DataError.
+    Iteration applies the same choices as inspect(), so the counts of the report are exact. The first use of
+    len() or `fingerprint` reads all pairs once. If a pair has a problem whose action is "error" (see
+    Choices), iteration, len() and `fingerprint` raise DataError.
 
     >>> pairs = pairs_from_lists(["하나", "둘", ""], ["one", "two", "three"])
     >>> list(pairs), len(pairs)
@@ -89,7 +90,7 @@ class Pairs:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content and of the choices that decide what is kept, independent of file names."""
+        """A hash of the content and of the choices that decide which pairs are kept, not of file names."""
         report = self.inspect()
         report.check()
         if self._selected is None:
@@ -98,9 +99,10 @@ class Pairs:
         return hashlib.blake2b(report.fingerprint.encode() + packed, digest_size=16).hexdigest()
 
     def inspect(self) -> Report:
-        """Read all pairs once and return a report of their problems; errors are in it, and not raised.
+        """Read all pairs once and return a report of their problems.
 
-        For a part selected by only(), this is the report of the whole data.
+        Errors are not raised: the report contains them. For a part selected by only(), the report is that of
+        the whole data.
         """
         self._check_unchanged()
         if self._inspected is None:
@@ -108,7 +110,12 @@ class Pairs:
         return self._inspected[1]
 
     def only(self, selected: NDArray[numpy.bool_], name: str) -> Pairs:
-        """Return the selected pairs. selected: bool array of shape (read,), in the order of the data."""
+        """Return some of the pairs.
+
+        selected: bool array, True for these pairs, with one element for each pair of the data, including
+            dropped pairs; their number is inspect().read.
+        name: name of the new Pairs, for messages.
+        """
         report = self.inspect()
         report.check()
         if selected.shape != (report.read,) or selected.dtype != bool:
@@ -125,7 +132,7 @@ class Pairs:
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
 
     def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, if any."""
+        """Return the indices of the pairs of a chunk to yield, and the error to raise after them, or None."""
         marks = chunk.marks(self.choices)
         refused = numpy.flatnonzero(marks & self.choices.bits("error"))
         kept = (marks & self.choices.bits("skip")) == 0
@@ -196,7 +203,7 @@ def read_pairs(
     if source is not None and target is not None:
         sources, targets = _paths(source), _paths(target)
         if len(sources) != len(targets):
-            problem = f"{len(sources)} source files and {len(targets)} target files"
+            problem = f"there are {len(sources)} source files and {len(targets)} target files"
             expected = "one target file for each source file, in the same order"
             raise ArgumentError(message("read_pairs()", problem, expected=expected))
         for one, other in zip(sources, targets, strict=True):
@@ -212,7 +219,7 @@ def read_pairs(
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
-    """Return Pairs of sentences that are in memory.
+    """Create Pairs from two lists of sentences.
 
     >>> pairs_from_lists(["Hi."], ["안녕."]).inspect().kept
     1
@@ -222,7 +229,7 @@ def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Ch
         hint = "pairs_from_lists([source], [target])"
         raise ArgumentError(message("pairs_from_lists()", problem, hint=hint))
     if len(sources) != len(targets):
-        problem = f"{len(sources)} sources and {len(targets)} targets"
+        problem = f"there are {len(sources)} sources and {len(targets)} targets"
         raise DataError(message("pairs_from_lists()", problem, expected="one target for each source"))
     return Pairs(Rows(list(zip(sources, targets, strict=True))), choices or Choices(), "lists")
 
@@ -230,8 +237,9 @@ def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Ch
 def pairs_from_dataset(
     dataset: Iterable[Any], source: str, target: str, choices: Choices | None = None
 ) -> Pairs:
-    """Return Pairs of a Hugging Face dataset, or of any other re-iterable of rows with named fields.
+    """Create Pairs from a Hugging Face dataset, or from another collection of rows with named fields.
 
+    dataset: the rows; it must be possible to iterate over them repeatedly.
     source, target: the names of the fields; "translation.de" is the field "de" of the field "translation".
 
     >>> rows = [{"id": 1, "translation": {"de": "Hallo.", "en": "Hi."}}]

@@ -13,14 +13,14 @@ from rich.text import Text
 __all__ = ["advancing"]
 
 PATIENCE = 1.0
-"""Seconds before a bar is shown."""
+"""Seconds before the progress bar is shown."""
 
 
 @contextmanager
 def advancing(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error; yield a function to call with the amount done so far.
+    """Show a progress bar on standard error. Call the yielded function with the amount of work done so far.
 
-    total: the amount of all work, or 0 if unknown.
+    total: the amount of work in total, or 0 if unknown.
 
     >>> with advancing("reading", total=10) as reached:
     ...     reached(5)

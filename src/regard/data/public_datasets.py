@@ -13,7 +13,7 @@ __all__ = ["SETS", "Piece", "PublicSet"]
 class Piece:
     """One file of a dataset: its local name, its URL, and the size and SHA-256 of its unpacked text.
 
-    member: its name in the zip archive; "" if it is a plain or gzip file.
+    member: name of the file inside the zip archive; "" if the URL is that of a plain or gzip file.
     """
 
     name: str
@@ -27,9 +27,10 @@ class Piece:
 class PublicSet:
     """A public dataset: its description, licence, home page and files.
 
-    folder: datasets in the same folder share their files. pieces: the files.
-    parts: for each part, the arguments of read_pairs(), with file names.
-    editions: whether the dataset is updated from time to time.
+    folder: name of the subfolder for the files; datasets with the same folder share files.
+    pieces: the files.
+    parts: for each part, such as "train", the arguments of read_pairs(), with file names instead of paths.
+    editions: whether the dataset is updated from time to time, so that its SHA-256 changes.
 
     >>> SETS["tatoeba-en-ko"].licence
     'CC BY 2.0 FR: name tatoeba.org and the authors in the third column'
@@ -57,7 +58,7 @@ _MULTI30K_FILES = {
     "test_2016_flickr.de": (70649, "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16"),
     "test_2016_flickr.fr": (72261, "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6"),
 }
-"""Size and SHA-256 of the unpacked text."""
+"""Size in bytes and SHA-256 of the unpacked text of each file."""
 
 
 def _multi30k(language: str, called: str) -> PublicSet:

@@ -1,7 +1,7 @@
 """Read text files, plain or gzip, as bytes, in blocks of whole lines.
 
 A line ends at "\\n" only: str.splitlines() also splits at U+2028, U+0085, form feeds and others, which may
-occur on only one side of a parallel text. A last line without "\\n" is a line; nothing follows a last "\\n".
+occur on only one side of a parallel text. The last line need not end with "\\n".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
 Marks = NDArray[numpy.uint8]
 
 BLOCK = 1 << 20
-"""Bytes read at a time: small enough to stay in the CPU cache while they are scanned."""
+"""Number of bytes read at a time: small enough to stay in the CPU cache while they are scanned."""
 
 LONGEST_LINE = 1 << 26
 """Maximum length of a line in bytes. A longer line is probably not text and could fill the memory."""
@@ -52,10 +52,12 @@ class Raw:
     """A block of whole lines as bytes, before any check.
 
     name: the file, for messages. data: the lines, each ended by "\\n".
-    marks: problems found while reading, as bits of KINDS, one number per line; None if there are none.
-    unit: what a line is called in messages. reached: number of bytes or rows read so far.
-    reasons: why lines are malformed, by index. remedy: the setting to check if lines are malformed.
-    whole: the complete lines of the file, if data holds only one column of them.
+    marks: one integer per line, with a bit set for each problem found while reading (see Kind.bit); or None.
+    unit: the word for a line in messages: "line", "row" or "pair".
+    reached: number of bytes or rows read so far.
+    reasons: for the index of each malformed line, why it is malformed.
+    remedy: the setting to check if lines are malformed, or None.
+    whole: the complete lines of the file, if `data` holds only one column of them.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Raw:
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path if it is a regular file; otherwise raise DataError. Pipes cannot be read twice."""
+    """Return the path if it is a regular file; otherwise (a pipe cannot be read twice) raise DataError."""
     path = Path(path)
     if path.is_file():
         return path
@@ -99,7 +101,7 @@ def read_blocks(path: Path) -> Iterator[Raw]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         hint = "check it with gzip -t, or download it again"
         raise DataError(
-            message(shown(path), f"gzip data that is cut off or damaged ({error})", hint=hint)
+            message(shown(path), f"the gzip data is cut off or damaged ({error})", hint=hint)
         ) from None
     except OSError as error:
         raise DataError(message(shown(path), f"cannot be read ({error.strerror or error})")) from None
@@ -153,11 +155,11 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
 
 
 def _begun(path: Path, data: bytes) -> bytes:
-    """Return the first bytes of a file without byte order mark; raise if it is not UTF-8 text."""
+    """Return the first block of a file without byte order mark; raise DataError if it is not UTF-8 text."""
     for start, (kind, hint) in FOREIGN.items():
         if data.startswith(start):
             raise DataError(message(shown(path), f"this is {kind}", expected="UTF-8 text", hint=hint))
-    # UTF-16 without a byte order mark: if it begins with Latin letters, every other byte is NUL.
+    # UTF-16 without a byte order mark: if the text begins with Latin letters, every second byte is NUL.
     head = data[:8]
     if len(head) == 8 and any(head[::2]) != any(head[1::2]):
         hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
@@ -166,7 +168,7 @@ def _begun(path: Path, data: bytes) -> bytes:
 
 
 def _whole(path: Path, data: bytes, reached: int) -> Raw:
-    if b"\r" not in data or b"\r\n" not in data:  # searching for one byte is much faster than for two
+    if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
         return Raw(shown(path), data, reached=reached)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
     # If "\n" is at index 0, index -1 is the last byte, which is also "\n".

@@ -24,11 +24,11 @@ COLUMNS = Setting("read_pairs", "columns")
 Two = tuple[Raw, Raw]
 
 MAPPINGS = (dict, Mapping)
-"""For isinstance(): dict comes first because that check is much faster."""
+"""Types for isinstance(). dict comes first: checking for dict is much faster than checking for Mapping."""
 
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
-    """Yield two columns of a file; if they are names, the first line is the header."""
+    """Yield two columns of a TSV file in blocks; if `columns` are names, the first line is the header."""
     picked: tuple[int, int] | None = None
     for raw in read_blocks(path):
         lines, marks = raw.data.split(b"\n")[:-1], raw.marks
@@ -41,7 +41,7 @@ def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Itera
 
 
 def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
-    """Yield two fields of the JSON objects of a file, one object per line."""
+    """Yield two fields of the JSON objects of a file, in blocks; the file has one object per line."""
     for raw in read_blocks(path):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -49,7 +49,7 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
                 sides.add(None, None)
                 continue
             try:
-                # Invalid bytes become lone surrogates, which encode() in _line() turns back into these bytes.
+                # Invalid bytes become lone surrogates; encode() in _line() restores the bytes.
                 row = json.loads(line.decode("utf-8", "surrogateescape"))
             except (ValueError, RecursionError) as error:
                 sides.add_malformed(f"not valid JSON: {error}")
@@ -59,7 +59,7 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
-    """Yield two fields of rows that are mappings; if fields is None, the rows are (source, target)."""
+    """Yield two fields of the rows, in blocks; if `fields` is None, each row is (source, target)."""
     iterator, reached = iter(rows), 0
     while batch := list(itertools.islice(iterator, ROWS)):
         sides = _Sides(None)
@@ -117,7 +117,10 @@ class _Sides:
 
 
 def _line(value: Any) -> tuple[bytes, int]:
-    """Return a value as one line of bytes, and its mark; line breaks inside it are replaced by spaces."""
+    """Return a value as one line of bytes, and its mark (0 or the bit of its problem).
+
+    Line breaks inside the value are replaced by spaces.
+    """
     if value is None:
         return b"", 0
     if not isinstance(value, str):

@@ -16,16 +16,17 @@ __all__ = ["TextBatch"]
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """Rows of running text, padded with PAD: at each position a token to read and the next one, to predict.
+    """Rows of running text, padded with PAD. Each position has an input token and a target, the next token.
 
     inputs: (B, T), the tokens to read.
-    targets: (B, T), the tokens to predict, PAD where a position is padding or is not counted in the loss.
+    targets: (B, T), the tokens to predict; PAD where a position is padding or is not counted in the loss.
     lengths: (B,), number of inputs of each row, without padding.
-    index: (B,), for documents the number of the line, otherwise the position of the first target in the text.
+    index: (B,), where each row is in the text. For documents, the index of the line; otherwise, the position
+        of the first target.
     carried: whether the rows continue those of the previous batch, so that a recurrent model continues from
         its last state. If False, every row starts from the initial state.
 
-    All tensors have the batch dimension first, so that to(), select() and repeat() apply to any field.
+    The first dimension of every tensor is the batch dimension: to(), select() and repeat() rely on this.
 
     >>> batch = TextBatch.collate([[7, 8], [9]])
     >>> batch.inputs, batch.targets, batch.count
@@ -55,7 +56,7 @@ class TextBatch:
 
     @classmethod
     def from_batch(cls, batch: Batch) -> Self:
-        """Return the target side of a Batch as running text."""
+        """Return the target side of a Batch as a TextBatch, to train a language model on it."""
         return cls(batch.inputs, batch.labels, batch.target_lengths, batch.index)
 
     def to(self, device: torch.device | str) -> Self:
@@ -71,7 +72,7 @@ class TextBatch:
         return self._map(lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
     def repeat(self, count: int) -> Self:
-        """Repeat each row `count` times; the copies of a row follow each other.
+        """Repeat each row `count` times; the copies of a row are next to each other.
 
         >>> TextBatch.collate([[7], [9]]).repeat(2).index
         tensor([0, 0, 1, 1])

@@ -1,13 +1,13 @@
 """Batches of running text: documents, parallel streams, windows, and sliding windows for evaluation.
 
     DocumentBatches   documents of about the same length, BOS ... EOS
-    StreamBatches     continuous text in parallel streams; the recurrent state is carried from batch to batch
+    StreamBatches     continuous text in parallel streams; a recurrent state is carried from batch to batch
     WindowBatches     continuous text in shuffled windows, for models without a carried state
     SlidingWindows    overlapping windows that count each token once, for evaluation
 
-The order depends only on the data, the arguments and (seed, epoch), and epoch(epoch, start) continues at any
-batch. With several processes, batches are `world` times as large, and each process takes every world-th row:
-together they see the batches of one process.
+The order depends only on the data, the arguments and (seed, epoch). epoch(epoch, start) resumes an epoch at
+batch `start`. With several processes, each batch is `world` times as large and is divided among them: a
+process takes every world-th row, starting at row `rank`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ Numbers = NDArray[numpy.int64]
 class DocumentBatches:
     """Batches of whole documents with about the same number of tokens each.
 
-    text: with the layout "documents". tokens: token budget of a batch per process: rows times the longest
-    document, including EOS. options: those of Batches, such as sentences, longest, shuffle, seed, rank and
-    world.
+    text: encoded with the layout "documents".
+    tokens: token budget: maximum number of tokens of a batch, per process. This is the number of rows times
+        the length of the longest document, including EOS.
+    options: other arguments of Batches, such as sentences, longest, shuffle, seed, rank and world.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a rose is", "a rose", "is"]
@@ -53,7 +54,7 @@ class DocumentBatches:
         self.left_out = self._batches.left_out
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        """Iterate over the batches of an epoch, starting at batch `start`."""
+        """Iterate over the batches of an epoch from batch `start` on."""
         return map(TextBatch.from_batch, self._batches.epoch(epoch, start))
 
     def len_epoch(self, epoch: int) -> int:
@@ -61,21 +62,23 @@ class DocumentBatches:
         return self._batches.len_epoch(epoch)
 
     def largest(self, epoch: int) -> int:
-        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        """Return the index of the batch of an epoch that has the most tokens, including padding."""
         return self._batches.largest(epoch)
 
 
 class StreamBatches:
-    """Continuous text in parallel streams, read in windows of fixed length with the state carried over.
+    """Continuous text in parallel streams, read in windows of fixed length, for recurrent models.
 
-    The text is cut into `streams` (times `world`) parts of equal length, one for each row. Batch k holds
-    window k of every stream, so that each row continues the same row of batch k - 1 (batch.carried is True);
-    the rows of batch 0 start from the initial state. This is the batching of Zaremba et al. (2015) for Penn
-    Treebank: 20 streams, windows of 35. Every epoch is the same.
+    The text is cut into streams * world parts of equal length, the streams; each row reads one stream. Batch
+    k holds window k of every stream, so that each row continues the same row of batch k - 1 (batch.carried is
+    True). The rows of batch 0 start from the initial state. Every epoch is the same. Zaremba et al. (2015)
+    use these batches for Penn Treebank, with 20 streams and windows of 35 tokens.
 
-    text: with the layout "continuous". window: number of tokens of each row; the last window is shorter if
-    the length of the streams is not divisible. streams: number of rows per process; with 1, every token of
-    the text is predicted, otherwise the tokens after the last whole stream are left out (`left_out`).
+    text: encoded with the layout "continuous".
+    window: number of tokens of each row. The last window is shorter if `window` does not divide the length of
+        the streams.
+    streams: number of rows, per process. The tokens at the end of the text that do not fill all streams
+        equally are left out; `left_out` is their number, which is 0 with one stream.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a b", "c d", "e f g h i"]
@@ -109,9 +112,10 @@ class StreamBatches:
         self._begins = numpy.arange(0, used, length)[rank::world]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        """Iterate over the batches of an epoch, starting at batch `start`.
+        """Iterate over the batches of an epoch from batch `start` on.
 
-        The first batch is carried if `start` is not 0: continue from the state after batch start - 1.
+        If `start` is not 0, `carried` is True for the first batch: the model must continue from its state
+        after batch start - 1.
         """
         _check_start("StreamBatches.epoch()", start, self.len_epoch(epoch))
         return self._batches(start)
@@ -121,7 +125,7 @@ class StreamBatches:
         return -(-self._inputs.shape[1] // self.window)
 
     def largest(self, epoch: int) -> int:
-        """Return the index of the batch with the most tokens of an epoch."""
+        """Return the index of the batch of an epoch that has the most tokens: always the first."""
         return 0
 
     def _batches(self, start: int) -> Iterator[TextBatch]:
@@ -140,12 +144,14 @@ class WindowBatches:
     """Continuous text in windows of fixed length, each read from the initial state, in random order.
 
     For models without a carried state, such as a Transformer. In each epoch, every token is predicted once.
-    The first window of an epoch has a random length, so that tokens are at other positions in each epoch; it
-    and the last one are padded, so that all windows have the same size.
+    The first window has a random length, so that a token is at different positions of its window in different
+    epochs. The first and the last window are padded: all windows have the same size.
 
-    text: with the layout "continuous". window: number of tokens of each row. tokens: token budget of a batch
-    per process; the number of rows is tokens // window, at least 1. shuffle: if False, every epoch has the
-    same windows, in the order of the text. seed: random seed of the order.
+    text: encoded with the layout "continuous".
+    window: number of tokens of each row.
+    tokens: token budget of a batch, per process; the number of rows is tokens // window, but at least 1.
+    shuffle: if False, every epoch has the same windows, in the order of the text.
+    seed: random seed of the order. rank, world: index of this process, and number of processes.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> lines = ["a b", "c d"]
@@ -183,7 +189,7 @@ class WindowBatches:
         self._flat = text.flat()
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
+        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         begins, ends = self._plan(epoch)
         cuts = self._cuts(len(begins))
         _check_start("WindowBatches.epoch()", start, len(cuts) - 1)
@@ -194,15 +200,15 @@ class WindowBatches:
         return len(self._cuts(len(self._plan(epoch)[0]))) - 1
 
     def largest(self, epoch: int) -> int:
-        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        """Return the index of the batch of an epoch that has the most tokens, including padding."""
         rows = numpy.diff(self._cuts(len(self._plan(epoch)[0])))
         return int(rows.argmax())
 
     def _plan(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """Return begin and end of each window of an epoch, in order."""
+        """Return begin and end of each window of an epoch, in the order of the batches."""
         if epoch < 0:
             raise ArgumentError(message("WindowBatches.epoch()", f"epoch is {epoch}", expected="0 or more"))
-        # The raw bits of a bit generator are the same in every numpy version.
+        # Shuffle with raw random bits: they are the same in every numpy version.
         bits = numpy.random.PCG64(numpy.random.SeedSequence((self.seed, epoch)))
         first = 1 + int(bits.random_raw() % self.window) if self.shuffle else self.window
         begins = numpy.array([0, *range(first, self.text.token_count, self.window)], numpy.int64)
@@ -213,7 +219,7 @@ class WindowBatches:
         return begins, ends
 
     def _cuts(self, windows: int) -> list[int]:
-        """Return the bounds of the batches; every process must have a row of the last one."""
+        """Return the bounds of the batches. Every process must have a row of the last batch."""
         cuts = [*range(0, windows, self._rows), windows]
         if len(cuts) > 2 and cuts[-1] - cuts[-2] < self.world:
             del cuts[-2]
@@ -228,12 +234,15 @@ class WindowBatches:
 class SlidingWindows:
     """Overlapping windows of a text for evaluation: each token is predicted once, with enough context.
 
-    Window k of a text reads the tokens from k * stride to k * stride + window. It counts its last `stride`
-    targets, and the first window all of them. So each token is predicted from at least window - stride + 1
-    tokens, or from all tokens before it in its document or continuous text. A smaller stride gives more
-    context and takes longer; with stride = window, windows do not overlap.
+    Window k of a text reads the tokens from k * stride to k * stride + window - 1. It counts only the targets
+    that the windows before it did not count; the other targets are PAD. So each token is predicted from at
+    least window - stride + 1 tokens, or from all tokens before it in its document or continuous text.
 
-    text: of either layout; windows never cross documents. tokens: token budget of a batch.
+    text: encoded with either layout; a window never crosses the end of a document.
+    window: number of tokens of a window.
+    stride: distance of the windows, by default window // 2. A smaller stride gives more context and takes
+        longer; with stride = window, the windows do not overlap.
+    tokens: token budget of a batch; the number of rows is tokens // window, but at least 1.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> text = EncodedText.from_lines(["a b c d"], train_tokenizer("word", ["a b c d"]), layout="documents")
@@ -277,9 +286,11 @@ class SlidingWindows:
 def _gathered(
     flat: NDArray[Any], begins: Numbers, ends: Numbers, counted: Numbers, index: Numbers, width: int = 0
 ) -> TextBatch:
-    """Return windows of a flat array as a batch; row r reads flat[begin:end] and predicts the next tokens.
+    """Return windows of a flat array as a batch. Row r reads flat[begins[r]:ends[r]].
 
-    counted: position of the first input of each row whose target is counted. width: minimum size of rows.
+    The target of each position is the next token of `flat`.
+    counted: for each row, the position in `flat` of the first input whose target is counted in the loss.
+    index: TextBatch.index. width: minimum number of positions of the rows, including padding.
     """
     lengths = ends - begins
     places = numpy.arange(max(int(lengths.max()), width))

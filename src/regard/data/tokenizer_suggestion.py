@@ -13,17 +13,18 @@ from regard.data.tokenizers.normalize import clean, sides
 __all__ = ["suggest_tokenizer"]
 
 READ, SAMPLE = 200_000, 4000
-"""Number of pairs read, and number of pairs sampled from these at equal distances: files may be sorted."""
+"""READ: maximum number of pairs that are read. SAMPLE: maximum number of pairs that are used; they are taken
+at equal distances, because files may be sorted."""
 
 FEWEST = 20
 """Minimum number of pairs for a decision."""
 
 MOST_WORDS = 1.5
-"""A side with more words per line on average consists of sentences or phrases."""
+"""If a side has more words per line than this on average, it consists of sentences or phrases."""
 
 LONG_STRING, LONG_LINE = 40, 80
-"""Maximum median length of a side in characters, for a large alphabet and for any alphabet. Sequences of
-characters longer than this take too long to train on."""
+"""Maximum median length in characters of a side for "character": LONG_STRING for non-ASCII text with a large
+alphabet, LONG_LINE for other text. Longer sequences of characters take too long to train on."""
 
 ENDS = (".", "!", "?", "…", "。", "！", "？")
 """Final punctuation of sentences."""
@@ -41,9 +42,9 @@ class _Side:
 
     words: mean number of words per line. length: median number of characters per line.
     alphabet: number of distinct characters. distinct: fraction of distinct lines.
-    unseen: fraction of the words of one half of the distinct lines that are not in the other half.
+    unseen: fraction of the words in one half of the distinct lines that do not occur in the other half.
     symbols: fraction of characters that are digits or punctuation.
-    spaceless: fraction of characters of scripts without spaces.
+    spaceless: fraction of characters that belong to scripts without spaces (WITHOUT_SPACES).
     ended: fraction of lines that end with final punctuation. ascii: whether all characters are ASCII.
     """
 
@@ -80,7 +81,7 @@ class _Side:
 
     def strings(self) -> str:
         """Return why this side consists of strings to read character by character, or "" if it does not."""
-        if self.distinct < 0.1 or self.unseen < 0.1:  # labels, classes: a closed set
+        if self.distinct < 0.1 or self.unseen < 0.1:  # a closed set, such as class labels
             return ""
         if self.symbols >= 0.5 and self.length <= LONG_STRING:
             kind = "are mostly digits and punctuation"
@@ -96,14 +97,14 @@ class _Side:
 
 
 def suggest_tokenizer(pairs: Iterable[Any]) -> tuple[str, str]:
-    """Suggest a tokenizer for training pairs, from at most 4,000 of them.
+    """Suggest a tokenizer for training pairs, from a sample of at most 4,000 pairs.
 
     Returns "character" or "unigram", and the reason in one sentence.
 
     "character" suits string tasks, such as dates, numbers, spelling and pronunciation: most of their words
-    are not seen in training, and the output depends on single characters. Otherwise, and in doubt, it is
-    "unigram": sentences of any language, with or without spaces, and sentences with a few labels, where each
-    label becomes one token.
+    are not seen in training, and the output depends on single characters. "unigram" is suggested otherwise,
+    and in doubt. It suits sentences of any language, with or without spaces, and sentences whose targets are
+    a few labels: each label becomes one token.
 
     >>> suggest_tokenizer([(f"{n} apples", str(n * n)) for n in range(100, 400)])[0]
     'character'

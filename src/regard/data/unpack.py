@@ -1,4 +1,4 @@
-"""Unpack the text of one downloaded file, with a limit on its size."""
+"""Unpack the text of a downloaded file, plain, gzip or zip, with a limit on its size."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def unpack(packed: Path, path: Path, member: str, most: int) -> str:
         while data := file.read(BLOCK):
             size += len(data)
             if size > most:
-                raise DataError(
-                    message(shown(packed), f"unpacks to over {most:,} bytes, more than it should")
-                )
+                raise DataError(message(shown(packed), f"unpacks to over {most:,} bytes, more than expected"))
             hashed.update(data)
             with naming_file(path):
                 write_all(out.fileno(), data)
