@@ -1,4 +1,4 @@
-"""Decoding: search, forced decoding and translation of text, for every model of the model protocol.
+"""Decoding: search, forced decoding and translation of text, for every subclass of regard.models.Model.
 
     translator = Translator(model, source_tokenizer, target_tokenizer, search=Beam(size=5, length=GNMT(0.6)))
     for translation in translator.translate(lines):              # one translation per line, in order
@@ -7,8 +7,8 @@
         translation.attention["decoder.5.cross"]                 # (heads, target tokens, source tokens)
     translator.score(sources, targets)[0].token_scores           # log-probabilities of a given target
 
-The search methods are Greedy(), Beam() and Sample(); each takes Rules that constrain the output. search()
-and observe() do the same on token ids, without tokenizers.
+The search methods are Greedy(), Beam() and Sample(). Each has an argument `rules` that constrains the output.
+search() and observe() do the same as translate() and score(), but with token ids instead of text.
 """
 
 from regard.decoding.beam import Beam

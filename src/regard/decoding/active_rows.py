@@ -1,4 +1,4 @@
-"""State that all search methods share: the sentences still being decoded, and how decoding starts."""
+"""Parts that all search methods share: the sentences that are still being decoded, and the first step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ __all__ = ["ActiveRows", "device_of", "eval_without_grad", "start_decoding", "st
 class ActiveRows:
     """The b sentences that are still being decoded, with K hypotheses (rows) each.
 
-    index: (b,), the index of each sentence in the batch. limits: (b,), the maximum number of tokens of each.
-    prefix: (b, P), the tokens that each must begin with, PAD after the end of the prefix.
+    index: (b,), the index of each sentence in the batch.
+    limits: (b,), the maximum number of tokens of each output.
+    prefix: (b, P), the tokens that each output must begin with, padded with PAD.
+    encoded: the encoder output of these sentences.
     """
 
     index: Tensor
@@ -33,7 +35,7 @@ class ActiveRows:
         return len(self.index)
 
     def select(self, index: Tensor) -> ActiveRows:
-        """Select sentences by index; index has shape (b',)."""
+        """Return only the sentences at `index`, a tensor of shape (b',)."""
         return ActiveRows(
             self.index.index_select(0, index),
             self.limits.index_select(0, index),
@@ -42,9 +44,9 @@ class ActiveRows:
         )
 
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
-        """Return the prefix token of each row at this step, (b K,), PAD for rows without one.
+        """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
 
-        None if the step is past the end of every prefix.
+        Return None if all prefixes have ended. per_sentence: K.
         """
         return self.prefix[:, step].repeat_interleave(per_sentence) if step < self.prefix.shape[1] else None
 
@@ -54,7 +56,9 @@ def start_decoding(
 ) -> tuple[ActiveRows, State, Tensor]:
     """Encode the sources and prepare the first step.
 
-    Return the active sentences, a decoder state with `per_sentence` rows for each, and BOS for each row.
+    per_sentence: the number of hypotheses (rows) for each sentence, K.
+
+    Return the active sentences, the decoder state with B K rows, and the first input, BOS, (B K, 1).
     """
     device = batch.source.device
     prefix_BP, prefix_lengths_B = pad_prefixes(prefixes, len(batch), model.target_size)
@@ -67,19 +71,19 @@ def start_decoding(
 
 
 def state_rows(index: Tensor, per_sentence: int) -> Tensor:
-    """Return the rows of the decoder state that belong to these sentences: b K to b K + K - 1 for each b."""
+    """Return the rows of the decoder state of these sentences: i K to i K + K - 1 for each i in `index`."""
     return (index[:, None] * per_sentence + torch.arange(per_sentence, device=index.device)).flatten()
 
 
 @contextmanager
 def eval_without_grad(model: Model) -> Iterator[None]:
-    """Run a model in eval mode and without gradients."""
+    """In the `with` block, the model is in eval mode and gradients are disabled."""
     with in_eval_mode(model), torch.no_grad():
         yield
 
 
 def device_of(model: Model) -> torch.device:
-    """Return the device of a model's parameters or buffers; the CPU if it has none."""
+    """Return the device of the first parameter or buffer of a model, or the CPU if it has none."""
     for tensor in (*model.parameters(), *model.buffers()):
         return tensor.device
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Alignment units: alignments link, and pictures show, either words or characters."""
+"""Alignment units: whether alignments and pictures show words or characters."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from regard.viewing.word_groups import SHOWN_SPACE, spelled, spelled_or_space
 __all__ = ["UNITS", "Units", "shown_units", "text_units", "units_of"]
 
 UNITS = ("auto", "word", "character")
-"""Values of Translator(unit=...). "auto": characters for a character tokenizer, words for any other."""
+"""Values of Translator(unit=...). "auto" means characters for a character tokenizer, and words otherwise."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """The units of one side. name: "word" or "character". numbers: maps tokens to the unit index of each."""
+    """The units of the source or of the target.
+
+    name: "word" or "character".
+    numbers: a function from token ids to the index of the unit that each token belongs to.
+    """
 
     name: str
     numbers: Callable[[Sequence[int]], list[int]]
 
 
 def units_of(tokenizer: Any, requested: str = "auto") -> Units:
-    """Return the units for a tokenizer. requested: "word", "character", or "auto" for the tokenizer's unit.
+    """Return the units for a tokenizer. requested: one of UNITS; "auto" is the unit of the tokenizer.
 
-    Character tokenizers serve tasks such as dates, numbers, spelling or pronunciation, where a whole side is
-    often a single word, so an alignment of words would not be informative.
+    Character tokenizers are used for dates, numbers, spelling or pronunciation. There, the source or the
+    target is often a single word, so that an alignment of words would show nothing.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> [units_of(train_tokenizer(kind, ["3 May"])).name for kind in ("character", "word")]
@@ -39,7 +43,7 @@ def units_of(tokenizer: Any, requested: str = "auto") -> Units:
     own = getattr(tokenizer, "unit", "word")
     if requested == "word" or own == "word":
         if requested == "character":
-            problem = "characters can be aligned only with a character tokenizer"
+            problem = "unit is 'character', but this tokenizer is not a character tokenizer"
             raise ArgumentError(message("unit", problem, hint="unit='auto' uses the unit of the tokenizer"))
         return Units("word", tokenizer.words)
     return Units(own, tokenizer.units)
@@ -56,11 +60,16 @@ def text_units(text: str, unit: str) -> list[str]:
 
 
 def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], unit: str) -> list[str]:
-    """Return the words or characters of a text, matching the unit indices of its tokens.
+    """Return the words or characters to show for a text.
 
-    Usually these are the units of the text. If the text has more units and the tokens spell the first of
-    them, the text was truncated, and all its units are returned. If the tokenizer splits words differently,
-    the units are what its tokens spell.
+    pieces, numbers: the text of each token, and the index of the unit that it belongs to.
+
+    Usually the tokens have as many units as the text, and the units of the text are returned. There are two
+    other cases:
+
+    - The text was truncated: it has more units, and the tokens spell only the first ones. Return all units of
+      the text.
+    - The tokenizer divides the text into other words. Return the words that the tokens spell.
     """
     count = max(numbers, default=-1) + 1
     units = text_units(text, unit)
@@ -76,5 +85,5 @@ def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], un
 
 
 def _may_begin_with(word: str, start: str) -> bool:
-    """Return whether a word may begin with the text of its tokens; an unknown token matches anything."""
+    """Return whether a word may begin with `start`, the text of its tokens. <unk> can stand for any text."""
     return "<unk>" in start or word.startswith(start.rstrip("\ufffd"))

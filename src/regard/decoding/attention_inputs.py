@@ -1,4 +1,4 @@
-"""Draw the inputs of one attention site for a sentence pair: queries, keys, scores and values."""
+"""Draw queries, keys, scores and values of one attention layer (site) for a sentence pair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["calls_at", "drawn_steps"]
 
 
 def calls_at(translator: Any, source: str, target: str, site: str) -> list[Call]:
-    """Run forced decoding on a pair and return the attention calls at a site, in order."""
+    """Run forced decoding on a sentence pair and return the attention calls of one site, in order."""
     from regard.sites import scope
 
     calls: list[Call] = []
@@ -35,8 +35,9 @@ def drawn_steps(
 ) -> Picture:
     """Draw one attention computation step by step, from scores to output, for a sentence pair.
 
-    seen: the recorded attention of the pair, by token; words: the same by word.
-    site: a site pattern; the last matching site is drawn. head: default 0.
+    seen, words: the recorded attention of the pair, with one row per token and with one row per word.
+    site: the name of a site, with * as wildcard. The last matching site is drawn.
+    head: the index of the head. Default: 0.
     word: draw only the rows of this word or token. Default: all rows.
     """
     place, head = matching(seen, site)[-1], head or 0
@@ -74,7 +75,7 @@ def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
         problem = "the sentence is too long: it was translated in several parts"
         raise ArgumentError(message("--view steps", problem, hint="use a shorter sentence"))
     if not all(isinstance(call.select, Soft) for call in calls):
-        problem = f"{site.name} does not use softmax; this view draws softmax attention only"
+        problem = f"{site.name} does not use softmax, but this view can only draw softmax attention"
         raise ArgumentError(message("--view steps", problem))
     parts = []
     for call in calls:

@@ -1,10 +1,14 @@
 """Beam search over a batch: keep the K most probable partial hypotheses (beams) of every sentence.
 
-Each step takes the best 2K of the K * V continuations by log-probability; at most K of them end with EOS, so
-at least K do not. Those among the best K that end with EOS are finished: they enter the pool, which keeps the
-`best` finished hypotheses by ranking, with penalties. The first K that do not end are the next beams. A
-sentence stops when no continuation of its beams could still enter the pool. This early stopping is exact: it
-returns the same as a search that continues to the maximum length.
+Each step has these parts, for every sentence:
+
+1. Of the K * V continuations of the beams, take the 2K most probable ones. At most K of them end with EOS,
+   because every beam has one continuation with EOS. So at least K do not end.
+2. Continuations among the best K that end with EOS are finished hypotheses. They are added to the pool, which
+   keeps the `best` hypotheses with the highest ranking (log-probability with penalties).
+3. The K most probable continuations that do not end with EOS are the next beams.
+4. Stop if no continuation of the beams can have a ranking that is high enough for the pool. This early
+   stopping is exact: continuing to the maximum length would give the same result.
 """
 
 from __future__ import annotations
@@ -30,19 +34,22 @@ from regard.sites import Record, scope
 __all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
 
 MOST_BEAMS = 5000
-"""The largest beam size, and the largest number of hypotheses to return (n-best)."""
+"""The maximum beam size, and the maximum number of hypotheses to return (n-best)."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """Beam search with `size` beams; return the `best` hypotheses with the highest ranking (n-best).
+    """Beam search. Hypotheses are ranked with a length penalty and a coverage penalty:
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage * sum_s log min(sum_t a_ts, 1)
-    (Wu et al. 2016, equation 14)
+    (Wu et al. 2016, equation 14; a_ts: the attention weight of target token t on source token s)
 
-    length: the length penalty, GNMT(alpha) or Average(alpha); alpha=0 disables it.
-    coverage: the weight of the coverage penalty, beta in the paper; 0 disables it. It records the attention
-        to the source at every step, averaged over layers and heads.
+    size: the beam size.
+    best: the number of hypotheses to return, those with the highest ranking (n-best).
+    length: the length penalty, GNMT(alpha) or Average(alpha). alpha=0 disables it.
+    coverage: the weight of the coverage penalty, beta in the paper. 0 disables it. It uses the attention to
+        the source, averaged over layers and heads.
+    rules: constraints on the output.
 
     >>> from regard.decoding import Average, Beam
     >>> Beam(size=12, best=3, length=Average(alpha=0.8), coverage=0.2).best
@@ -67,10 +74,13 @@ class Beam:
 
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The K beams of b sentences, and the pool of their finished hypotheses.
+    """The K beams of b sentences after t steps, and the pool of their finished hypotheses.
 
-    tokens, token_scores: (b, K, t). sums: (b, K), the log-probabilities, -inf for unused beams. covered:
-    (b, K, S), the sum of the attention weights on each source token; S = 0 without a coverage penalty.
+    tokens, token_scores: (b, K, t), the tokens of the beams and their log-probabilities.
+    sums: (b, K), the log-probability of each beam, -inf for unused beams.
+    covered: (b, K, S), the sum of the attention weights on each source token; (b, K, 0) without a coverage
+        penalty.
+    pool: the finished hypotheses with the highest ranking, `best` for each sentence.
     """
 
     tokens: Tensor
@@ -81,7 +91,7 @@ class Beams:
 
     @classmethod
     def at_start(cls, active: ActiveRows, how: Beam) -> Beams:
-        """Return one empty beam for each sentence; the other K - 1 are unused."""
+        """Return the beams before the first step: one empty beam per sentence, and K - 1 unused beams."""
         sentences, device = len(active), active.index.device
         sums_BK = torch.full((sentences, how.size), -torch.inf, device=device)
         sums_BK[:, 0] = 0.0
@@ -90,7 +100,7 @@ class Beams:
         return cls(empty_BK0.long(), empty_BK0, sums_BK, empty_BK0, pool)
 
     def select(self, index: Tensor) -> Beams:
-        """Select sentences by index; index has shape (b',)."""
+        """Return only the sentences at `index`, a tensor of shape (b',)."""
         return Beams(
             self.tokens.index_select(0, index),
             self.token_scores.index_select(0, index),
@@ -100,7 +110,10 @@ class Beams:
         )
 
     def result(self, divisor: Tensor) -> SearchResult:
-        """Return the pool; for sentences without a finished hypothesis, the unfinished beams."""
+        """Return the pool. For sentences without a finished hypothesis, return the unfinished beams instead.
+
+        divisor: the length penalty at the current length, for the ranking of unfinished beams.
+        """
         best = self.pool.ranking.shape[1]
         order_BK = best_of(self.sums, min(best, self.sums.shape[1]))[1]
         unfinished = SearchResult(
@@ -108,7 +121,7 @@ class Beams:
             _take(self.token_scores, order_BK),
             _take(self.sums, order_BK) / divisor,
         )
-        # The pool may be larger than the number of beams.
+        # The pool may have more places than there are beams: pad to the size of the pool.
         missing = best - order_BK.shape[1]
         unfinished = SearchResult(
             pad(unfinished.tokens, (0, 0, 0, missing)),
@@ -133,8 +146,10 @@ def beam_search(
 ) -> SearchResult:
     """Run beam search on a batch.
 
-    stop_early: stop a sentence when its n-best list is final. False continues to the maximum length, which
-    gives the same result.
+    how: the settings of the search.
+    prefixes: tokens that each output must begin with.
+    stop_early: stop decoding a sentence as soon as its n-best list is final. With False, it is decoded to the
+        maximum length, with the same result.
     """
     active, state, last_R1 = start_decoding(model, batch, how.rules, prefixes, how.size)
     longest = int(active.limits.max()) if len(active) else 0
@@ -169,7 +184,13 @@ def beam_search(
 def advance(
     beams: Beams, scores_RV: Tensor, active: ActiveRows, how: Beam, divisors: Tensor
 ) -> tuple[Beams, Tensor]:
-    """Extend the beams by one token; return them and the state row that each continues, (b, K)."""
+    """Extend the beams by one token.
+
+    scores_RV: (b K, V), the log-probabilities of the next token.
+    divisors: the length penalty for each length.
+
+    Return the extended beams, and the row of the decoder state that each of them continues, (b, K).
+    """
     sentences, size, step = beams.tokens.shape
     vocabulary = scores_RV.shape[-1]
     tokens_RT = beams.tokens.flatten(0, 1)
@@ -206,9 +227,10 @@ def advance(
 def bound(beams: Beams, active: ActiveRows, divisors: Tensor) -> Tensor:
     """Return an upper bound on the ranking of any continuation of the beams, (b,).
 
-    Log-probabilities can only decrease, and the coverage penalty is at most 0. A negative sum ranks highest
-    under the largest divisor. Divisors are monotonic in the length, so the largest one is at the shortest or
-    at the longest length that is still possible.
+    The log-probability can only decrease, and the coverage penalty is at most 0. A negative log-probability
+    gives the highest ranking if it is divided by the largest divisor. The divisors increase or decrease
+    monotonically with the length. So the largest divisor is that of the shortest or of the longest possible
+    length.
     """
     now = beams.tokens.shape[-1]
     largest_B = torch.maximum(divisors[now + 1], divisors[active.limits])
@@ -216,11 +238,14 @@ def bound(beams: Beams, active: ActiveRows, divisors: Tensor) -> Tensor:
 
 
 def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values of each row of (rows, N), sorted, and their indices.
+    """Return the `count` largest values of each row, in descending order, and their indices.
 
-    Unlike topk(), ties are broken by index: of equal values, the first comes first. topk() does not specify
-    which of the values equal to the smallest result it returns. So the values above it are taken from topk(),
-    those equal to it by index; both lists have `count` entries, and unused entries get the index N.
+    scores: (rows, N).
+
+    Of equal values, the one with the lower index comes first. topk() does not guarantee this: if several
+    values are equal to the smallest value that it returns, it may return any of them. So this function takes
+    only the larger values from topk(), and searches for those equal to the smallest one by index. Both lists
+    have `count` entries. Unused entries have the index N.
     """
     size = scores.shape[-1]
     large_RC, place_RC = scores.topk(count)
@@ -237,7 +262,7 @@ def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
-    """Return the best hypotheses of both; of equal rankings, those that finished earlier come first."""
+    """Return the best hypotheses of both. Of equal rankings, the one that finished earlier comes first."""
     ranking = torch.cat((pool.ranking, finished.ranking), 1)
     ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
     tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
@@ -246,12 +271,12 @@ def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    """Select hypotheses of each sentence by index: tensor (b, K, ...), index (b, C) -> (b, C, ...)."""
+    """Select hypotheses of each sentence. tensor: (b, K, ...). index: (b, C). Return (b, C, ...)."""
     return tensor[torch.arange(len(index), device=index.device)[:, None], index]
 
 
 def _add_coverage(before: Tensor, record: Record) -> Tensor:
-    """Add this step's attention to each source token, averaged over layers and heads; return (b, K, S)."""
+    """Return `before` plus the attention weights of this step, averaged over layers and heads, (b, K, S)."""
     recorded = [
         weights for calls in record.values() for call in calls if (weights := call.weights) is not None
     ]

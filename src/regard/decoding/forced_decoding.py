@@ -1,8 +1,8 @@
 """Forced decoding: the token scores and the attention of a model for given targets.
 
-A search runs without recording, on the fastest kernels. Its hypotheses are then decoded once more, all tokens
-at once, with recording. The forward pass computes the same as single steps, so these are the weights that
-the search used.
+search() also uses it to record the attention of its hypotheses. The search itself does not record attention,
+so that it can use the fastest kernels. Afterwards, one forward pass over all tokens of the hypotheses records
+it. The forward pass computes the same attention as the single steps of the search.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from regard.sites import Record, scope
 __all__ = ["CROSS", "Observed", "check_look", "observe", "pieces_of", "sites_of"]
 
 CROSS = "*cross"
-"""The cross-attention sites: the decoder attends to the source."""
+"""Matches the names of all cross-attention layers (sites), in which the decoder attends to the source."""
 
 LOGITS = 2**26
-"""Maximum number of logits in memory at once."""
+"""Maximum number of logits, B T V, that are in memory at the same time (see pieces_of())."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
     """The result of forced decoding on a batch.
 
-    token_scores: (B, T), the log-probability of each target token, 0 after the end.
-    attention: by site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
-    values: by site, the norms of the attended values, (B, H, S); H is 1 without heads.
+    token_scores: (B, T), the log-probability of each target token, 0 for padding.
+    attention: for each site, the weights (B, T, S), or (B, H, T, S) with heads, padded like the batch.
+    source_lengths, target_lengths: (B,), the number of tokens of each source and target.
+    values: for each site, the norms of the attended values, (B, H, S). Without heads, H is 1.
     """
 
     token_scores: Tensor
@@ -54,10 +55,11 @@ class Observed:
         return self.token_scores.sum(-1)
 
     def attention_of(self, row: int) -> dict[str, Tensor]:
-        """Return the attention weights of one pair, without padding, on the CPU.
+        """Return the attention weights of one pair for each site, without padding, on the CPU.
 
-        Rows and columns are source tokens at encoder sites, target and source tokens at cross-attention
-        sites, and target tokens at other decoder sites.
+        Encoder sites: rows and columns are source tokens.
+        Cross-attention sites: rows are target tokens, columns are source tokens.
+        Other decoder sites: rows and columns are target tokens.
         """
         unpadded = {}
         for site, weights in self.attention.items():
@@ -66,7 +68,7 @@ class Observed:
         return unpadded
 
     def values_of(self, row: int) -> dict[str, Tensor]:
-        """Return the norms (H, S) of the attended values of one pair, without padding, on the CPU."""
+        """Return the norms (H, S) of the values of one pair for each site, without padding, on the CPU."""
         unpadded = {}
         for site, norms in self.values.items():
             _, columns = self._sizes(site, row)
@@ -74,7 +76,7 @@ class Observed:
         return unpadded
 
     def _sizes(self, site: str, row: int) -> tuple[int, int]:
-        """Return the number of rows and columns of a site for this pair, without padding."""
+        """Return the number of rows and columns of the weights at a site for one pair, without padding."""
         source, target = int(self.source_lengths[row]), int(self.target_lengths[row])
         in_encoder = site.startswith("encoder")
         columns = source if in_encoder or site.endswith("cross") else target
@@ -84,7 +86,7 @@ class Observed:
 def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     """Run forced decoding on a batch: return the log-probability of each target token, and the attention.
 
-    look: the sites whose weights are recorded, with * as wildcard; None records nothing.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
 
     >>> import torch
     >>> from regard.data.batch import Batch
@@ -118,16 +120,19 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
 
 
 class _ValueNorms(dict[str, Tensor]):
-    """The norms of the attended values at each site, (B, H, S), from the call with the most keys."""
+    """For each site, the norms of the attended values, (B, H, S), taken from the call with the most keys."""
 
     def update_from(self, site: str, call: Call) -> None:
-        """Store the norms of a call. A recurrent decoder attends to the same values at every step."""
+        """Store the norms of a call, unless an earlier call of this site had as many keys.
+
+        A recurrent decoder calls the site at every step, with the same values.
+        """
         if site not in self or call.sizes[3] > self[site].shape[-1]:
             self[site] = call.spread(call.value).norm(dim=-1)
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:
-    """Return the names of the matching sites of a model, in forward order; runs it on a one-token batch."""
+    """Return the names of the sites that match `look`, in forward order. Runs the model on one token."""
     batch = Batch.collate([[UNK]], [[UNK]]).to(device_of(model))
     with eval_without_grad(model), scope(Look(), at=look) as record:
         model.forward(batch)
@@ -135,7 +140,7 @@ def sites_of(model: Model, look: str = CROSS) -> list[str]:
 
 
 def check_look(model: Model, look: str, call: str = "Translator()") -> None:
-    """Raise ArgumentError if a model has attention sites and none of them matches."""
+    """Raise ArgumentError if a model has attention sites but none of them matches `look`."""
     sites = sites_of(model, "*")
     if sites and not sites_of(model, look):
         problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
@@ -144,7 +149,7 @@ def check_look(model: Model, look: str, call: str = "Translator()") -> None:
 
 
 def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
-    """Split a batch into parts whose logits fit in memory, with the padding of each part reduced."""
+    """Split a batch into parts with at most LOGITS logits. Targets are padded only as far as a part needs."""
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):
@@ -160,7 +165,7 @@ def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
 
 
 def _concatenated(calls: list[Attended]) -> Tensor:
-    """Concatenate the weights of one site over target tokens: recurrent decoders make one call per token."""
+    """Concatenate the weights of all calls of a site. A recurrent decoder makes one call per target token."""
     weights = [call.weights for call in calls if call.weights is not None]
     widest = max(each.shape[-1] for each in weights)
     return torch.cat([pad(each, (0, widest - each.shape[-1])) for each in weights], -2).float()

@@ -17,11 +17,18 @@ from regard.models.base import Model
 __all__ = ["Greedy", "generate", "greedy_search"]
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""Choose the next tokens (rows,) from permitted log-probabilities (rows, V), the batch index of each active
-sentence (b,), and the step."""
+"""A function that chooses the next token of each row. It returns (rows,). Its arguments:
+
+1. the log-probabilities (rows, V), -inf for tokens that the rules forbid
+2. the index in the batch of each active sentence, (b,)
+3. the step
+"""
 
 DROP = 4
-"""Remove finished sentences when 1 / DROP of the batch has finished: each removal copies the state."""
+"""Finished sentences are removed from the batch when at least 1 / DROP of the sentences have finished.
+
+They are not removed at once, because each removal copies the decoder state.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Greedy:
 def greedy_search(
     model: Model, batch: Batch, how: Greedy, prefixes: Sequence[Sequence[int]] | None = None
 ) -> SearchResult:
-    """Take the most probable token at every step; of tokens with equal scores, the one with the lower id."""
+    """Run greedy search on a batch. Of tokens with equal scores, take the one with the lowest id."""
     return generate(
         model, batch, how.rules, prefixes, 1, lambda permitted_RV, index_b, step: permitted_RV.argmax(-1)
     )
@@ -53,9 +60,10 @@ def generate(
     per_sentence: int,
     choose: Choose,
 ) -> SearchResult:
-    """Generate token by token; choose() picks each token from the log-probabilities that the rules permit.
+    """Generate outputs token by token, for greedy search and sampling.
 
-    per_sentence: number of hypotheses for each source, K.
+    per_sentence: the number of hypotheses for each source, K.
+    choose: the function that chooses the next tokens (see Choose).
     """
     active, state, last_R1 = start_decoding(model, batch, rules, prefixes, per_sentence)
     longest = int(active.limits.max()) if len(active) else 0

@@ -14,19 +14,19 @@ from regard.data.batch import EOS, PAD
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
 ROOM = 4096
-"""Maximum sentence length that is allocated before the search; for longer sentences the tensors grow."""
+"""The result tensors have room for at most this many tokens at first. They grow for longer sentences."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis:
     """One output sentence of a search: its tokens, their scores, and the attention while it was generated.
 
-    tokens: the token ids, EOS last if the sentence ended.
+    tokens: the token ids. The last one is EOS, unless the sentence was cut at the maximum length.
     token_scores: the log-probability of each token under the model.
     ranking: the score that hypotheses are sorted by, with length and coverage penalties.
-    attention: by site; at a cross-attention site the weights (T, S), or (H, T, S) with heads: one row for
-        each token and one column for each source token, EOS included on both sides.
-    values: by site, the norms (H, S) of the attended values.
+    attention: for each attention layer (site), the weights (T, S), or (H, T, S) with heads. At a
+        cross-attention site, there is a row for each token and a column for each source token, with EOS.
+    values: for each site, the norms (H, S) of the attended values.
 
     >>> from regard.decoding import Hypothesis
     >>> hypothesis = Hypothesis((7, 9, 3), (-0.5, -0.25, -0.25), ranking=-0.5)
@@ -60,8 +60,9 @@ class Hypothesis:
 class SearchResult:
     """The result of a search as tensors: K hypotheses for each of B sentences, best first.
 
-    tokens: (B, K, L), PAD after the end. token_scores: (B, K, L), 0 after the end. ranking: (B, K), -inf
-    where a sentence has fewer than K hypotheses.
+    tokens: (B, K, L), padded with PAD.
+    token_scores: (B, K, L), padded with 0.
+    ranking: (B, K), -inf for missing hypotheses if a sentence has fewer than K.
     """
 
     tokens: Tensor
@@ -83,11 +84,11 @@ class SearchResult:
         return (self.tokens != PAD).sum(-1)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> SearchResult:
-        """Apply a function to every tensor."""
+        """Return a result with the function `change` applied to each of the three tensors."""
         return SearchResult(change(self.tokens), change(self.token_scores), change(self.ranking))
 
     def with_room_for(self, length: int, longest: int) -> SearchResult:
-        """Return a result that can hold `length` tokens: if it is too small, double it, up to `longest`."""
+        """Return a result with room for `length` tokens. The room grows by doubling, up to `longest`."""
         room = self.tokens.shape[-1]
         if length <= room:
             return self
@@ -95,7 +96,7 @@ class SearchResult:
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
     def write(self, rows: Tensor, other: SearchResult) -> None:
-        """Copy the result of some sentences into this one, in place; rows: their indices here, (b,)."""
+        """Copy the result of b sentences into this one, in place. rows: (b,), the sentences to overwrite."""
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
         self.token_scores[rows, :, :length] = other.token_scores
@@ -103,7 +104,10 @@ class SearchResult:
 
 
 def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:
-    """Return a note on hypotheses that reached the maximum length without EOS; "" if all finished."""
+    """Return a note for the user if hypotheses reached the maximum length without EOS, otherwise "".
+
+    hypotheses: one for each part of a line.
+    """
     lengths = [len(each.tokens) for each in hypotheses if not each.finished]
     if len(hypotheses) == 1 and lengths:
         return f"the translation reached the maximum length of {lengths[0]} tokens without an end"

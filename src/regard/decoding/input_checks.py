@@ -1,4 +1,4 @@
-"""Check the arguments of Translator: lines of text, and keyword arguments that other toolkits use."""
+"""Check the arguments of Translator: lines of text, and keyword arguments with names of other toolkits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Default(Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
-"""The default of an argument whose None has a meaning of its own: use the value of the translator."""
+"""The default of an argument: use the value of the translator.
+
+None cannot be the default, because it has another meaning: look=None records no attention.
+"""
 
 SEARCH_KEYWORDS = {
     **dict.fromkeys(("beam", "beams", "beam_size", "num_beams"), "search=Beam(size={})"),
@@ -55,15 +58,15 @@ SEARCH_KEYWORDS = {
     "do_sample": "search=Sample()",
     "batch_size": "tokens_per_batch=..., in tokens, not sentences",
 }
-"""What to write for search settings under the names of other toolkits; {} is the value."""
+"""For each name that other toolkits use for a search setting, what to write instead. {} is the value."""
 
 
 def check_keywords(
     call: str, keywords: Mapping[str, object], known: Iterable[str], where: str = "use {}"
 ) -> None:
-    """Raise UnknownName for a keyword that is not known; the message lists the known ones.
+    """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
 
-    where: how the hint for a search setting is worded; {} is replaced by the setting.
+    where: the hint for a keyword in SEARCH_KEYWORDS. {} is replaced by the text to write instead.
 
     >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
     Traceback (most recent call last):
@@ -80,7 +83,10 @@ def check_keywords(
 
 
 def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function to raise UnknownName, with the known keywords, instead of Python's TypeError."""
+    """Return a decorator: for an unknown keyword argument, raise UnknownName instead of TypeError.
+
+    call, where: as in check_keywords().
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         known = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -90,7 +96,7 @@ def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R
             check_keywords(call, keywords, known, where)
             return function(*args, **keywords)
 
-        # functools.wraps does not copy them, and docs/ makes its table of defaults from them.
+        # functools.wraps does not copy __kwdefaults__, from which docs/ builds its table of defaults.
         checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
         return checked
 
@@ -98,7 +104,7 @@ def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R
 
 
 def both_single(call: str, first: object, second: object) -> bool:
-    """Return whether both arguments are a single line (a str); raise ArgumentError if only one is."""
+    """Return whether both arguments are single lines (str). Raise ArgumentError if only one of them is."""
     single = [isinstance(argument, str) for argument in (first, second)]
     if single[0] != single[1]:
         problem = "one argument is a single line, the other is a list"
@@ -107,9 +113,10 @@ def both_single(call: str, first: object, second: object) -> bool:
 
 
 def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
-    """Return the lines as a list of valid Unicode text: surrogate pairs are joined, lone ones replaced.
+    """Return the lines as a list of str with valid Unicode. Raise ArgumentError if a line is not a str.
 
-    first: index of the first line in the data, for error messages.
+    Surrogate pairs become one character, and lone surrogates become U+FFFD.
+    first: the index of the first line in the data, for line numbers in error messages.
     """
     if not isinstance(lines, Iterable):
         problem = f"the argument is of type {type(lines).__name__}"
@@ -124,7 +131,7 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
 
 
 def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None:
-    """Raise ArgumentError if the tokenizers do not have the vocabulary sizes of the model."""
+    """Raise ArgumentError if a tokenizer and the model have different vocabulary sizes."""
     sides = (("source", source.size, model.source_size), ("target", target.size, model.target_size))
     for side, tokens, size in sides:
         if tokens != size:
@@ -136,9 +143,10 @@ def check_tokenizers(model: Model, source: Tokenizer, target: Tokenizer) -> None
 def encode_prefixes(
     tokenizer: Tokenizer, prefixes: Sequence[str], limits: Sequence[int], first: int
 ) -> list[tuple[int, ...]]:
-    """Return the tokens of the prefixes; raise ArgumentError for unknown tokens or too many tokens.
+    """Return the tokens of each prefix. Raise ArgumentError for unknown words or too many tokens.
 
-    limits: maximum lengths of a translation. first: index of the first line in the data.
+    limits: maximum lengths of a translation. A prefix must be shorter than all of them.
+    first: the index of the first line in the data, for line numbers in error messages.
     """
     encoded = [tuple(tokens) for tokens in tokenizer.encode_lines(prefixes)]
     for number, tokens in enumerate(encoded, first + 1):

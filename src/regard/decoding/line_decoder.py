@@ -1,4 +1,4 @@
-"""LineDecoder: search or forced decoding of lines in batches, and their results with text and words."""
+"""LineDecoder: decode lines in batches (search or forced decoding), and add text and words to the results."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ from regard.models.base import Model
 __all__ = ["LineDecoder", "Side"]
 
 FULL_BATCH_BEAMS = 16
-"""With more hypotheses per sentence (beams or samples) than this, batches get proportionally smaller."""
+"""Number of beams (or samples) up to which a batch has tokens_per_batch tokens.
+
+With more beams, batches become proportionally smaller, so that they need no more memory.
+"""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of the source or of the target, and the units that alignments link."""
+    """The tokenizer of the source or of the target, and its alignment units (words or characters)."""
 
     tokenizer: Tokenizer
     units: Units
 
     @property
     def bytewise(self) -> bool:
-        """Whether the tokenizer has tokens other than UNK, bytes, for what its vocabulary does not cover."""
+        """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
         return bool(getattr(self.tokenizer, "uncovered", frozenset()) - {UNK})
 
     def unknown(self, line: str, tokens: Sequence[int]) -> tuple[str, ...]:
-        """Return the words or characters outside the vocabulary, if the tokenizer reports them."""
+        """Return the words or characters of a line that are not in the vocabulary.
+
+        tokens: the token ids of the line. Return () if the tokenizer has no method `unknown`.
+        """
         uncovered = getattr(self.tokenizer, "uncovered", frozenset({UNK}))
         if uncovered.isdisjoint(tokens) or not hasattr(self.tokenizer, "unknown"):
             return ()
@@ -47,10 +53,12 @@ class Side:
 
 @dataclass(frozen=True)
 class LineDecoder:
-    """A model with everything that one call of a Translator decodes by; it is never changed.
+    """A model with the settings of one call of a Translator. It is immutable.
 
-    source, target: the tokenizers and the units of alignments. look: the sites whose attention is recorded.
-    alignment: the attention that alignments are computed from. tokens_per_batch: source tokens per batch.
+    source, target: the tokenizers and the alignment units.
+    look: the attention layers (sites) whose weights are recorded, or None.
+    alignment: the attention that alignments are computed from.
+    tokens_per_batch: the maximum number of source tokens per batch, padding included.
     """
 
     model: Model
@@ -62,12 +70,12 @@ class LineDecoder:
 
     @property
     def units(self) -> tuple[str, str]:
-        """The names of the alignment units, "word" or "character"."""
+        """The alignment units of source and target, "word" or "character"."""
         return self.source.units.name, self.target.units.name
 
     @property
     def bytewise(self) -> tuple[bool, bool]:
-        """Whether the tokenizers encode unknown characters as bytes."""
+        """Whether the source and the target tokenizer encode unknown characters as bytes."""
         return self.source.bytewise, self.target.bytewise
 
     def search(
@@ -77,7 +85,11 @@ class LineDecoder:
         first: int,
         how: Search,
     ) -> list[list[list[Hypothesis]]]:
-        """Return the hypotheses of each part of each line; parts of similar length share a batch."""
+        """Return the hypotheses of each part of each line. Parts of similar length are in the same batch.
+
+        parts: the parts of each line. prefixes: the first target tokens of each line.
+        first: the index of the first line in the data.
+        """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]
         per_sentence = getattr(how, "size", getattr(how, "count", 1))
@@ -86,7 +98,7 @@ class LineDecoder:
         with advancing("translating", len(places)) as report:
             for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], room):
                 some = [places[row] for row in rows]
-                # The index seeds the samples, so it depends only on the position in the data.
+                # Sampling seeds its random numbers with this index, so it must depend only on line and part.
                 index = [(place << 40) + first + line for line, place in some]
                 batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
                 starts = [prefixes[line] if place == 0 else () for line, place in some]
@@ -98,7 +110,7 @@ class LineDecoder:
         return found
 
     def score(self, pairs: list[tuple[Part, Part]], targets: list[str]) -> list[Passage]:
-        """Run forced decoding on pairs of token sequences; pairs of similar length share a batch."""
+        """Run forced decoding on pairs (source, target). Pairs of similar length are in the same batch."""
         lengths = [max(len(source.tokens), len(target.tokens)) + 1 for source, target in pairs]
         passages: dict[int, Passage] = {}
         with advancing("scoring", len(pairs)) as report:
@@ -122,7 +134,10 @@ class LineDecoder:
         return [passages[row] for row in range(len(pairs))]
 
     def translation(self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
-        """Build a Translation from the hypotheses of each part; with the n-best list if there is one part."""
+        """Build the Translation of a line from its parts and the hypotheses of each part.
+
+        The n-best list (`others`) is only available if the line has one part.
+        """
         others: tuple[Translation, ...] = ()
         if len(parts) == 1:
             part, (_, *next_best) = parts[0]
@@ -130,7 +145,7 @@ class LineDecoder:
         passages, texts, unit = list[Passage](), list[str](), 0
         for part, (best, *_) in parts:
             texts.append(" ".join(self.target.tokenizer.decode(best.output_tokens).splitlines()))
-            # The parts are joined by a space, which counts as a character.
+            # Parts are joined by a space. If the units are characters, this space has an index too.
             number = unit + (self.target.units.name == "character" and unit > 0)
             fields = best.tokens, best.token_scores, best.attention, best.values
             passages.append(self._passage(part, *fields, text=texts[-1], first=number))
@@ -160,15 +175,17 @@ class LineDecoder:
         text: str,
         first: int = 0,
     ) -> Passage:
-        """Add the text and the word of each token to the result of a forward pass.
+        """Build a Passage: add the text of each token and the index of its word to the result of decoding.
 
-        token_ids: of the target, EOS last unless it was cut. text: the target. first: the index in the line
-        of the first target word of this part.
+        part: the source tokens.
+        token_ids: the target tokens. The last one is EOS, unless the target was cut.
+        text: the target text.
+        first: the index of the first target word of this part in the whole line.
         """
         end = int(token_ids[-1:] == (EOS,))
         output = token_ids[: len(token_ids) - end]
         words = [word + first if word >= 0 else -1 for word in self.target.units.numbers(output)]
-        # Tokens that decode to white space only belong to no word.
+        # If the text is only white space, its tokens belong to no word.
         words = words if text.strip() else [-1] * len(words)
         return Passage(
             (*self.source.tokenizer.pieces(part.tokens), END),
@@ -184,7 +201,7 @@ class LineDecoder:
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield batches of row indices, longest first, with at most `tokens` tokens each, padding included."""
+    """Yield the row indices of each batch, longest rows first. tokens: maximum batch size with padding."""
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:

@@ -12,20 +12,20 @@ from regard.decoding.alignment_units import Units
 __all__ = ["OVERLONG", "Part", "Tokenizer", "divided", "encode_truncated", "sentences", "truncated"]
 
 OVERLONG = ("split", "truncate")
-"""How to translate a line that is too long: split it into sentences, or truncate it."""
+"""What to do with a line that is too long: split it into sentences, or truncate it."""
 
 END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]»]*+(?=\s)|[。！？｡]++[\"'”’」』）)]*+")
-"""The end of a sentence: punctuation before a space, or full-width punctuation, which needs no space.
+"""Matches the end of a sentence: punctuation before a space, or full-width punctuation anywhere.
 
-Possessive quantifiers and the lookbehind make matching linear in time, even for a million dots in a row.
+The possessive quantifiers (++, *+) and the lookbehind keep the time linear, even for a million dots in a row.
 """
 
 TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|[Ee]\.g|[Ii]\.e)\.$")
-"""Abbreviations whose full stop does not end a sentence."""
+"""Matches abbreviations, such as Dr., whose full stop does not end a sentence."""
 
 
 class Tokenizer(Protocol):
-    """The tokenizer interface that decoding needs: text to token ids without BOS and EOS, and back."""
+    """The methods of a tokenizer that decoding uses. Token ids are without BOS and EOS."""
 
     @property
     def size(self) -> int:
@@ -41,14 +41,14 @@ class Tokenizer(Protocol):
         """Return the text of each token."""
 
     def words(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of the word that each token belongs to, -1 for none."""
+        """Return the index of the word that each token belongs to, or -1 for none."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The tokens of a source line or of a part of it.
+    """The tokens of a line, or of a part of a line.
 
-    words: the index in the whole line of the word (or character) that each token belongs to.
+    words: for each token, the index of its word (or character). It is counted from the start of the line.
     """
 
     tokens: tuple[int, ...]
@@ -72,10 +72,11 @@ def sentences(line: str) -> list[str]:
 
 
 def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = None) -> tuple[list[Part], str]:
-    """Split a line into sentences of at most `room` tokens; return the parts and a note for the user.
+    """Split a line into parts of at most `room` tokens. Return the parts and a note for the user.
 
-    A sentence with more tokens is split between words, a word with more tokens between tokens. units: the
-    units that are numbered through the line. Default: words.
+    Each sentence is a part. A sentence with more than `room` tokens is split between words, and a word with
+    more than `room` tokens is split between tokens.
+    units: the units (words or characters) that Part.words counts. Default: words.
     """
     units = units or Units("word", tokenizer.words)
     texts = sentences(line)
@@ -85,7 +86,8 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
         place = line.index(sentence, place)
         spaced = bool(first) and line[place - 1].isspace()
         place += len(sentence)
-        # A space between sentences counts as a character. Without a space, 길다。그녀는 is one word.
+        # Characters: a space between two sentences has an index too. Words: without a space, the last word of
+        # a sentence and the first word of the next one are a single word, such as 길다。그녀는.
         offset = first + spaced if units.name == "character" else first - (bool(first) and not spaced)
         numbers = [number + offset if number >= 0 else -1 for number in units.numbers(tokens)]
         first = max([first, *(number + 1 for number in numbers)])
@@ -98,14 +100,17 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
 
 
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:
-    """Truncate a line to `room` tokens; return the part and a note for the user."""
+    """Truncate a line to `room` tokens. Return the part and a note for the user."""
     return Part(tuple(tokens[:room]), tuple(words[:room])), f"truncated to {room} of {len(tokens)} tokens"
 
 
 def encode_truncated(
     tokenizer: Tokenizer, units: Units, lines: list[str], longest: int
 ) -> list[tuple[Part, str]]:
-    """Tokenize lines, truncated to fewer than `longest` tokens; return each with a note, "" if not cut."""
+    """Tokenize lines. Lines with `longest` tokens or more are truncated to longest - 1 tokens.
+
+    Return a pair for each line: the tokens, and a note for the user if the line was truncated, otherwise "".
+    """
     parts = []
     for tokens in tokenizer.encode_lines(lines):
         words = units.numbers(tokens)
@@ -117,9 +122,9 @@ def encode_truncated(
 def _split_between_words(
     tokens: Sequence[int], words: Sequence[int], numbers: Sequence[int], room: int
 ) -> list[Part]:
-    """Split tokens into parts of at most `room`, between words unless a single word is longer.
+    """Split tokens into parts of at most `room` tokens. Words are split only if they are longer than a part.
 
-    words: the word index of each token. numbers: its unit index, which the parts keep.
+    words: the index of the word of each token. numbers: the index of its unit, stored in the parts.
     """
     parts, first = [], 0
     while first < len(tokens):

@@ -1,9 +1,9 @@
-"""Length and coverage penalties, which rank finished hypotheses in beam search.
+"""Length and coverage penalties, for the ranking of finished hypotheses in beam search.
 
     ranking(Y) = log P(Y | X) / length(|Y|) + coverage(X, Y)        (Wu et al. 2016, equation 14)
 
-A sum of log-probabilities favours short sentences, so it is divided by a length penalty. The coverage
-penalty lowers the ranking of a hypothesis whose attention leaves part of the source uncovered.
+The sum of log-probabilities is higher for short sentences, so it is divided by a length penalty. The coverage
+penalty lowers the ranking of a hypothesis that attends little to some source tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, message
 __all__ = ["GNMT", "LENGTHS", "Average", "Length", "coverage"]
 
 MOST_ALPHA = 20
-"""The largest absolute value of alpha."""
+"""The maximum absolute value of alpha."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Length:
             raise ArgumentError(message(call, f"alpha is {self.alpha!r}", expected=expected, hint=hint))
 
     def base(self, length: int) -> float:
-        """Return the base of the power for a sentence of this many tokens, EOS included."""
+        """Return the base of the power for a sentence of `length` tokens, EOS included."""
         raise TypeError(f"{type(self).__name__} must define base()")
 
     def table(self, longest: int, device: torch.device) -> Tensor:
-        """Return the divisors for lengths 0 to `longest`, (longest + 1,); that of length 0 is unused."""
+        """Return the divisors for lengths 0 to `longest`, (longest + 1,). The first one is not used."""
         powers = [self.base(length) ** self.alpha for length in range(1, longest + 1)]
         largest = torch.finfo(torch.float32).max  # avoid inf for long sentences
         return torch.tensor([1.0, *powers], dtype=torch.float64).clamp(max=largest).to(device, torch.float32)
@@ -62,7 +62,7 @@ class GNMT(Length):
 
 @dataclass(frozen=True)
 class Average(Length):
-    """Divide by |Y| ** alpha; with alpha = 1, the average log-probability per token.
+    """Divide by |Y| ** alpha. With alpha = 1, the ranking is the average log-probability per token.
 
     >>> from regard.decoding import Average
     >>> Average().base(7)
@@ -78,16 +78,17 @@ LENGTHS: dict[str, type[Length]] = {"average": Average, "gnmt": GNMT}
 """The length penalties by name."""
 
 MIN_COVERED = 1e-6
-"""Lower bound of the attention on a source token: sparse attention can give 0, whose log is -inf."""
+"""Lower bound of the attention to a source token. Sparse attention can be 0, and log 0 would be -inf."""
 
 
 def coverage(attended: Tensor, lengths: Tensor) -> Tensor:
     """Compute the coverage penalty: sum over s of log min(attended_s, 1), at most 0 (Wu et al. 2016, eq. 14).
 
-    attended: (..., S), the sum over target tokens of the attention weight on each source token. lengths:
-    (...), the number of source tokens. Return (...).
+    attended: (..., S), for each source token, the sum of the attention weights of all target tokens on it.
+    lengths: (...), the number of source tokens.
+    Return: (...).
 
-    Differs from the paper: attended_s is at least 1e-6, so that a single uncovered token does not dominate.
+    Differs from the paper: attended_s is at least 1e-6, so that a token without attention does not give -inf.
 
     >>> import torch
     >>> from regard.decoding import coverage

@@ -1,7 +1,7 @@
 """Rules: constraints on the output, such as its length, repeated n-grams, and forbidden tokens.
 
-A rule sets the log-probabilities (rows, V) of the tokens that it forbids to -inf. The other tokens keep the
-log-probability that the model gives them; it is not renormalised.
+A rule sets the log-probability of forbidden tokens to -inf. The other tokens keep their log-probabilities:
+they are not renormalised.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from regard.models.base import Model
 __all__ = ["MOST_TOKENS", "Rules", "check_integers", "pad_prefixes"]
 
 MOST_TOKENS = 100_000
-"""The largest accepted value of Rules(maximum=...)."""
+"""The largest value of Rules(minimum=..., maximum=..., repeat=...)."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """Constraints on the output: its length, repeated n-grams, and forbidden tokens.
 
-    minimum, maximum: the number of tokens, EOS included. Default maximum: 2 * source length + 10.
-    repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face); 0 disables it.
+    minimum, maximum: the smallest and the largest number of tokens, EOS included. Default maximum: 2 * source
+        length + 10.
+    repeat: no n-gram of this size may occur twice (no_repeat_ngram_size in Hugging Face). 0 disables this.
     forbidden: token ids that are never generated. PAD and BOS are always forbidden.
 
-    A forced prefix is exempt from the rules. If the rules forbid every token, EOS is permitted.
+    The rules do not apply to the tokens of a prefix. If the rules forbid every token, EOS is permitted.
 
     >>> import torch
     >>> from regard.decoding import Rules
@@ -61,7 +62,7 @@ class Rules:
         for token in self.forbidden:
             check_integers("Rules()", **{"a forbidden token": (token, 0)})
         if EOS in self.forbidden:
-            hint = "minimum=... forbids EOS before a given length"
+            hint = "to forbid EOS only before a given length, use minimum=..."
             raise ArgumentError(
                 message("Rules()", "forbidden contains EOS, so no sentence could end", hint=hint)
             )
@@ -69,7 +70,7 @@ class Rules:
     def limits(self, model: Model, source_lengths: Tensor, prefix_lengths: Tensor) -> Tensor:
         """Return the maximum number of tokens of each sentence, (B,), EOS included.
 
-        Raise ArgumentError if a prefix already has that many tokens.
+        Raise ArgumentError if the prefix of a sentence already has that many tokens.
         """
         if self.maximum is None:
             limits = (2 * source_lengths + 10 + prefix_lengths).clamp(min=self.minimum)
@@ -92,8 +93,9 @@ class Rules:
     def permitted(self, scores: Tensor, generated: Tensor, must: Tensor | None = None) -> Tensor:
         """Return log-probabilities (rows, V) with -inf for the tokens that the rules forbid.
 
-        scores: log-probabilities of the model, (rows, V). generated: the tokens generated so far, (rows, t).
-        must: (rows,), the next token of a forced prefix, PAD for rows without one.
+        scores: (rows, V), the log-probabilities of the model.
+        generated: (rows, t), the tokens generated so far.
+        must: (rows,), the next token of the prefix of each row, or PAD for a row whose prefix has ended.
         """
         forbidden = _forbidden_ids(self.forbidden, scores.shape[-1], scores.device)
         permitted_RV = scores.index_fill(-1, forbidden, -torch.inf)
@@ -101,7 +103,7 @@ class Rules:
         if short:
             permitted_RV[:, EOS] = -torch.inf
         if self.repeat:
-            # Rows without a repeated n-gram get PAD, which is already forbidden, so no branch is needed.
+            # For rows without a repeated n-gram, the token to forbid is PAD, which is forbidden anyway.
             permitted_RV.scatter_(1, _repeating_tokens(generated, self.repeat), -torch.inf)
         if short or self.repeat:
             stuck_R = permitted_RV.amax(-1) == -torch.inf
@@ -118,7 +120,9 @@ def pad_prefixes(
 ) -> tuple[Tensor, Tensor]:
     """Return the prefixes as one tensor (B, P), padded with PAD, and their lengths (B,).
 
-    size: the vocabulary size, to check the tokens.
+    prefixes: the tokens of each prefix. None: no sentence has a prefix.
+    sentences: the number of sentences, B.
+    size: the vocabulary size. Raise ArgumentError for tokens outside the vocabulary.
     """
     rows = [list(prefix) for prefix in prefixes] if prefixes is not None else [[]] * sentences
     if len(rows) != sentences:
@@ -128,7 +132,7 @@ def pad_prefixes(
         for token in row:
             if token in (PAD, BOS, EOS) or not 0 <= token < size:
                 problem = f"the prefix of sentence {number} has token {token}"
-                expected = f"token ids 1, or 4 to {size - 1}"
+                expected = f"token id 1 (UNK), or 4 to {size - 1}"
                 raise ArgumentError(message("search()", problem, expected=expected))
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     longest = max(map(len, rows), default=0)
@@ -137,7 +141,7 @@ def pad_prefixes(
 
 
 def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int, int]) -> None:
-    """Raise ArgumentError unless each value is an int within its bounds: name=(value, minimum[, maximum])."""
+    """Raise ArgumentError if a value is not an int in its range: name=(value, minimum[, maximum])."""
     for name, (number, least, *most) in numbers.items():
         if (
             not isinstance(number, int)
@@ -150,14 +154,15 @@ def check_integers(call: str, **numbers: tuple[object, int] | tuple[object, int,
 
 @lru_cache(maxsize=8)
 def _forbidden_ids(forbidden: tuple[int, ...], size: int, device: torch.device) -> Tensor:
-    """Return the forbidden token ids. Cached: building the tensor on the GPU would synchronise every step."""
+    """Return the forbidden token ids. Cached: creating the tensor at every step would synchronise the GPU."""
     return torch.tensor(sorted({PAD, BOS, *forbidden} & set(range(size))), device=device)
 
 
 def _repeating_tokens(tokens: Tensor, size: int) -> Tensor:
-    """Return the tokens that would complete an n-gram a second time, (rows, windows).
+    """Return the next tokens that would repeat an earlier n-gram, (rows, windows). size: n.
 
-    Each window is an earlier n-gram; it gives PAD if the last size - 1 tokens do not match its beginning.
+    Each window is an earlier n-gram. If its first n - 1 tokens are equal to the last n - 1 tokens of the row,
+    its last token is returned, otherwise PAD.
     """
     rows, length = tokens.shape
     if length < size:

@@ -24,7 +24,7 @@ BELOW_ONE = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 
 DRAWN = 64
-"""Number of steps whose random numbers are generated together."""
+"""Random numbers are generated for this many steps at a time."""
 
 MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 
@@ -33,14 +33,16 @@ MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 class Sample:
     """Sample each token from the model's distribution over the tokens that the rules permit.
 
-    temperature: divides the log-probabilities; below 1 the distribution becomes sharper.
-    top_k: sample from the k most probable tokens only; 0 disables it.
+    temperature: the log-probabilities are divided by it. Below 1, the distribution becomes sharper.
+    top_k: sample only from the k most probable tokens. 0 disables it.
     top_p: sample from the smallest set of most probable tokens whose probabilities sum to at least top_p
-        (nucleus sampling, Holtzman et al. 2020); 1 disables it.
-    count: number of sentences to sample for each source.
-    seed: random seed. A sentence depends on the seed and on its index in the data, not on its batch.
+        (nucleus sampling, Holtzman et al. 2020). 1 disables it.
+    count: the number of sentences to sample for each source.
+    seed: random seed. The samples of a source depend on the seed and on its index in the data, but not on the
+        other sentences of the batch.
+    rules: constraints on the output.
 
-    Token scores are the model's log-probabilities, without temperature and truncation.
+    Token scores are the log-probabilities of the model, without temperature, top-k and top-p.
 
     >>> from regard.decoding import Sample
     >>> Sample(temperature=0.7, top_p=0.9, seed=4).count
@@ -74,8 +76,9 @@ class Sample:
     def draw(self, left: Tensor, chance: Tensor) -> Tensor:
         """Draw one token for each row.
 
-        left: permitted log-probabilities (rows, V). chance: uniform random numbers in [0, 1), (rows,). Return
-        tokens (rows,).
+        left: (rows, V), the log-probabilities of the tokens, -inf for tokens that the rules forbid.
+        chance: (rows,), uniform random numbers in [0, 1).
+        Return: (rows,), the tokens.
         """
         sorted_RV, token_RV = (left / self.temperature).sort(dim=-1, descending=True, stable=True)
         probability_RV = sorted_RV.softmax(-1)
@@ -87,7 +90,7 @@ class Sample:
         kept_RV &= probability_RV > 0
         cumulative_RV = torch.where(kept_RV, probability_RV, 0.0).cumsum(-1)
         threshold_R1 = chance[:, None] * cumulative_RV[:, -1:]
-        # Rounding can make the threshold equal to the total, which is past the last candidate: clamp.
+        # By rounding, the threshold can equal the total. Without clamp, the index would be out of range.
         drawn_R1 = torch.searchsorted(cumulative_RV, threshold_R1, right=True).clamp(
             max=kept_RV.sum(-1, keepdim=True) - 1
         )
@@ -97,7 +100,7 @@ class Sample:
 def sample_search(
     model: Model, batch: Batch, how: Sample, prefixes: Sequence[Sequence[int]] | None = None
 ) -> SearchResult:
-    """Sample sentences token by token; the K samples of a source are not sorted."""
+    """Sample K sentences for each source of a batch. The samples of a source are not sorted."""
     blocks = _random_numbers(how, batch.index.tolist(), batch.source.device)
     random_BLK = next(blocks)
 
@@ -113,9 +116,9 @@ def sample_search(
 def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
     """Yield uniform random numbers in [0, 1), (B, DRAWN, K), for DRAWN steps at a time.
 
-    Each sentence has its own random stream, seeded with the seed and the sentence's index in the data, so its
-    samples do not depend on the other sentences of the batch. K is the last dimension, so that they do not
-    depend on the length of the others either.
+    Each sentence has its own random generator, which is seeded with how.seed and the index of the sentence in
+    the data. So the samples do not depend on the other sentences of the batch. The generator returns the K
+    numbers of a step one after the other, so a longer search continues the same sequence.
     """
     streams = [np.random.default_rng([how.seed, number]) for number in index]
     while True:

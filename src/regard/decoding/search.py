@@ -31,15 +31,15 @@ def search(
     prefixes: Sequence[Sequence[int]] | None = None,
     look: str | None = CROSS,
 ) -> list[list[Hypothesis]]:
-    """Decode each source of a batch; return a list of hypotheses for each, best first.
+    """Decode each source of a batch. Return a list of hypotheses for each source, best first.
 
-    batch: the sources; targets are ignored.
-    how: the search method with its settings.
-    prefixes: tokens that each output must begin with, [] for none.
-    look: the sites whose attention is recorded in the hypotheses, with * as wildcard; None records nothing.
+    batch: the sources. Targets are ignored.
+    how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
+    prefixes: the tokens that each output must begin with, [] for none.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
 
-    Every source gets at least one hypothesis. An unfinished hypothesis (cut at the maximum length) is
-    returned only if no hypothesis of its source finished.
+    Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
+    length) only if no hypothesis of the source is finished.
 
     >>> import torch
     >>> from regard.data.batch import Batch
@@ -70,10 +70,10 @@ def search(
             message(
                 "search()",
                 "the scores of the model are NaN",
-                hint="its training diverged, or its activations overflow in this dtype",
+                hint="the training of the model diverged, or its activations overflow in this dtype",
             )
         )
-    # Every source has a first hypothesis, even if its log-probability underflowed to -inf.
+    # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
     recorded = _recorded_attention(model, batch, result, exists_BK, look)
@@ -96,7 +96,7 @@ BySite = dict[str, Tensor]
 def _recorded_attention(
     model: Model, batch: Batch, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[tuple[BySite, BySite]]:
-    """Return the attention weights and the value norms, by site, of every hypothesis that exists."""
+    """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
         return [({}, {}) for _ in range(len(sentence_N))]
@@ -119,7 +119,7 @@ def _recorded_attention(
 def _as_hypotheses(
     result: SearchResult, exists_BK: Tensor, recorded: list[tuple[BySite, BySite]]
 ) -> list[list[Hypothesis]]:
-    """Convert a result on the CPU to Hypothesis objects, with their attention weights and value norms."""
+    """Convert a result on the CPU to Hypothesis objects, with the recorded weights and value norms."""
     attention_and_values = iter(recorded)
     lengths, ranking = result.lengths.tolist(), result.ranking.tolist()
     tokens, token_scores = result.tokens.tolist(), result.token_scores.tolist()

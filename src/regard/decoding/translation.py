@@ -1,7 +1,7 @@
 """Translation: a source line and its translation, with scores, attention and alignment.
 
-print(translation) prints the text only; rich.print(translation) and notebooks draw the alignment too;
-translation.save("x.html") writes a page.
+print(translation) prints only the text. rich.print(translation) and notebooks also draw the alignment.
+translation.save("x.html") writes an HTML page.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from regard.viewing import Entry, Seen, Site, fragment, save_page
 __all__ = ["Passage", "Scored", "Translation"]
 
 DRAWN = 100
-"""Maximum number of words of each side in a drawn alignment: 10,000 words would make a page of 1 GB."""
+"""Maximum number of words of each side in a drawn alignment. A page with 10,000 words would have 1 GB."""
 
 NAMED = 5
 """Number of words outside the vocabulary that a note lists."""
 
 END = "</s>"
-"""How EOS is shown in a list of tokens."""
+"""The text of EOS in a list of tokens."""
 
 WITHOUT_END = "the weight on </s> is not drawn, and rows are not renormalised"
 
@@ -45,12 +45,12 @@ class Passage:
     """The tokens, scores and attention of one forward pass: a whole line, or one part of a long line.
 
     source_pieces, pieces: the text of each source and target token, "</s>" for EOS.
-    source_words, words: the index in the line of the word that each token belongs to (or of the character,
-        if characters are aligned), -1 for EOS.
+    source_words, words: for each source and target token, the index of its word in the line (or of its
+        character, if characters are aligned). The index of EOS is -1.
     token_scores: the log-probability of each target token.
-    attention: by site, the weights; at cross-attention sites a row for each target token and a column for
-        each source token.
-    values: by site, the norms (H, S) of the attended values.
+    attention: for each attention layer (site), the weights ([H,] T, S). At cross-attention sites, there is a
+        row for each target token and a column for each source token.
+    values: for each site, the norms (H, S) of the attended values.
     source_token_ids, token_ids: the ids of the source and target tokens, EOS included.
     """
 
@@ -67,16 +67,16 @@ class Passage:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scored:
-    """A source and a target with the scores, the attention and the alignment that a model gives them.
+    """A source and a target with their scores, attention and alignment, computed by a model.
 
-    text: the target.
-    passages: one, or several if the source was too long for one forward pass; the properties join them.
-    notes: messages for the user, such as that the line was split or truncated.
-    aligned_at: the sites, the head and the step whose attention the alignment is computed from.
-    units: the alignment unit of the source and of the target, "word" or "character".
-    unknown, unknown_target: the words or characters that the vocabulary does not cover. They are encoded as
-        "<unk>", or as bytes by a subword tokenizer.
-    bytewise: whether the source and the target tokenizer encode them as bytes.
+    source, text: the source and the target.
+    passages: usually one; several if the source was too long for one forward pass. The properties join them.
+    notes: messages for the user, e.g. that the line was split or truncated.
+    aligned_at: the attention that the alignment is computed from (site, head and step).
+    units: the alignment units of source and target, "word" or "character".
+    unknown, unknown_target: the words or characters that are not in the vocabulary. They are encoded as UNK,
+        or as bytes by a subword tokenizer.
+    bytewise: whether the source and the target tokenizer encode unknown characters as bytes.
 
     >>> import torch
     >>> from regard.decoding import Passage, Scored
@@ -111,12 +111,12 @@ class Scored:
 
     @property
     def pieces(self) -> tuple[str, ...]:
-        """The target tokens as text, "</s>" for EOS: the rows of the attention."""
+        """The text of each target token, "</s>" for EOS. These are the rows of the cross-attention."""
         return self._concatenated("pieces")
 
     @property
     def source_pieces(self) -> tuple[str, ...]:
-        """The source tokens as text, "</s>" for EOS: the columns of the attention."""
+        """The text of each source token, "</s>" for EOS. These are the columns of the cross-attention."""
         return self._concatenated("source_pieces")
 
     @property
@@ -131,7 +131,7 @@ class Scored:
 
     @property
     def attention(self) -> dict[str, Tensor]:
-        """By site, the weights ([H,] T, S); 0 between passages, which do not attend to each other."""
+        """For each site, the weights ([H,] T, S). Weights between tokens of different passages are 0."""
         sites = self.passages[0].attention if self.passages else {}
         if len(self.passages) == 1:
             return sites
@@ -139,15 +139,15 @@ class Scored:
 
     @property
     def values(self) -> dict[str, Tensor]:
-        """By site, the norms (H, S) of the attended values."""
+        """For each site, the norms (H, S) of the attended values."""
         sites = self.passages[0].values if self.passages else {}
         return {site: torch.cat([each.values[site] for each in self.passages], -1) for site in sites}
 
     @property
     def alignment(self) -> Alignment | None:
-        """The word alignment (of characters, see units) from the attention at aligned_at.
+        """The alignment of words (or characters, see `units`), computed from the attention `aligned_at`.
 
-        None if no matching attention was recorded, for example because the model has none.
+        None if this attention was not recorded, for example because the model has no attention.
         """
         sites = [name for each in self.passages for name in each.attention]
         matches = any(fnmatch.fnmatchcase(name, self.aligned_at.site) for name in sites)
@@ -156,9 +156,10 @@ class Scored:
     def align(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Alignment:
-        """Compute the alignment from other sites, another head or another step than aligned_at.
+        """Compute the alignment from other attention than `aligned_at`.
 
-        site, head, shifted: as in Choice. Without a site, missing arguments are those of aligned_at.
+        site, head, shifted: as in Choice. If `site` is None, the defaults of all three are those of
+            `aligned_at`. Otherwise the defaults of head and shifted are those of Choice.
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
@@ -166,9 +167,9 @@ class Scored:
         )
 
     def entry(self, reference: str | None = None) -> Entry:
-        """Return the data to draw: words, alignment, score and notes. `viewing.page` draws several entries.
+        """Return the data to draw: words, alignment, score and notes. viewing.page() draws several entries.
 
-        reference: a reference translation to show beside the text.
+        reference: a reference translation, which is shown beside the text.
         """
         return Entry(
             self.source_units,
@@ -193,7 +194,7 @@ class Scored:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes, with those on words that the vocabulary does not cover."""
+        """The notes of `notes`, and notes on words that are not in the vocabulary."""
         sides = zip(("source", "target"), (self.unknown, self.unknown_target), self.bytewise, strict=True)
         unknown_notes = (_unknown_note(side, words, bytewise) for side, words, bytewise in sides if words)
         return (*self.notes, *unknown_notes)
@@ -201,9 +202,11 @@ class Scored:
     def seen(self, title: str = "", *, by_values: bool = False) -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        At decoder self-attention sites, rows are output tokens and columns are input tokens: "<s>", then the
-        output tokens one step later. by_values: multiply each weight by the norm of the value that it is
-        applied to (Kobayashi et al. 2020).
+        At decoder self-attention sites, the rows are the output tokens. The columns are the input tokens:
+        "<s>", then all output tokens but the last.
+
+        title: the title of the pictures. Default: the target text.
+        by_values: multiply each weight by the norm of its value (Kobayashi et al. 2020).
 
         >>> from regard.decoding import Scored
         >>> Scored("고양이", "cat").seen().sites
@@ -240,7 +243,7 @@ class Scored:
         return seen.weighted_by_values() if by_values and sites else seen
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the texts, tokens, scores, alignment and notes as values for JSON; seen() has the attention.
+        """Return the texts, tokens, scores, alignment and notes as JSON values. seen() returns the attention.
 
         >>> Scored("고양이", "cat").to_dict()["text"]
         'cat'
@@ -293,8 +296,8 @@ class Scored:
 class Translation(Scored):
     """A source line and its best translation, with scores, attention, alignment and notes.
 
-    ranking: the score that hypotheses are sorted by, with penalties; a sum over passages.
-    others: the other translations of the n-best list; empty for a line that was translated in parts.
+    ranking: the score that hypotheses are sorted by, with penalties. Of several passages, the sum.
+    others: the other translations of the n-best list. Empty if the line was translated in parts.
 
     >>> from regard.decoding import Translation
     >>> Translation("", "").score
@@ -305,13 +308,13 @@ class Translation(Scored):
     others: tuple[Translation, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of Scored.to_dict(), the ranking, and the rest of the n-best list."""
+        """Return the values of Scored.to_dict(), with `ranking` and `others` in addition."""
         others = [each.to_dict() for each in self.others]
         return {**super().to_dict(), "ranking": self.ranking, "others": others}
 
 
 def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    """Build a block-diagonal matrix from blocks ([H,] t, s)."""
+    """Return a block-diagonal matrix ([H,] T, S) with these blocks ([H,] t, s), and 0 elsewhere."""
     rows, columns = (sum(block.shape[size] for block in blocks) for size in (-2, -1))
     matrix = torch.zeros(*blocks[0].shape[:-2], rows, columns)
     row = column = 0
@@ -322,7 +325,7 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
 
 
 def _drawn_matrix(alignment: Alignment) -> Tensor:
-    """Return the matrix of an alignment, at most DRAWN rows and columns; the full matrix is not allocated."""
+    """Return the first DRAWN rows and columns of alignment.matrix, without allocating the whole matrix."""
     rows = max((block.target + block.weights.shape[0] for block in alignment.blocks), default=0)
     columns = max((block.source + block.weights.shape[1] for block in alignment.blocks), default=0)
     rows, columns = min(rows, DRAWN), min(columns, DRAWN)
@@ -334,7 +337,7 @@ def _drawn_matrix(alignment: Alignment) -> Tensor:
 
 
 def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
-    """Return a note on words that the vocabulary does not cover; it lists the first NAMED of them."""
+    """Return a note that lists words outside the vocabulary, the first NAMED of them."""
     distinct = list(dict.fromkeys(unknown))
     more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
     problem = "characters not in the vocabulary, encoded as bytes" if bytewise else "not in the vocabulary"

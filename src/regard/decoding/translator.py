@@ -30,31 +30,35 @@ from regard.models.base import Model
 __all__ = ["Translator"]
 
 AT_ONCE = 4096
-"""Number of lines that stream() reads and translates together; sorting them by length reduces padding."""
+"""Number of lines that stream() reads and translates together.
+
+They are sorted by length, so that more lines mean less padding.
+"""
 
 MAX_TOKENS = 10_000_000
-"""The largest number of tokens of a batch."""
+"""The largest value of tokens_per_batch and longest."""
 
 ON_TRANSLATOR = "set it on the translator: Translator(..., {0}) or regard.load(run, {0})"
-"""Hint for a search setting that was passed to a method; {0} is the setting."""
+"""Hint for a search setting that was passed to a method. {0} is the setting, e.g. search=Beam(size=5)."""
 
 
 class Translator:
-    """Translate lines of text with a model: one translation per line, in order, also for blank lines.
+    """Translate lines of text with a model.
 
     source_tokenizer, target_tokenizer: objects with the methods of decoding.Tokenizer.
     search: Beam(...), Greedy(...) or Sample(...). Default: Beam().
-    tokens_per_batch: number of source tokens per batch, padding included.
-    longest: maximum number of tokens, EOS included, of a source, and of a target in score(); less if the
-        model's own maximum is less.
-    overlong: what to do with a longer line: "split" translates it sentence by sentence, "truncate" translates
-        only its beginning. The notes of the translation say so.
-    look: the sites whose attention is recorded, with * as wildcard; None records nothing.
-    alignment: the sites that alignments are computed from, averaged over layers and heads, or a Choice.
-    unit: what alignments link: "word", "character", or "auto" for characters if the tokens are characters
-        and words otherwise.
+    tokens_per_batch: maximum number of source tokens per batch, padding included.
+    longest: maximum number of tokens of a source line, EOS included; in score(), also of a target line. If
+        the maximum of the model is smaller, that is used.
+    overlong: what to do with a longer line in translate(): "split" translates it sentence by sentence,
+        "truncate" translates only its beginning. The notes of the translation report it.
+    look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    alignment: the attention that alignments are computed from: sites, which are averaged over layers and
+        heads, or a Choice.
+    unit: what alignments link: "word", "character", or "auto" (characters for character tokenizers, otherwise
+        words).
 
-    search, look and unit are defaults: a call can use others, and threads can share one translator.
+    A method call can use other values of search, look and unit. Several threads can share a translator.
 
     >>> from regard.decoding import Beam, Translator
     >>> from regard.models import build_model
@@ -142,10 +146,13 @@ class Translator:
         search: Search | None = None,
         look: str | Default | None = DEFAULT,
     ) -> Translation | list[Translation]:
-        """Translate one line (a str) or several; return one Translation, or a list in the same order.
+        """Translate one line (a str) or several. Return one Translation, or a list in the same order.
 
-        A blank line has a blank translation. prefixes: text that each translation must begin with, "" for
-        none; if a line is split, it applies to the first part. search, look: instead of the translator's.
+        The translation of a blank line is blank.
+
+        prefixes: the text that each translation must begin with, "" for none. If a line is split, its first
+            part begins with this text.
+        search, look: used instead of those of the translator.
         """
         if both_single("translate()", lines, lines if prefixes is None else prefixes):
             starts = None if prefixes is None else [str(prefixes)]
@@ -167,9 +174,10 @@ class Translator:
         search: Search | None = None,
         look: str | Default | None = DEFAULT,
     ) -> Iterator[Translation]:
-        """Translate an iterator of lines, `at_once` lines at a time, for files larger than memory.
+        """Yield the translation of each line. Lines may be an iterator, e.g. over a file larger than memory.
 
-        search, look: instead of those of the translator.
+        at_once: the number of lines that are read and translated together.
+        search, look: used instead of those of the translator.
         """
         check_integers("stream()", at_once=(at_once, 1))
         if isinstance(lines, str):
@@ -207,10 +215,12 @@ class Translator:
         look: str | Default | None = DEFAULT,
         unit: str | None = None,
     ) -> Scored | list[Scored]:
-        """Score given pairs by forced decoding: log-probability, token scores, attention and alignment.
+        """Score given sentence pairs by forced decoding: log-probabilities, attention and alignment.
 
-        For one pair, two str, return one Scored. A side with more tokens than `longest`, or than the maximum
-        of the model, is truncated, and the notes say so. look, unit: instead of those of the translator.
+        sources, targets: two str, or two lists of the same length. Return one Scored, or a list. A source or
+            target with more than `longest` tokens, or more than the maximum of the model, is truncated. The
+            notes report it.
+        look, unit: used instead of those of the translator.
         """
         if both_single("score()", sources, targets):
             (only,) = self.score([str(sources)], [str(targets)], look=look, unit=unit)
@@ -269,9 +279,10 @@ class Translator:
         look: str | Default = DEFAULT,
         unit: str | None = None,
     ) -> Alignment | list[Alignment]:
-        """Return the word alignment of one pair, or of several; raise if no cross-attention was recorded.
+        """Return the word alignment of one sentence pair (two str), or of several.
 
-        look, unit: instead of those of the translator.
+        Raise ArgumentError if no cross-attention was recorded.
+        look, unit: used instead of those of the translator.
         """
         if both_single("align()", sources, targets):
             (only,) = self.align([str(sources)], [str(targets)], look=look, unit=unit)
@@ -285,7 +296,7 @@ class Translator:
         return [alignment for alignment in alignments if alignment is not None]
 
     def _decoder(self, call: str, look: str | Default | None, unit: str | None = None) -> LineDecoder:
-        """Return what a call decodes by: its own look and unit, or those of the translator."""
+        """Return the LineDecoder of a method call, with its look and unit, or those of the translator."""
         unit = self.unit if unit is None else unit
         return LineDecoder(
             self.model,
@@ -297,7 +308,7 @@ class Translator:
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return the sites whose attention a call records; raise ArgumentError if none matches."""
+        """Return the sites whose attention a method call records. Raise ArgumentError if no site matches."""
         if look is DEFAULT:
             return self.look
         if look not in (None, CROSS, self.look):
@@ -305,7 +316,7 @@ class Translator:
         return look
 
     def prepare(self, line: str) -> str:
-        """Preprocess a line before translation; for subclasses to override. Default: no change."""
+        """Preprocess a line before translation. Subclasses can override this; by default, nothing changes."""
         return line
 
     def _translate_lines(

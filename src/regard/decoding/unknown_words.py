@@ -1,4 +1,4 @@
-"""Report words (or characters) that the vocabulary of a model does not cover: which, and in which line."""
+"""Report words (or characters) that are not in the vocabulary of a model, with their line numbers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from regard.errors import printable
 __all__ = ["UnknownWords"]
 
 NAMED = 8
-"""Number of words listed with their line, for each side; the others are counted."""
+"""Number of words that the report lists for each side. Further words are only counted."""
 
 LONGEST = 40
-"""Longer words are truncated."""
+"""Longer words are truncated to this many characters."""
 
 
 @dataclass
 class UnknownWords:
-    """Collects unknown words over many lines; memory and output are bounded.
+    """Collects the unknown words of many lines. It stores only the first NAMED words of each side.
 
-    The keys of the dicts are (side and unit, whether the words are encoded as bytes).
+    named: the first unknown words, with their line numbers.
+    count, lines: the number of unknown words, and of lines with unknown words.
+
+    The keys of the three dicts are pairs such as ("source word", False): side and unit of the words, and
+    whether the tokenizer encodes them as bytes.
 
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
@@ -35,7 +39,7 @@ class UnknownWords:
     lines: dict[tuple[str, bool], int] = field(default_factory=dict)
 
     def add(self, line: int, pair: Scored) -> None:
-        """Add the unknown words of a line; lines are numbered from 1."""
+        """Add the unknown words of a sentence pair. line: its line number, from 1."""
         unknown_words = (pair.unknown, pair.unknown_target)
         for side, unit, words, bytewise in zip(
             ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True
@@ -48,7 +52,7 @@ class UnknownWords:
                 self.lines[key] = self.lines.get(key, 0) + 1
 
     def report(self) -> Iterator[str]:
-        """Yield one line of text for each side with unknown words."""
+        """Yield one line of text for each side (source or target) that has unknown words."""
         for (name, bytewise), listed in self.named.items():
             count = self.count[name, bytewise]
             which = ", ".join(f"{_shown(word)} (line {line:,})" for line, word in listed)

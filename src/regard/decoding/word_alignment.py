@@ -1,4 +1,4 @@
-"""Word alignments from the attention weights of tokens, in Pharaoh format."""
+"""Compute word alignments from the attention weights of tokens, and write them in Pharaoh format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Alignment", "Block", "Choice", "align", "averaged", "choices", "phar
 
 
 class Block(NamedTuple):
-    """Attention weights (target words, source words), and the index of the first word of each side."""
+    """The attention weights of one part of a line, (target words, source words).
+
+    source, target: the index of the first source word and of the first target word in the line.
+    """
 
     weights: Tensor
     source: int = 0
@@ -27,8 +30,8 @@ class Block(NamedTuple):
 class Alignment:
     """A word alignment: each target word is linked to the source word with the highest attention weight.
 
-    str(alignment) is a line in Pharaoh format. blocks: one, or one for each part of a line that was
-    translated in parts; there is no attention between parts.
+    str(alignment) is a line in Pharaoh format.
+    blocks: usually one; several if the line was translated in parts. There is no attention between parts.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -45,14 +48,14 @@ class Alignment:
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (source word, target word), counted from 0; target words with zero attention have no link."""
+        """Pairs (source word, target word), from 0. A target word whose weights are all 0 has no link."""
         return tuple((source, target) for source, target, _ in self.weighted())
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
-        """Return links with their weights, (source word, target word, weight), in target order.
+        """Return the links as (source word, target word, weight), in the order of the target words.
 
-        threshold: return every link with at least this weight, so a target word may have several links or
-        none. Default: one link for each target word, to the source word with the highest weight.
+        threshold: return all links with at least this weight. A target word may then have several links or
+            none. Default: one link for each target word, to the source word with the highest weight.
 
         >>> import torch
         >>> from regard.decoding import align
@@ -78,16 +81,17 @@ class Alignment:
         return links
 
     def written(self, threshold: float | None = None, probabilities: bool = False) -> str:
-        """Return the line in Pharaoh format, "0-0 2-1"; with probabilities, "0-0:0.830 2-1:0.512".
+        """Return a line in Pharaoh format, such as "0-0 2-1".
 
-        The probabilities are attention weights: for a target word, they sum to 1 over all source words and
-        EOS.
+        threshold: as in weighted().
+        probabilities: add the weight of each link: "0-0:0.830 2-1:0.512". The weights of a target word sum to
+            1 over all source words and EOS.
         """
         return pharaoh(self.weighted(threshold), probabilities)
 
     @property
     def matrix(self) -> Tensor:
-        """The weights (target words, source words), 0 between words of different parts."""
+        """The weights (target words, source words). Weights between words of different parts are 0."""
         rows = max((block.target + block.weights.shape[0] for block in self.blocks), default=0)
         columns = max((block.source + block.weights.shape[1] for block in self.blocks), default=0)
         matrix = torch.zeros(rows, columns)
@@ -100,16 +104,18 @@ class Alignment:
 
     @classmethod
     def joined(cls, parts: Iterable[Alignment]) -> Alignment:
-        """Join the alignments of the parts of one line; word indices refer to the whole line."""
+        """Join the alignments of the parts of one line. Their word indices are counted from its start."""
         return cls(tuple(block for part in parts for block in part.blocks))
 
 
 def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Alignment:
-    """Convert token attention (T, S) to a word alignment: sum over source tokens, mean over target tokens.
+    """Convert the attention weights of tokens (T, S) to a word alignment.
 
-    source_words, target_words: the index of the word that each token belongs to; -1 for a token of no word,
-    such as EOS, whose row or column is dropped. Rows are not renormalised: the weight on EOS is not
-    distributed over the words.
+    The weight between two words is the sum over the tokens of the source word and the mean over the tokens of
+    the target word.
+
+    source_words, target_words: the index of the word that each token belongs to. Tokens with the index -1,
+        such as EOS, are dropped. Rows are not renormalised, so they may sum to less than 1.
     """
     source_SW, first_source = _membership(source_words)
     target_TW, first_target = _membership(target_words)
@@ -130,9 +136,11 @@ def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = Fa
 
 
 def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | None = None) -> Tensor:
-    """Average the attention of a hypothesis over sites and heads; return one matrix (T, S).
+    """Average the attention of a hypothesis over sites and heads. Return one matrix (T, S).
 
-    site: the sites to average, with * as wildcard. head: use only this head of each site. Default: all.
+    attention: for each site, the weights ([H,] T, S).
+    site: the sites to average, with * as wildcard.
+    head: use only this head of each site. Default: the average of all heads.
 
     >>> import torch
     >>> from regard.decoding import averaged
@@ -143,7 +151,7 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
     matching = [weights for name, weights in attention.items() if fnmatch.fnmatchcase(name, site)]
     if not attention:
         problem = "no attention was recorded"
-        hint = "seq2seq has no attention; for other models, set look='*cross'"
+        hint = "set look='*cross' to record attention; the model seq2seq has no attention"
         raise ArgumentError(message("averaged()", problem, hint=hint))
     if not matching:
         raise UnknownName("site", site, attention)
@@ -158,12 +166,13 @@ def averaged(attention: Mapping[str, Tensor], site: str = "*cross", head: int | 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which attention weights an alignment is computed from: which sites, which head, and which step.
+    """The attention weights that an alignment is computed from.
 
-    site: a site name, with * as wildcard; several sites are averaged.
+    site: the name of an attention layer (site), with * as wildcard. Several sites are averaged.
     head: the index of a head. Default: the mean over all heads.
-    shifted: take the weights of a word from the step after it, where the word is the decoder's input. In a
-        Transformer, that step often attends to the source of that word (Chen et al. 2020).
+    shifted: align a token with the weights of the next step, in which the token is the decoder input, instead
+        of the step that generates the token. In a Transformer, the next step often attends to the source word
+        that the token translates (Chen et al. 2020).
 
     >>> import torch
     >>> from regard.decoding import Choice
@@ -182,13 +191,16 @@ class Choice:
 
     @classmethod
     def of(cls, choice: Choice | str) -> Choice:
-        """Return the choice itself, or a Choice of the sites with this name or pattern."""
+        """Return a Choice unchanged, and convert a site name or pattern (str) to a Choice."""
         return choice if isinstance(choice, Choice) else cls(choice)
 
     def instead(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
     ) -> Choice:
-        """Return this choice with some fields replaced. A new site resets the other fields to defaults."""
+        """Return this choice with some fields replaced. None keeps a field.
+
+        If `site` is given, the fields that are None get the defaults of Choice instead.
+        """
         base = self if site is None else Choice(site)
         return Choice(
             base.site, base.head if head is None else head, base.shifted if shifted is None else shifted
@@ -197,8 +209,8 @@ class Choice:
     def read(self, attention: Mapping[str, Tensor]) -> Tensor:
         """Return one matrix (T, S) from the attention of a hypothesis, with a row for each target token.
 
-        If shifted, the row of the last token is 0, because no step has it as input. It is EOS, unless the
-        hypothesis was cut at the maximum length.
+        If `shifted` is true, the row of the last token is 0, because no step has this token as input. The
+        last token is EOS, unless the hypothesis was cut at the maximum length.
         """
         weights_TS = averaged(attention, self.site, self.head)
         if not self.shifted:
@@ -211,7 +223,7 @@ class Choice:
 
 
 def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choice]:
-    """Return every possible Choice: all sites averaged, each site, and each head, with and without shift.
+    """Return all choices: all sites averaged, each site, and each head; each without and with `shifted`.
 
     >>> import torch
     >>> from regard.decoding import choices
@@ -233,7 +245,7 @@ def choices(attention: Mapping[str, Tensor], site: str = "*cross") -> list[Choic
 
 
 def _membership(words: Sequence[int]) -> tuple[Tensor, int]:
-    """Return which token belongs to which word, 0 or 1, (tokens, words), and the index of the first word."""
+    """Return a matrix (tokens, words) that is 1 where a token belongs to a word, and the first word."""
     indices = [word for word in words if word >= 0]
     first, last = min(indices, default=0), max(indices, default=-1)
     numbers = torch.tensor(list(words), dtype=torch.long).reshape(-1, 1)

@@ -1,1 +1,1 @@
-"""Files: atomic writing, reading of untrusted files, locks, and tensors and arrays on disk."""
+"""Files: write files atomically, read untrusted files, lock folders, and store tensors and arrays."""

@@ -1,6 +1,6 @@
 """NumPy arrays and metadata in one safetensors file.
 
-Reading never runs code from a file. Only NumPy is needed, not PyTorch.
+The format contains only data: reading a file cannot run code from it. PyTorch is not needed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ __all__ = ["load_arrays", "save_arrays"]
 
 VERSION = "1"
 METADATA = "told"
-"""The key of all metadata. safetensors writes several keys in random order, so that files would differ."""
+"""The only metadata key of the file; its value is JSON with all metadata.
+
+safetensors writes several keys in random order, so that equal content could give different files.
+"""
 
 
 def save_arrays(
     path: str | Path, kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
-    """Write float32 and int32 arrays and metadata atomically.
+    """Write arrays and metadata to a file, atomically.
 
-    kind: the kind of file, which load_arrays() checks. metadata: JSON values.
+    kind: a name for this kind of file, which load_arrays() checks.
+    metadata: values that can be written as JSON.
+    arrays: integer arrays are stored as int32, all others as float32.
     """
     content = {
         name: numpy.ascontiguousarray(array, "<i4" if array.dtype.kind == "i" else "<f4")
@@ -44,8 +49,9 @@ def save_arrays(
 def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read the metadata and the arrays that save_arrays() wrote.
 
-    Raises DataError if the file is damaged or of another kind. writer: the function that writes such files,
-    for the hint.
+    kind: the kind of file that was passed to save_arrays(). Raises DataError if the file has another kind, or
+        is damaged.
+    writer: the function that writes such files, named in the hint of the error.
     """
     try:
         content = read_limited(path, "seen", named=True)
@@ -57,14 +63,14 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
             raise ValueError("the header is too large")
         arrays = load(content)
         if not all(array.dtype in ("<f4", "<i4") for array in arrays.values()):
-            raise ValueError("another dtype than float32 and int32")
+            raise ValueError("an array has another dtype than float32 and int32")
         header = parse_json(content[8 : 8 + length])["__metadata__"]
         # Earlier versions wrote the format and the version beside the other metadata.
         metadata = header | parse_json(header.pop(METADATA))
         if (metadata.pop("format"), metadata.pop("version")) != (kind, VERSION):
-            raise ValueError("another kind of file")
+            raise ValueError("the file is of another kind")
         return metadata, arrays
     except (AttributeError, KeyError, OverflowError, SafetensorError, TypeError, ValueError) as error:
-        problem = f"the file is damaged, or not of the kind {kind}"
+        problem = f"the file is damaged, or it is not a file of kind {kind!r}"
         hint = f"such files are written by {writer} ({type(error).__name__})"
         raise DataError(message(str(path), problem, hint=hint)) from None

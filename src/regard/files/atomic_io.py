@@ -1,6 +1,7 @@
-"""Atomic file writing: after a killed process or a full disk, a file is complete or does not exist.
+"""Atomic file writing: a file is always complete, or it does not exist.
 
-Files are written under a temporary name, which leftover() recognises, and renamed when complete.
+This holds even if the process is killed or the disk is full. A file is written under a temporary name and
+renamed when it is complete. leftover() recognises temporary names of interrupted writes.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Bytes written and hashed at a time, so that they are still in the CPU cache."""
+"""Number of bytes that are written and then hashed at a time: few enough to stay in the CPU cache."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 LONGEST_NAME = 200
-"""Maximum bytes of a name to which a suffix is added: file systems allow 255 in all."""
+"""Maximum number of bytes of a file name that beside() extends; of a longer name, it uses a hash.
+
+File systems allow 255 bytes in a name.
+"""
 
 HINTS = {
     errno.ENOSPC: "free some space on this disk",
@@ -49,18 +53,22 @@ HINTS = {
     errno.EACCES: "choose a folder with write permission",
     errno.EPERM: "choose a folder with write permission",
 }
-"""Hints for errors of the operating system."""
+"""The hint for each error code of the operating system."""
 
 
 class Written(NamedTuple):
-    """The size and the hash of a file that was written."""
+    """The size in bytes and the SHA-256 hash of a file that was written."""
 
     size: int
     sha256: str
 
 
 class Leftover(NamedTuple):
-    """A parsed temporary name: the final name, and "part" (being written) or "earlier" (being replaced)."""
+    """A temporary file name, parsed.
+
+    name: the final file name.
+    kind: "part" for a file that was being written, "earlier" for the old content of a file being replaced.
+    """
 
     name: str
     kind: str
@@ -90,7 +98,9 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
 
 
 def link(path: Path, new: Path) -> None:
-    """Hard-link a file that is never changed; copy it if the file system has no hard links.
+    """Create a hard link `new` to a file, or copy the file if the file system has no hard links.
+
+    Use this only for files that are never changed, because a change would also change the hard link.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +117,7 @@ def link(path: Path, new: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically: readers find the old or the new content.
+    """Write or replace a file atomically: a reader finds either the old content or the new content.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -128,16 +138,16 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """replace(), with a DataError that names the file if writing fails."""
+    """Call replace(). If writing fails, raise a DataError that names the file."""
     with naming_file(path):
         replace(path, content)
 
 
 @contextlib.contextmanager
 def naming_file(path: str | Path) -> Iterator[None]:
-    """Turn an OSError while a file is written into a DataError that names the file and the reason.
+    """In the `with` block, convert an OSError to a DataError that names the file and the reason.
 
-    BrokenPipeError is not converted: the reader of a pipe has closed it, which is not a failure.
+    BrokenPipeError is not converted: it only means that the reader of a pipe has closed the pipe.
 
     >>> with naming_file("page.html"):
     ...     raise OSError(28, "No space left on device")
@@ -151,22 +161,22 @@ def naming_file(path: str | Path) -> Iterator[None]:
     except OSError as error:
         folder = Path(path).parent
         hint = ""
-        with contextlib.suppress(OSError):  # a name that is too long cannot be looked up either
+        with contextlib.suppress(OSError):  # is_dir() fails if the name is too long
             hint = "" if folder.is_dir() else f"create the folder first: {shown(folder)}"
         reason = error.strerror or str(error) or type(error).__name__
         raise DataError(message(shown(path), f"cannot be written: {reason}", hint=hint)) from None
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """Write all of the content; os.write() alone may write only a part."""
+    """Write the content completely. One call of os.write() may write only a part of it."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the names of the files in a folder to the disk."""
-    if os.name == "posix":  # elsewhere, folders cannot be opened
+    """Flush a folder to the disk, so that new and renamed files survive a power failure."""
+    if os.name == "posix":  # Windows cannot open a folder
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -175,7 +185,10 @@ def flush_folder(folder: Path) -> None:
 
 
 def beside(path: Path, kind: str) -> Path:
-    """A unique temporary name beside a path: "part" while it is written, "earlier" while it is replaced."""
+    """Return a unique temporary path in the same folder.
+
+    kind: "part" for a file that is being written, "earlier" for the old content of a file being replaced.
+    """
     name = path.name
     if len(os.fsencode(name)) > LONGEST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
@@ -183,7 +196,7 @@ def beside(path: Path, kind: str) -> Path:
 
 
 def leftover(name: str) -> Leftover | None:
-    """Parse a temporary name from beside(); None for any other name.
+    """Parse a temporary file name that beside() created. Return None for any other name.
 
     >>> leftover(beside(Path("runs/step-000100"), "part").name)
     Leftover(name='step-000100', kind='part')
@@ -194,7 +207,7 @@ def leftover(name: str) -> Leftover | None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder with its contents, or a symbolic link without its target."""
+    """Delete a file, or a folder with its contents. Of a symbolic link, only the link is deleted."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -202,7 +215,12 @@ def remove(path: Path) -> None:
 
 
 def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "") -> DataError:
-    """Build the error for a failed write. size: bytes to write. kept: added to the hint.
+    """Return a DataError for a failed write.
+
+    call, problem: the first two parts of the message.
+    error: the error of the operating system, which gives the reason and the hint.
+    size: the number of bytes to write, which is added to the hint if the disk is full.
+    kept: text that is appended to the hint.
 
     >>> print(failed("runs/x", "no checkpoint of step 7", OSError(28, "No space left on device"), 25_000_000))
     runs/x: no checkpoint of step 7: No space left on device

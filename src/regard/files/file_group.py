@@ -1,4 +1,4 @@
-"""File groups: several files that belong together, written all or none."""
+"""Write a group of files together: after an error, none of them has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_free", "written_together"]
 
 
 def check_free(paths: Sequence[Path], overwrite: bool) -> None:
-    """Raise DataError if one of the files exists, unless overwrite is true."""
+    """Raise DataError if one of the files already exists and `overwrite` is false."""
     existing = [shown(path) for path in paths if os.path.lexists(path)]
     if existing and not overwrite:
         hint = "--overwrite replaces it; --output sets another folder"
@@ -25,7 +25,10 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
-    """Open files for writing; all are renamed to their paths at the end. After an error, none has changed."""
+    """Open temporary files for writing, one per path, and rename all of them at the end of the `with` block.
+
+    After an error, the files at `paths` are as before.
+    """
     parts = [beside(path, "part") for path in paths]
     try:
         with contextlib.ExitStack() as stack:
@@ -48,7 +51,7 @@ def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
 
 
 class _Part(io.FileIO):
-    """A temporary file whose errors name the final path."""
+    """A temporary file. Its error messages name the final path, which the user knows."""
 
     def __init__(self, part: Path, path: Path):
         super().__init__(part, "w")
@@ -65,13 +68,13 @@ def _text(raw: _Part) -> io.TextIOWrapper:
 
 
 def _replace_all(parts: Sequence[Path], paths: Sequence[Path]) -> None:
-    """Rename all temporary files; if one fails, restore the earlier files."""
+    """Rename all temporary files to their final paths. If one fails, restore the previous files."""
     earlier = [beside(path, "earlier") for path in paths]
     done: list[tuple[Path, Path]] = []
     try:
         for part, path, backup in zip(parts, paths, earlier, strict=True):
             with naming_file(path):
-                with contextlib.suppress(OSError):  # there is no earlier file, or the disk has no hard links
+                with contextlib.suppress(OSError):  # no previous file, or the disk has no hard links
                     os.link(path, backup, follow_symlinks=False)
                 os.replace(part, path)
                 done.append((path, backup))

@@ -1,4 +1,7 @@
-"""Folder lock: only one process trains in a run folder, and notices if the folder is moved."""
+"""Folder lock: only one process at a time can train in a run folder.
+
+The process also notices if its run folder is moved, removed or replaced.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
 ATTEMPTS = 5
-"""Number of attempts if another process keeps replacing the lock file."""
+"""Number of attempts to lock the file if another process replaces it at the same time."""
 
 
 class FolderMoved(DataError):
-    """The run folder was moved, removed or replaced during training. place: its new path, if known."""
+    """The run folder was moved, removed or replaced during training. place: its new path, or None."""
 
     def __init__(self, text: str, place: Path | None = None):
         super().__init__(text)
@@ -29,15 +32,15 @@ class FolderMoved(DataError):
 
 
 class FolderLock:
-    """The lock of a run folder, held by this process; use locked() to create it.
+    """The lock of a run folder, held by this process. Use locked() to create it.
 
-    The operating system releases the lock when the process ends for any reason. On Windows and on disks
-    without file locks nothing is locked, but check() works.
+    The operating system releases the lock when the process ends, for whatever reason. On Windows, and on
+    disks without file locks, nothing is locked, but check() still detects a folder that was moved.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        # The open handle belongs to the folder, not to its name; it keeps the inode number in use.
+        # While this folder is open, no other folder can get its inode number, so check() can compare it.
         self._folder = os.open(folder, os.O_RDONLY) if os.name == "posix" else None
         self._identity = os.stat(folder if self._folder is None else self._folder)
         self._file: int | None = None
@@ -48,16 +51,17 @@ class FolderLock:
             raise
 
     def check(self) -> None:
-        """Raise FolderMoved if the folder was moved or removed, DataError if another process holds the lock.
+        """Check that this process still holds the lock.
 
-        A lock file that was deleted or replaced is written and locked again.
+        Raise FolderMoved if the folder was moved, removed or replaced. If the lock file was deleted or
+        replaced, create and lock it again, or raise DataError if another process holds the new lock.
         """
         try:
             current = os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             raise self._moved("removed") from None
         except OSError:
-            return  # the disk does not respond: the next write reports it
+            return  # e.g. the disk does not respond; the next write will report the error
         if not os.path.samestat(self._identity, current):
             raise self._moved("replaced by another folder")
         if self._file is not None and not self._is_in_place(self._file):
@@ -65,7 +69,7 @@ class FolderLock:
             os.close(before)
 
     def release(self) -> None:
-        """Release the lock; the lock file stays, empty."""
+        """Release the lock. The lock file is emptied but not deleted."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, 0)
@@ -75,17 +79,17 @@ class FolderLock:
         self._file = self._folder = None
 
     def _acquire(self) -> int:
-        """Open and lock the lock file, and write the number of this process into it."""
+        """Open and lock the lock file and write the process id into it. Return its file descriptor."""
         path = self.folder / NAME
         for _ in range(ATTEMPTS):
             try:
-                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # FileLock would open a FIFO too
+                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # unlike FileLock, this rejects a FIFO
             except OSError as error:
                 problem = f"cannot be opened: {error.strerror}"
                 hint = "remove it if no training is running here"
                 raise DataError(message(str(path), problem, hint=hint)) from None
             is_free = True
-            with contextlib.suppress(OSError):  # a disk without locks
+            with contextlib.suppress(OSError):  # the disk has no file locks
                 is_free = lock_descriptor(handle, blocking=False)
             if not is_free:
                 holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
@@ -94,15 +98,15 @@ class FolderLock:
                 hint = "wait until it has ended, or use another --output"
                 raise DataError(message(str(self.folder), problem, hint=hint))
             if self._is_in_place(handle):
-                with contextlib.suppress(OSError):  # the content is only informative
+                with contextlib.suppress(OSError):  # the content is only for error messages
                     os.ftruncate(handle, 0)
                     os.write(handle, f"process {os.getpid()}\n".encode())
                 return handle
-            os.close(handle)  # it was replaced between opening and locking
+            os.close(handle)  # the file was replaced between opening and locking: try again
         raise DataError(message(str(path), "another process keeps replacing this lock file"))
 
     def _is_in_place(self, handle: int) -> bool:
-        """Whether the lock file of the folder is still the one that is open."""
+        """Return whether the open file is still the lock file of the folder."""
         try:
             return os.path.samestat(os.fstat(handle), os.lstat(self.folder / NAME))
         except FileNotFoundError:
@@ -118,7 +122,7 @@ class FolderLock:
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 
     def _new_place(self) -> Path | None:
-        """The current path of the folder, on systems that can report it."""
+        """Return the current path of a moved folder, or None if the system cannot report it."""
         try:
             if sys.platform == "darwin":
                 import fcntl
@@ -134,7 +138,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[FolderLock]:
-    """Lock a folder inside the `with` block; raise DataError if another process holds the lock.
+    """Lock a folder for the time of the `with` block. Raise DataError if another process holds the lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, locked(Path(place)):

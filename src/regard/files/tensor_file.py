@@ -1,8 +1,8 @@
-"""Tensor files: the safetensors format, written in blocks that can be hashed while they are written.
+"""Tensor files: tensors in the safetensors format, which is a length, a JSON header, and the data.
 
-The writer of the safetensors library either copies all tensors or writes the file itself, without a hash and
-without the error of the operating system. So files are written here (a length, a JSON header, the data), and
-read by the library.
+Files are read with the safetensors library, but written with tensor_blocks(). The writer of the library
+either copies all tensors, or writes the file without computing a hash and without the error code of the
+operating system if it fails.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The names of dtypes in safetensors."""
+"""The name of each dtype in a safetensors file."""
 
 NAMED = {name: dtype for dtype, name in DTYPES.items()}
 
@@ -53,7 +53,7 @@ class TensorInfo(NamedTuple):
 
 
 def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError if a tensor cannot be written. call: names the call in the error."""
+    """Raise ArgumentError if a tensor cannot be written. call: the calling function, named in the error."""
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
             raise ArgumentError(
@@ -72,15 +72,16 @@ def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a tensor file: the header, then one tensor after another. At most one is copied.
+    """Yield the content of a tensor file: the header, then each tensor.
 
-    A tensor under two names (tied weights) is written twice; of a view, only the visible values are written.
+    At most one tensor at a time is copied (if it is on the GPU or not contiguous). A tensor with two names
+    (tied weights) is written twice. Of a view, only its own elements are written.
 
     >>> header, numbers = tensor_blocks({"halves": torch.tensor([0.5, 1.5])})
     >>> bytes(header)[8:].rstrip(), len(numbers)
     (b'{"halves":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', 8)
     """
-    # The widest dtypes first, so that every tensor is aligned to its element size, as readers expect.
+    # Tensors with larger elements come first, so that every tensor is aligned to its element size.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, begin = {}, 0
     for name in order:
@@ -101,9 +102,9 @@ def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """The dtype and shape of each tensor in a file, checked against the size of the file.
+    """Return the dtype and the shape of each tensor in a file. Raise DataError if the header is damaged.
 
-    Only the header is read, so that sizes can be checked before memory is allocated.
+    Only the header is read. It is compared with the size of the file before memory is allocated for tensors.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -111,7 +112,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, LIMITS["tensor header"]):
-                raise ValueError(f"the header has {length:,} bytes, the file {size:,}")
+                raise ValueError(f"the header has {length:,} bytes, but the file has {size:,}")
             header = parse_json(file.read(length).decode("utf-8"))
         header.pop("__metadata__", None)
         return {name: _checked_info(name, about, size - 8 - length) for name, about in header.items()}
@@ -129,13 +130,13 @@ def _checked_info(name: str, about: dict[str, Any], room: int) -> TensorInfo:
     if not all(type(each) is int and 0 <= each <= room for each in numbers):
         raise ValueError(f"{name[:80]!r} does not fit into the file")
     if math.prod(shape) * dtype.itemsize != end - begin:
-        raise ValueError(f"{name[:80]!r} has shape {shape[:8]} and {end - begin:,} bytes")
+        raise ValueError(f"{name[:80]!r} has shape {shape[:8]}, but {end - begin:,} bytes")
     return TensorInfo(dtype, tuple(shape))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file onto the CPU; they stay valid if the file is deleted."""
-    read_header(path)  # rejects links, FIFOs, and headers that do not fit the file
+    """Read all tensors of a file to the CPU. They stay valid if the file is deleted."""
+    read_header(path)  # raises for symbolic links, FIFOs and damaged headers
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -1,8 +1,10 @@
-"""Read untrusted files, which may be damaged or come from others: a run folder, a cache, a .seen file.
+"""Read untrusted files: files that may be damaged or written by someone else, such as those of a run folder.
 
-Such a file is opened without following a symbolic link, must be a regular file (a FIFO would block, a device
-has no end), and may not be larger than a limit for its kind. Failures are OSError or ValueError; each caller
-raises its own error, which names the file.
+- A symbolic link is not followed, unless the user named this file.
+- The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
+- The file must not be larger than the limit for its kind (see LIMITS).
+
+The functions raise OSError or ValueError. Their callers convert it to an error that names the file.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ LIMITS = {
     "tensor header": 1 << 26,
     "tokenizer": 1 << 26,
 }
-"""Largest size in bytes of each kind of file, far above what Regard writes. Files of weights have no limit of
-their own: their header is checked against the size of the file before anything is allocated."""
+"""Maximum size in bytes of each kind of file, much larger than any file that Regard writes.
+
+There is no limit for tensor files. Instead, their header is compared with the size of the file before memory
+is allocated.
+"""
 
 KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -38,7 +43,7 @@ KINDS = (
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a regular file without following a symbolic link; for open(path, mode, opener=open_regular).
+    """Open a regular file, but not through a symbolic link. Use: open(path, mode, opener=open_regular).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -55,18 +60,18 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def open_named(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Like open_regular(), for a file that the user named: it may be a symbolic link."""
+    """Like open_regular(), but follow symbolic links. Use it for a file that the user named."""
     return _opened(path, flags)
 
 
 def _opened(path: str | os.PathLike[str], flags: int) -> int:
-    # With O_NONBLOCK, opening a FIFO returns at once; it has no effect on regular files.
+    # With O_NONBLOCK, opening a FIFO does not wait for a writer. The flag has no effect on regular files.
     for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
     try:
         handle = os.open(path, flags, 0o666)
     except OSError as error:
-        # ELOOP (EMLINK on some systems) for a symbolic link, ENXIO for a socket, EISDIR for a folder.
+        # ELOOP (on some systems EMLINK): a symbolic link. ENXIO: a socket. EISDIR: a folder.
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR):
             raise _not_regular(path, os.lstat(path).st_mode) from None
         raise
@@ -83,20 +88,21 @@ def _not_regular(path: str | os.PathLike[str], mode: int) -> OSError:
 
 
 def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False) -> bytes:
-    """Read a whole file of a kind in LIMITS.
+    """Read a whole file. Raise OSError if it is larger than its limit.
 
-    named: whether the user named this file; then a symbolic link is followed.
+    kind: a key of LIMITS.
+    named: whether the user named this file. If so, a symbolic link is followed.
     """
     limit = LIMITS[kind]
     with open(path, "rb", opener=open_named if named else open_regular) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
-        return file.read(size)  # not read(limit), which would allocate that much
+        return file.read(size)  # read(limit) would allocate `limit` bytes
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON; raise ValueError for any problem, including deep nesting and duplicate keys.
+    """Parse JSON. Raise ValueError for invalid JSON, for duplicate keys and for too deep nesting.
 
     >>> parse_json(b'{"step": 1, "step": 2}')
     Traceback (most recent call last):

@@ -1,11 +1,18 @@
 """The built-in Korean-English corpus: a small grammar that generates sentence pairs with word alignments.
 
-hangul splits and joins syllables; particles and conjugation attach endings; lexicon and predicates are the
-vocabulary; phrases, nominals, clauses, actions, errands, reasons and descriptions build parts of a sentence
-in both languages at once; grammar combines them to sentences, and corpus assigns these to splits.
+The modules, from letters to the corpus:
 
-The grammar has two versions. Only Dice of version 2 make the choices that version 2 added, so version 1 still
-generates exactly the sentences that it generated before version 2 existed.
+    hangul                         splits syllables into letters and joins them
+    particles, conjugation         attach particles to nouns and endings to verbs
+    lexicon, predicates            the vocabulary
+    phrases, nominals, clauses     parts of a sentence, built in both languages at the same time
+    actions, errands, reasons,     clauses, by meaning
+    descriptions
+    grammar                        combines clauses into sentences
+    corpus                         generates the examples of each split
+
+The grammar has two versions. The random choices that version 2 added are only made by Dice with version=2, so
+version 1 still generates exactly the same sentences as before version 2 existed.
 """
 
 from __future__ import annotations

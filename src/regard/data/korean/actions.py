@@ -1,4 +1,4 @@
-"""Clauses with an action verb: its object, place, time, manner and companions; and relative clauses."""
+"""Clauses with an action verb (with its object, place, time, manner and companions), and relative clauses."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "whe
 class Plan(NamedTuple):
     """The plan of a clause.
 
-    tense, ending, negation: as in verb_predicate(). ask: the question word, or "". timed: whether it may have
-    a time. gap: whether its object is left out, as in a relative clause. nested: whether it is inside another
-    clause, which keeps it short.
+    tense, ending, negation: as in verb_predicate().
+    ask: the English question word, or "".
+    timed: whether the clause may contain a time.
+    gap: whether the object is omitted, as in a relative clause.
+    nested: whether the clause is part of a longer sentence. It then has fewer optional parts.
     """
 
     tense: str
@@ -64,7 +66,7 @@ TIME_OF = {"want": "future", "can": "future"}
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """Generate a time that fits the tense."""
+    """Generate a time, such as 어제 (yesterday). tense: a key of TIMES."""
     return say(*dice.pick(TIMES[tense]))
 
 
@@ -74,7 +76,10 @@ def _hour(dice: Dice) -> Phrase:
 
 
 def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phrase:
-    """Generate a place or a goal with its particle, sometimes with 이, 그 or 우리 before it."""
+    """Generate a place with its particle, sometimes with 이, 그 or 우리 before it.
+
+    to: whether the place is the goal of a motion: 학교에, "to school" instead of "at school".
+    """
     if dice.version > 1:
         place = REVISED_PLACES.get(place.korean, place)
     english = place.to if to else place.at
@@ -88,14 +93,14 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
 
 
 def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with a verb and a subject, according to the plan."""
+    """Generate a clause from the verb of a frame, a plan and a subject."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")
 
 
 def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Predicate) -> Rest:
-    """Generate the rest of a clause (object, place, time and so on), in the word order of each language."""
+    """Generate all of a clause except subject and predicate: question word, object, place, time and so on."""
     asked: list[Gloss] = []
     korean: list[Word] = []
     time, middle = when(dice, frame, plan)
@@ -123,7 +128,7 @@ def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Pred
         manner = NOTHING if len(taken.korean) > 3 else manner
     for piece in (company, place, tool, receiver, goal, taken, manner):
         korean += piece.korean
-    # The "to" of "listen to" is linked to the verb and to the object with its particle 을.
+    # The "to" of "listen to" has possible links to the verb and to the object, which ends in the particle 을.
     preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
     after = preposition + taken.english + receiver.english + goal.english
     for piece in (manner, tool, place, company, time):
@@ -136,7 +141,10 @@ HOURLY = spread({"time": 6, "hour": 1})
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
-    """Generate a time (at the end of the English clause) and a frequency (before the English verb)."""
+    """Return a time and an adverb of frequency for a clause. At most one of them is not empty.
+
+    In English, the time ("yesterday") ends the clause, and the adverb ("often") precedes the verb.
+    """
     if plan.ask == "when" or not plan.timed or "state" in frame.traits:
         return NOTHING, NOTHING
     if plan.tense == "progressive":
@@ -163,7 +171,7 @@ def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
 def _around(
     dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
 ) -> tuple[Phrase, Phrase, Phrase, Phrase]:
-    """Generate companions, place, tool and manner, at most `room` of them."""
+    """Generate companions, a place, a tool and a manner. At most `room` of the four are not empty."""
     company = place = tool = manner = NOTHING
     animal = "animals" in frame.traits
     about_people = any(noun.korean in HUMAN for noun in frame.objects)
@@ -198,7 +206,10 @@ def _company(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
-    """Pick a person who is not (part of) the subject and cannot be confused with it."""
+    """Pick a person who is not part of the subject.
+
+    Excluded are also combinations that sound wrong: "I" with "me" or "us", and the polite 저 with "you".
+    """
     who = " ".join(word.text for word in subject.korean)
     polite = who == "저는"
     first = subject.agreement in ("I", "we")
@@ -210,7 +221,7 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Generate a goal and the means of transport."""
+    """Return a goal, and the tool: a means of transport to this goal, or else the argument `tool`."""
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
         ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
@@ -228,7 +239,7 @@ def _receiver(dice: Dice, subject: Nominal) -> Phrase:
 
 
 def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
-    """Generate an object: a person, a noun, a list, or a noun with a relative clause."""
+    """Generate the object of a verb: a person, a noun, a list of nouns, or a noun with a relative clause."""
     noun = dice.pick(frame.objects)
     role = "generic" if plan.tense == "present" else "indefinite"
     if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):
@@ -276,7 +287,10 @@ LEFT: dict[str, tuple[Frame, ...]] = {
     if "left" in frame.traits
     for noun in frame.objects
 }
-"""The verbs that a relative clause of a noun can have: 내가 산 책, the book that I bought."""
+"""For each noun, the verbs of relative clauses in which the noun is the object.
+
+내가 산 책: the book that I bought.
+"""
 
 DOING = {
     "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event", "instant"} & frame.traits),
@@ -296,10 +310,16 @@ def relative(
     future: bool = False,
     timed: bool = True,
 ) -> tuple[Nominal, Phrase]:
-    """Generate a noun and a relative clause, the arguments of modified(); the noun is its object or subject.
+    """Return a noun and a relative clause, the two arguments of modified().
 
-    내가 어제 만난 친구: the friend whom I met yesterday.
-    책을 읽고 있는 학생: the student who is reading a book.
+    The noun is the object or the subject of the clause:
+
+        내가 어제 만난 친구      the friend whom I met yesterday
+        책을 읽고 있는 학생      the student who is reading a book
+
+    avoid: the frame of the main clause, whose verb is not repeated.
+    future: whether the relative clause may be in the future tense.
+    timed: whether it may contain a time, and a name as its subject.
     """
     head = common(noun, particle, "definite")
     alive = "animals" if noun.korean in ANIMALS else "people" if noun.korean in HUMAN else ""
@@ -321,7 +341,10 @@ def relative(
 
 
 INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
-"""Subjects of relative clauses; in the clause of an object only pronouns, to avoid the subject's name."""
+"""Subjects of relative clauses.
+
+If the clause modifies an object, only the pronouns are used, because the main clause may have the same name.
+"""
 
 
 def _doing(dice: Dice, head: Nominal, alive: str) -> Phrase:

@@ -1,4 +1,4 @@
-"""Predicates and clauses: the verb is last in Korean and follows the subject in English."""
+"""Predicates and clauses. The verb is the last word in Korean; in English it follows the subject."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ FINALS = {
     "and": {"past": "었고", "present": "고"},
     "but": {"past": "었지만", "present": "지만"},
 }
-"""The ending of a verb, by the type of its clause and the tense; "who" is a question about the subject."""
+"""The ending of a verb, for each type of clause and tense.
+
+"who" is a question about the subject: 누가 갔니, who went?
+"and" and "but" join the clause to the next one.
+"""
 
 GOING = {
     "statement": "것이다",
@@ -29,7 +33,7 @@ GOING = {
     "and": "것이고",
     "but": "것이지만",
 }
-"""The last word of the future tense: 갈 것이다, will go."""
+"""The last word of the future tense for each type of clause: 갈 것이다, will go."""
 
 BE = {
     "present": {"I": "am", "you": "are", "he": "is", "we": "are", "they": "are"},
@@ -43,7 +47,12 @@ FAIL, DO_IT = Stem("못하", "하"), Stem("하", "하")
 
 
 class Predicate(NamedTuple):
-    """The end of a Korean clause; in English, the auxiliaries (first in a question) and the main words."""
+    """The predicate of a clause in both languages.
+
+    korean: the last words of the Korean clause.
+    auxiliaries: English auxiliaries and "not". In a question, the first one precedes the subject.
+    main: the other English words, e.g. the main verb.
+    """
 
     korean: list[Word]
     auxiliaries: list[Gloss]
@@ -51,7 +60,9 @@ class Predicate(NamedTuple):
 
 
 def finish(stem: Stem, tense: str, ending: str) -> str:
-    """Conjugate the stem at the end of a clause, for the type of the clause and the tense.
+    """Conjugate the last stem of a clause.
+
+    ending: a key of FINALS, "adnominal" (the clause modifies a noun) or "join" (-고, without a tense).
 
     >>> finish(Stem("만들"), "past", "question"), finish(Stem("만들"), "present", "adnominal")
     ('만들었니', '만드는')
@@ -65,14 +76,17 @@ def finish(stem: Stem, tense: str, ending: str) -> str:
 
 
 def be(tense: str, agreement: str) -> str:
-    """Return the form of "be"; the future uses "will" instead."""
+    """Return "am", "are", "is", "was" or "were". tense: "past" or "present"; agreement: as in Person."""
     return BE["past" if tense == "past" else "present"][agreement]
 
 
 def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation: str = "") -> Predicate:
-    """Generate a verb in a tense (past, present, future, progressive, want, can), with ending and negation.
+    """Generate the predicate of a clause with this verb.
 
-    negation: "", "not" (안, or 지 않다 for 하다 verbs) or "could not" (못, or 지 못하다).
+    tense: "past", "present", "future", "progressive", "want" (wants to) or "can".
+    ending: the type of the clause, as in finish().
+    agreement: person and number of the English subject, as in Person.
+    negation: "", "not" (안, or 지 않다 for verbs with 하다) or "could not" (못, or 지 못하다).
 
     >>> from regard.data.korean.predicates import VERBS
     >>> predicate = verb_predicate(VERBS["듣"], "want", "question", "he", "not")
@@ -148,7 +162,7 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """Generate "want to": 싶다 for I, you and we; 싶어 하다 for others."""
+    """Generate "want to": 싶다 if the subject is I, you or we; 싶어 하다 in the third person."""
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:
@@ -182,7 +196,7 @@ def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
 def adjective_predicate(
     adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
 ) -> Predicate:
-    """Generate an adjective as predicate, in the past, the present or the future."""
+    """Generate a predicate with an adjective: 예뻤다, was pretty. tense: "past", "present" or "future"."""
     if tense == "future":
         word = Word(conjugate(adjective.stem, "ㄹ"))
         words = [word, Word(GOING[ending])]
@@ -198,9 +212,12 @@ def adjective_predicate(
 
 
 class Rest(NamedTuple):
-    """The rest of a clause without subject and predicate.
+    """All words of a clause except subject and predicate.
 
-    after, middle, asked: the English words after the predicate, between subject and predicate, and first.
+    korean: the Korean words, between subject and predicate.
+    after: the English words after the predicate.
+    middle: the English words between auxiliaries and main verb ("often").
+    asked: the English question word, first in the clause.
     """
 
     korean: list[Word]
@@ -210,11 +227,14 @@ class Rest(NamedTuple):
 
 
 def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
-    """Put the words of a clause in order: the verb last in Korean; English has a question order as well."""
+    """Put the parts of a clause in the order of each language.
+
+    question: use the English order of a question, with the first auxiliary before the subject.
+    """
     korean = subject.korean + rest.korean + predicate.korean
     first = predicate.auxiliaries
     if question and first:
-        # The auxiliary comes before the subject that it agrees with.
+        # The auxiliary agrees with the subject (does he, do they): add a possible link to the subject.
         turned = first[0]._replace(possible=(*first[0].possible, *subject.korean[-1:]))
         english = [*rest.asked, turned, *subject.english, *first[1:], *rest.middle]
     else:

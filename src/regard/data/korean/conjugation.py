@@ -2,12 +2,14 @@
 
 A stem has three bases, and every ending is attached to one of them:
 
-    closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다, and 러 after ㄹ
-    open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ, and 러 otherwise
-    infinitive   먹어  가   들어   도와   불러   만들어   써   해     before 서, and ㅆ for the past
+    closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다
+    open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ
+    infinitive   먹어  가   들어   도와   불러   만들어   써   해     before 서 and the past ending ㅆ
+
+The ending 러 follows the closed base if it ends in ㄹ (만들러), and the open base otherwise (먹으러).
 
 Verbs and adjectives have the same bases. They differ in the plain present (먹는다, 작다) and in the adnominal
-form of the present (먹는, 작은). The stem's kind, a key of KINDS, determines how it is irregular.
+form of the present (먹는, 작은). The `kind` of a stem, a key of KINDS, is its type of irregularity.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ WITH_A = {"ㅐ": "ㅐ", "ㅏ": "ㅐ", "ㅑ": "ㅒ", "ㅓ": "ㅔ", "ㅕ": "ㅖ"}
 class Stem(NamedTuple):
     """A stem: the dictionary form without 다.
 
-    kind: how it is irregular, a key of KINDS. describes: whether it is an adjective.
+    kind: its type of irregularity, a key of KINDS. describes: True for an adjective, False for a verb.
 
     >>> conjugate(Stem("아름답", "ㅂ", True), "ㄴ")
     '아름다운'
@@ -103,7 +105,8 @@ KINDS: dict[str, Callable[[str], tuple[str, str]]] = {
 }
 """For each kind of stem, the function that returns its open base and its infinitive.
 
-있 is regular but has the forms 있다 and 있는; 아니 does not contract: 아니었다.
+Stems in 있 are regular, but their present forms are 있다 and 있는, for verbs and for adjectives.
+The stem 아니 does not contract with 어: 아니었다.
 """
 
 ENDINGS = {
@@ -129,8 +132,13 @@ ENDINGS = {
 }
 """For each ending, the base that it is attached to, and the text to attach.
 
-`dropped` is the closed base without a final ㄹ: 만드니, 만드는. `purpose` is the closed base after ㄹ
-(만들러), and the open base otherwise (먹으러, 들으러).
+Beside the three bases, there are five more:
+
+    dropped    the closed base without a final ㄹ: 만드니, 만드는
+    purpose    the closed base if it ends in ㄹ (만들러), the open base otherwise (먹으러, 들으러)
+    past       the infinitive with ㅆ: 먹었다, 갔다
+    present    the base of the plain present: 먹는다, 간다; adjectives use the closed base: 작다
+    polite     the dropped base with 습 after a consonant and ㅂ after a vowel: 먹습니다, 갑니다
 """
 
 
@@ -166,7 +174,11 @@ def conjugate(stem: Stem, ending: str) -> str:
 
 
 def _plain_present(stem: Stem, dropped: str) -> str:
-    """Return the base of the plain present: adjectives and 있다 are unchanged (작다); verbs take ㄴ or 는."""
+    """Return the base of the plain present.
+
+    Adjectives and 있다 keep the stem (작다).
+    Verbs add 는 after a consonant (먹는다) and ㄴ after a vowel (간다).
+    """
     if stem.describes or stem.kind == "있":
         return stem.text
     return dropped + "는" if final(dropped) else close(dropped, "ㄴ")

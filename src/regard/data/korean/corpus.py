@@ -17,9 +17,11 @@ __all__ = ["Example", "KoreanEnglish", "SPLITS", "VERSION", "VERSIONS", "korean_
 class Example(NamedTuple):
     """A Korean sentence, its English translation, and their word alignment.
 
-    source, target: words and punctuation marks, separated by single spaces. sure, possible: alignment links
-    (source word, target word), as indices from 0. The possible links include the sure ones; every English
-    word has at least one possible link and at most one sure link.
+    source, target: the Korean and the English words and punctuation marks, separated by single spaces.
+    sure, possible: alignment links, pairs (index of the source word, index of the target word) from 0.
+
+    The possible links include the sure links. Every English word has at least one possible link and at most
+    one sure link.
 
     >>> example = next(iter(korean_english("train", 1)))
     >>> example.sure <= example.possible
@@ -33,10 +35,12 @@ class Example(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The rule of a split.
+    """The definition of a split.
 
-    make: generates a sentence. shortest, longest: allowed numbers of words. tenths: which tenths of all
-    sentences belong to the split. repeats: whether a sentence may occur more than once.
+    make: generates a random sentence.
+    shortest, longest: the smallest and the largest number of words.
+    tenths: the values of tenth() for sentences of this split.
+    repeats: whether a sentence may occur more than once.
     """
 
     make: Callable[[Dice], Phrase]
@@ -52,7 +56,10 @@ SPLITS = {
     "test": Split(sentence, 2, 30, frozenset({1})),
     "long": Split(long_sentence, 25, 60, frozenset({2})),
 }
-"""A hash of the Korean sentence determines its tenth, for any seed, so that splits share no sentence."""
+"""The splits. A hash of the Korean sentence determines its split (see tenth()), whatever the seed is.
+
+So two splits never contain the same sentence.
+"""
 
 
 ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
@@ -60,10 +67,10 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 
 
 def tenth(source: str, version: int = VERSION) -> int:
-    """Return the tenth of all sentences that a Korean sentence belongs to, 0 to 9.
+    """Return a number from 0 to 9, computed from a hash of the Korean sentence. It determines the split.
 
-    From version 2 on, sentences that differ only in their final mark are in the same split, and sentences of
-    two words are always in "train", because forms such as 요리사입니다 occur nowhere else.
+    From version 2 on, sentences that differ only in their final mark have the same number. Sentences of one
+    or two words then always belong to "train", because forms such as 요리사입니다 occur nowhere else.
     """
     if version > 1:
         source = unmarked(source)
@@ -82,7 +89,7 @@ def unmarked(source: str) -> str:
 
 
 def separate_marks(line: str) -> str:
-    """Separate punctuation marks from the words before them by a space, as the corpus does.
+    """Insert a space before each punctuation mark at the end of a word, as in the sentences of the corpus.
 
     >>> separate_marks("나는 고양이로소이다. 너는 3.5를 아니?")
     '나는 고양이로소이다 . 너는 3.5를 아니 ?'
@@ -91,7 +98,7 @@ def separate_marks(line: str) -> str:
 
 
 def linked(phrase: Phrase) -> Example:
-    """Return a sentence as an example: number its words and convert its links to pairs of indices."""
+    """Convert a complete sentence to an Example: number its words and write links as pairs of indices."""
     for place, word in enumerate(phrase.korean):
         word.place = place
     sure: set[tuple[int, int]] = set()
@@ -107,7 +114,7 @@ def linked(phrase: Phrase) -> Example:
 
 
 class KoreanEnglish:
-    """A corpus that is generated during iteration, the same every time; see korean_english().
+    """The corpus that korean_english() returns. Each iteration generates the same examples again.
 
     >>> [example.source for example in KoreanEnglish("test", count=1, seed=0)]
     ['최웅준은 자전거로 그 극장에 일찍 가고 문을 열었다 .']
@@ -120,7 +127,7 @@ class KoreanEnglish:
             raise UnknownName("split", split, SPLITS)
         if count < 0:
             raise ArgumentError(
-                message("korean_english()", f"count is {count}", expected="number of examples, 0 or more")
+                message("korean_english()", f"count is {count}", expected="the number of examples, 0 or more")
             )
         self.split, self.count, self.seed, self.version = split, count, seed, version
 
@@ -163,13 +170,15 @@ def korean_english(
 ) -> KoreanEnglish:
     """Return the built-in Korean-English corpus, which a grammar generates during iteration.
 
-    split: "train", "valid" and "test" have up to 30 words on either side, "long" has 25 to 60 Korean words.
+    split: "train", "valid" and "test" have sentences of up to 30 words in each language; "long" has sentences
+        of 25 to 60 Korean words.
     count: number of examples. A larger count starts with the examples of a smaller one.
     seed: random seed. The same split, seed and version always give the same examples.
-    version: version of the grammar. Version 2, the default, omits the final mark of every fifth sentence and
+    version: version of the grammar. Version 2, the default, omits the final mark of one sentence in five and
         adds the purpose ending -(으)러, more reasons and a name. Version 1 is the original grammar.
 
-    Splits share no sentence, for any seeds and counts. Only "train" may contain a sentence more than once.
+    Two splits never contain the same sentence, whatever their seeds and counts are. Only "train" may contain
+    a sentence more than once.
 
     >>> corpus = korean_english("test", count=2)
     >>> len(corpus), list(corpus) == list(corpus)

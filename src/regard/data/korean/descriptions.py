@@ -1,4 +1,4 @@
-"""Clauses without an action: adjectives, identity, existence, location and the weather."""
+"""Clauses without an action verb: descriptions, identity, existence, location and the weather."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a description of a thing: 꽃이 예쁘다, the flower is pretty."""
     adjective = ADJECTIVES[dice.pick(QUALITIES)]
     noun = dice.pick(DESCRIBED[adjective.stem.text])
-    # Forms such as 작았니, 작았고 and 작았지만 would be too rare to learn if all adjectives had them.
+    # Past forms with other endings (작았니, 작았고, 작았지만) would each be too rare for a model to learn.
     tense = dice.pick(PAST_OR_NOW) if negated or ending == "statement" else "present"
     subject = _described(dice, noun, tense == "present")
     predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
@@ -80,7 +80,11 @@ def _with_degree(
 
 
 def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
-    """Generate the subject of a description: a plain noun takes 이; a modified noun or a topic takes 은."""
+    """Generate the subject of a description.
+
+    A noun without modifiers has the subject particle (이, 가). A noun with modifiers, and a language, science
+    or skill, has the topic particle (은, 는).
+    """
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")
     if noun.kind == "count" and noun.korean in LEFT and dice.chance(0.3):
@@ -115,7 +119,7 @@ RAIN_TENSES = spread({"past": 3, "future": 2})
 
 
 def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate rain or snow: 비가 왔다, it rained."""
+    """Generate a clause about rain or snow: 비가 왔다, it rained."""
     korean = dice.pick(tuple(RAIN))
     base, third, past = RAIN[korean]
     tense = dice.pick(RAIN_TENSES)
@@ -123,7 +127,7 @@ def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
     verb = VERBS["오"]._replace(base=base, third=third, past=past)
     predicate = verb_predicate(verb, tense, ending, "he", "not" if negated else "")
     coming = predicate.korean
-    # Korean says "rain comes": the noun corresponds to the English verb.
+    # Korean says "rain comes", so the English verb "rain" has its sure link to the Korean noun.
     said = [Gloss(main.text, falling, tuple(coming)) for main in predicate.main]
     time = time_phrase(dice, tense) if dice.chance(0.8) else Phrase([], [])
     words = [*time.korean, falling]
@@ -133,7 +137,7 @@ def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def weather(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """어제는 날씨가 추웠다 without its topic: 어제 날씨가 추웠다, the weather was cold yesterday."""
+    """Generate a clause about the weather: 어제 날씨가 추웠다, the weather was cold yesterday."""
     adjective = WEATHER[dice.pick(tuple(WEATHER))]
     tense = dice.pick(PAST_OR_NOW)
     past = (("어제", "yesterday"), ("지난주에", "last week"), ("오늘 아침에", "this/1 morning/2"))
@@ -150,7 +154,7 @@ INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean in ("친구",
 
 
 def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate an identity: 나는 학생이다, I am a student."""
+    """Generate what a person is: 나는 학생이다, I am a student."""
     subject = someone(dice, ending)
     if not subject.pronoun or (subject.agreement == "he" and dice.chance(0.2)):
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
@@ -173,7 +177,7 @@ def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str
     words = list(said.korean)
     english = said.english
     if subject.agreement in ("we", "they"):
-        # Korean need not mark the plural; English marks it twice.
+        # Korean has no plural here. English has a plural noun without an article: they are students.
         several = [
             gloss._replace(text=noun.plural) if gloss.text == noun.english else gloss for gloss in english
         ]
@@ -225,7 +229,7 @@ THERE = spread({"past": 1, "present": 3})
 
 
 def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate existence: 방에 고양이가 있다, there is a cat in the room."""
+    """Generate a clause with "there is": 방에 고양이가 있다, there is a cat in the room."""
     if dice.chance(0.5):
         place = dice.pick(INSIDE)
         where = at_place(dice, place, "at")
@@ -250,7 +254,7 @@ def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def beside(dice: Dice) -> Phrase:
-    """Generate a location: 책상 위에, on the desk."""
+    """Generate a place on, under or next to a thing: 책상 위에, on the desk."""
     stand = dice.pick(STANDS)
     side, english = dice.pick(SIDES)
     words = [Word(stand.korean), Word(attach(side, "at"))]
@@ -259,7 +263,7 @@ def beside(dice: Dice) -> Phrase:
 
 
 def location(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate the location of a thing: 고양이는 침대 아래에 있다, the cat is under the bed."""
+    """Generate where a person or a thing is: 고양이는 침대 아래에 있다, the cat is under the bed."""
     if dice.chance(0.5):
         subject = someone(dice, ending)
         names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")

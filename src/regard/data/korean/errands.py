@@ -13,7 +13,7 @@ from regard.data.korean.predicates import PURPOSES, Frame
 __all__ = ["errand_clause", "motion", "purpose"]
 
 INTRANSITIVE = ("공부하", "요리하")
-"""Verbs whose object may be omitted in a purpose: 공부하러 갔다, went to study."""
+"""Verb stems whose object may be omitted when the verb is a purpose: 공부하러 갔다, went to study."""
 
 
 def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
@@ -21,7 +21,7 @@ def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
     word = Word(conjugate(frame.verb.stem, "러"))
     alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
     objects = () if alone else frame.objects
-    # The purpose has only an object: a place would be the goal of the motion.
+    # A purpose has an object but no place, because the place is the goal of the motion.
     frame = frame._replace(objects=objects, places=(), tools=(), manners=())
     around = rest(dice, frame, Plan("past", timed=False, nested=True), subject, Predicate([word], [], []))
     english = [*possibly("to", word), *surely(frame.verb.base, word), *around.after]
@@ -29,14 +29,20 @@ def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
 
 
 def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: bool) -> Phrase:
-    """Generate a goal and a purpose. English always puts the goal first; Korean has both orders."""
+    """Generate a goal and a purpose: 카페에 공부하러, to a café to study.
+
+    goal_first: whether the goal comes first in Korean. In English it always does.
+    """
     where, aim = at_place(dice, goal, "at", to=True), purpose(dice, frame, subject)
     korean = where.korean + aim.korean if goal_first else aim.korean + where.korean
     return Phrase(korean, where.english + aim.english)
 
 
 def errand_clause(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with a verb of motion, a goal and a purpose: 나는 어제 역에 친구를 만나러 갔다."""
+    """Generate a clause with a verb of motion, a goal and a purpose.
+
+    나는 어제 역에 친구를 만나러 갔다: I went to the station to meet a friend yesterday.
+    """
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     time, middle = when(dice, frame, plan)
     goal = dice.pick(frame.goals)

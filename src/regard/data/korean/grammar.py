@@ -1,6 +1,6 @@
-"""The sentence constructions of the built-in corpus, each a function from Dice to a sentence.
+"""The sentence constructions of the built-in corpus. Each is a function of a Dice that returns a sentence.
 
-To add one, write its function and add a line to SENTENCES with its frequency.
+To add a construction, write its function and add a line with its frequency to SENTENCES.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
     if "state" in frame.traits:
         return "past" if ending == "statement" and dice.chance(0.2) else "present"
     tense = _possible(frame, dice.pick(QUESTION_TENSES if ending == "question" else TENSES))
-    # Forms such as 갑니다, 가고 and 가지만 would be too rare to learn if all verbs had them.
+    # Present forms with these endings (갑니다, 가고, 가지만) would each be too rare for a model to learn.
     rare = ending in ("and", "but") or (ending == "polite" and "habit" not in frame.traits)
     return "past" if tense == "present" and rare else tense
 
 
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
-"""The tenses that frames with this trait cannot have."""
+"""For each trait, the tenses that frames with this trait cannot have. The past is used instead."""
 
 
 def _possible(frame: Frame, tense: str) -> str:
@@ -104,7 +104,7 @@ def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
 
 
 def errand(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a clause about going somewhere to do something: 나는 친구를 만나러 역에 갔다."""
+    """Generate a clause about going somewhere to do something: 친구를 만나러 갔다, went to meet a friend."""
     frame = dice.pick(ERRANDS)
     plan = Plan(_tense(dice, frame, ending), ending)
     if negated:
@@ -124,7 +124,11 @@ CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({deed: 70, there_is: 5, location: 4}),
     "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
 }
-"""The clauses that can have each ending. Forms such as 작지만 and 학생이지만 would be too rare to learn."""
+"""For each ending, the functions that generate a clause with this ending, repeated by frequency.
+
+"but, not" is for negated clauses with the ending "but". Clauses with "but" that are not negated have no
+adjective or noun as predicate: forms such as 작지만 and 학생이지만 would be too rare for a model to learn.
+"""
 
 
 ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
@@ -135,11 +139,11 @@ ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
     "but": spread({errand: 3}),
     "but, not": spread({errand: 3}),
 }
-"""The clauses that version 2 adds."""
+"""Like CLAUSES: the functions that version 2 adds."""
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate any clause with this ending."""
+    """Generate a random clause. ending: a key of CLAUSES. negated: whether the clause is negated."""
     key = "but, not" if ending == "but" and negated else ending
     return dice.pick(CLAUSES[key], ADDED_CLAUSES[key])(dice, ending, negated)
 
@@ -153,8 +157,11 @@ UNMARKED = 0.2
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
-    """Add the final mark, or none, and replace words by the humble forms that 저 requires."""
-    # Only the mark itself tells which mark it is, so a model has to attend to it.
+    """Complete a sentence: add its final mark, and use humble forms (제, 저희) if it begins with 저는.
+
+    From version 2 on, one sentence in five has no final mark (see UNMARKED).
+    """
+    # The words do not determine whether the mark is "." or "!", so a model must attend to the mark itself.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
@@ -163,7 +170,7 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
         return said
     english = said.english
     if mark == "?":
-        # A question is marked by the ending and the mark in Korean, by the first auxiliary in English.
+        # In English, the auxiliary (do, is) marks a question: link it to the Korean question mark.
         english = [each._replace(possible=(*each.possible, end)) if _asks(each) else each for each in english]
     return Phrase([*said.korean, end], [*english, Gloss(end.text, end, (said.korean[-1],))])
 
@@ -183,7 +190,7 @@ def polite(dice: Dice) -> Phrase:
 
 
 def old_style(dice: Dice) -> Phrase:
-    """Generate 나는 고양이로소이다."""
+    """Generate a sentence with the archaic copula: 나는 고양이로소이다, I am a cat."""
     return ended(dice, archaic(dice, "statement", False), ".")
 
 
@@ -256,7 +263,7 @@ JOINS = spread({"and": 13, "but": 7})
 
 
 def joined(dice: Dice, clauses: int) -> Phrase:
-    """Join clauses with 고 and 지만; of two clauses joined by "but", exactly one is negated."""
+    """Join clauses with -고 (and) and -지만 (but). Of two clauses joined by "but", exactly one is negated."""
     korean: list[Word] = []
     english: list[Gloss] = []
     negated = dice.chance(0.15)
@@ -294,10 +301,10 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
     two_clauses: 30,
     several_clauses: 24,
 }
-"""All constructions and their frequencies."""
+"""All constructions and their relative frequencies."""
 
 ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
-"""The constructions that version 2 adds."""
+"""Like SENTENCES: what version 2 adds. The frequency of old_style is added to the one in SENTENCES."""
 
 SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
 
@@ -313,5 +320,5 @@ def sentence(dice: Dice) -> Phrase:
 
 
 def long_sentence(dice: Dice) -> Phrase:
-    """Generate a sentence of four to nine clauses, of the same kinds as in short sentences."""
+    """Generate a sentence of four to nine clauses. The clauses are the same as in short sentences."""
     return joined(dice, 4 + int(6 * dice.random()))

@@ -1,4 +1,4 @@
-"""Split Hangul syllables into letters and join them, to attach particles and endings."""
+"""Split Hangul syllables into letters and join them again. Particles and endings are attached with this."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def split(syllable: str) -> tuple[str, str, str]:
     """
     if len(syllable) != 1 or not "가" <= syllable <= "힣":
         raise ArgumentError(
-            message("split()", f"{syllable!r} is not one Hangul syllable", expected="가 to 힣")
+            message("split()", f"{syllable!r} is not one Hangul syllable", expected="one of 가 to 힣")
         )
     rest, final_number = divmod(ord(syllable) - FIRST, len(FINALS))
     initial_number, vowel_number = divmod(rest, len(VOWELS))
@@ -47,7 +47,7 @@ def final(word: str) -> str:
 
 
 def close(word: str, consonant: str) -> str:
-    """Replace the final consonant of a word's last syllable; "" removes it.
+    """Replace the final consonant of a word's last syllable. consonant: the new one, or "" for none.
 
     >>> close("가", "ㄴ"), close("만들", "")
     ('간', '만드')
@@ -57,7 +57,10 @@ def close(word: str, consonant: str) -> str:
 
 
 def vowel_before(stem: str) -> str:
-    """Return the vowel that decides between 아 and 어: the last one, or the one before it if that is ㅡ.
+    """Return the vowel of a stem that determines whether its ending begins with 아 or 어.
+
+    This is the vowel of the last syllable. If the stem ends in the vowel ㅡ, it is the vowel of the syllable
+    before, if there is one.
 
     >>> vowel_before("먹"), vowel_before("바쁘"), vowel_before("쓰")
     ('ㅓ', 'ㅏ', 'ㅡ')

@@ -1,8 +1,10 @@
 """Nouns, places, times and small words of the built-in corpus, as tables.
 
-The English side of these tables uses a notation for links: a word in brackets, such as an article or a
-preposition, has only possible links; any other word has a sure link, to the Korean word whose number follows
-the slash ("/2"), or to the first one.
+The English side of these tables contains the links to the Korean words, in this notation:
+
+    this/1 morning/2    "this" has a sure link to the first Korean word, "morning" to the second
+    last night          without a number, both words have a sure link to the first Korean word
+    (the) door          a word in parentheses, such as an article or a preposition, has only possible links
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ __all__ = ["NOUNS", "PLACES", "Noun", "Person", "Place"]
 
 
 class Noun(NamedTuple):
-    """A noun. kind: "count", "mass" (no article as an object), or "fixed" (its English never changes).
+    """A noun.
+
+    plural: the English plural, or "".
+    counter: the Korean word for counting it (사과 두 개, two apples), or "".
+    kind: "count", "mass" (no "a" and no plural), or "fixed" (the English is always the same).
 
     >>> NOUNS["fruit"][0]
     Noun(korean='사과', english='apple', plural='apples', counter='개', kind='count')
@@ -27,7 +33,7 @@ class Noun(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place: its name, and the English for being there (at) and for going there (to).
+    """A place. at: the English for being at this place. to: the English for going to this place.
 
     >>> PLACES["집"]
     Place(korean='집', english='house', at='(at) home', to='home')
@@ -40,7 +46,12 @@ class Place(NamedTuple):
 
 
 class Person(NamedTuple):
-    """A person: the English as subject and as object, the agreement of its verb, and its pronoun."""
+    """A person.
+
+    subject, object: the English as subject and as object.
+    agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
+    pronoun: the English pronoun.
+    """
 
     korean: str
     subject: str
@@ -145,7 +156,7 @@ NOUNS: dict[str, tuple[Noun, ...]] = {
     "radio": (_fixed("라디오", "(the) radio"),),
     "nature": (_fixed("바다", "(the) sea"), _fixed("산", "(the) mountain")),
 }
-"""Nouns, grouped by the verbs that they can be used with."""
+"""Nouns in groups. A verb can be used with all nouns of a group or with none of them."""
 
 PLACES = {
     each[0]: Place(*each)
@@ -174,7 +185,7 @@ PLACES = {
 }
 
 REVISED_PLACES = {"카페": Place("카페", "café", "(at) (a) café", "(to) (a) café")}
-"""Places that version 2 translates differently: went to a café, not to the cafe."""
+"""Places with another translation in version 2: went to a café, instead of: went to the cafe."""
 
 PRONOUNS = {
     each[0]: Person(*each)
@@ -200,7 +211,7 @@ NAMES = tuple(
 )
 
 NEW_NAMES = (Person("최웅준", "Woongjun", "Woongjun", "he", "he"),) * 2
-"""Names that version 2 adds, repeated according to their frequency."""
+"""Names that version 2 adds. A name is repeated to make it more frequent."""
 
 ELDERS = tuple(
     Person(f"{owner} {korean}", f"{whose}/1 {english}", f"{whose}/1 {english}", "he", pronoun)
@@ -292,4 +303,4 @@ REASONS = (
 )
 
 CONTAINERS = {"잔": ("cup", "cups")}
-"""Counters that English translates: 커피 두 잔 is two cups of coffee."""
+"""Counters that have an English translation: 커피 두 잔, two cups of coffee."""

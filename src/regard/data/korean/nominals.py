@@ -1,8 +1,11 @@
 """Noun phrases in both languages.
 
-Korean has no articles, so English articles follow rules: "the" for the topic and for a noun with a relative
-clause, "a" for an object, the bare plural for an object of the simple present ("I like cats"), and no article
-for mass nouns, names, and nouns with a determiner (이, 그) or an owner.
+Korean has no articles. The English article is determined by these rules:
+
+    the          the topic, and a noun with a relative clause
+    a, an        an object
+    no article   an object in the simple present, which is plural ("I like cats"), a mass noun as object,
+                 a name, and a noun with a determiner (이, 그) or an owner (내)
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person
 
 
 class Nominal(NamedTuple):
-    """A noun phrase in both languages, the agreement of an English verb with it, and its pronoun or ""."""
+    """A noun phrase in both languages. agreement, pronoun: as in Person; the pronoun may be ""."""
 
     korean: list[Word]
     english: list[Gloss]
@@ -39,7 +42,12 @@ class Nominal(NamedTuple):
 
 
 class Adornment(NamedTuple):
-    """The modifiers of a noun: a determiner or an owner, an adjective, a number, or the plural 들."""
+    """The modifiers of a noun.
+
+    determiner: 이, 그 or an owner, a key of DETERMINERS.
+    number: the number in Korean and in English, one of NUMBERS. The other modifiers are then ignored.
+    plural: whether the noun has the plural particle 들.
+    """
 
     determiner: str = ""
     adjective: Adjective | None = None
@@ -71,7 +79,7 @@ GROUPED = {"학생", "친구", "아이"}
 
 
 def attributes(noun: Noun) -> tuple[Adjective, ...]:
-    """Return the adjectives that can precede a noun."""
+    """Return the adjectives that can be used before this noun."""
     return _ATTRIBUTES.get(noun.korean, ())
 
 
@@ -83,7 +91,10 @@ _ATTRIBUTES = {
 
 
 def person(who: Person, particle: str, part: str = "subject") -> Nominal:
-    """Generate a pronoun, a name or a relative with its particle. part: "subject" or "object" in English."""
+    """Generate a pronoun, a name or a family member, with a particle.
+
+    part: the role in English, "subject" (I) or "object" (me).
+    """
     *before, last = who.korean.split()
     words = [*map(Word, before), Word(attach(last, particle))]
     english = who.subject if part == "subject" else who.object
@@ -91,7 +102,9 @@ def person(who: Person, particle: str, part: str = "subject") -> Nominal:
 
 
 def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
-    """Generate a noun with its modifiers. role: "definite", "indefinite" or "generic".
+    """Generate a noun with a particle and modifiers.
+
+    role: determines the English article: "definite" (the cat), "indefinite" (a cat) or "generic" (cats).
 
     >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
     >>> [word.text for word in apple.korean], [gloss.text for gloss in apple.english]
@@ -144,7 +157,10 @@ SUBJECTS = spread({"": 50, "determined": 40, "owned": 15, "described": 20, "plur
 
 
 def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Nominal:
-    """Generate a noun with random modifiers: none, a determiner, an owner, an adjective or a number."""
+    """Generate a noun with random modifiers: none, a determiner, an owner, an adjective, a number or 들.
+
+    counted: whether the noun may have a number.
+    """
     if noun.kind == "fixed":
         return common(noun, particle, role)
     how = dice.pick(SUBJECTS if role == "definite" else OBJECTS)
@@ -170,11 +186,14 @@ RELATIVES = {
 }
 PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
 ASKED_PEOPLE = NOUNS["people"]
-"""The subjects of questions: elders and teachers are left out, because they need the honorific 시."""
+"""Nouns that are subjects of questions. Elders and teachers are excluded: they require the honorific 시."""
 
 
 def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
-    """Generate a subject: a pronoun, a name, a relative or a noun for people."""
+    """Generate a person as subject: a pronoun, a name, a family member or a noun for people.
+
+    ending: the type of the clause. A polite clause has the subject 저 (I).
+    """
     if ending == "polite":
         return person(PRONOUNS["저"], particle)
     asked = ending == "question"
@@ -191,7 +210,7 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
 
 
 def coordinated(first: Nominal, second: Nominal) -> Nominal:
-    """Coordinate two noun phrases; the first already ends in 와 or 과."""
+    """Join two noun phrases with "and". In Korean, the particle 와 or 과 of the first phrase means "and"."""
     both = first.english + possibly("and", first.korean[-1]) + second.english
     return Nominal(first.korean + second.korean, both, "they")
 

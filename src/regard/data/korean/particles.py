@@ -1,4 +1,7 @@
-"""Korean particles, which mark the role of a noun; their form depends on the last sound of the noun."""
+"""Korean particles, which mark the role of a noun in the sentence.
+
+The form of a particle depends on whether the noun ends in a consonant or a vowel.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ PARTICLES = {
     "was, politely": ("이었습니다", "였습니다"),
     "is, of old": ("이로소이다", "로소이다"),
 }
-"""Each particle after a consonant and after a vowel. The copula 이다 is attached in the same way."""
+"""Each particle in two forms: after a consonant and after a vowel. The copula 이다 has two forms as well."""
 
 IRREGULAR = {
     ("나", "subject"): "내가",
@@ -45,7 +48,9 @@ IRREGULAR = {
 
 @cache
 def attach(noun: str, particle: str) -> str:
-    """Attach a particle to a noun; its form depends on the final consonant, and 로 also follows ㄹ.
+    """Attach a particle to a noun, in the form for the last sound of the noun.
+
+    particle: a key of PARTICLES. "by" has the form 로 also after the consonant ㄹ.
 
     >>> [attach(noun, "by") for noun in ("집", "학교", "서울")]
     ['집으로', '학교로', '서울로']

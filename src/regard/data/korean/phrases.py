@@ -1,7 +1,6 @@
 """Phrases: Korean words, and English words with links to the Korean words that they translate.
 
-Links are created together with the words and refer to Word objects, so they stay correct when the words of
-either language are put in order.
+A link refers to a Word object, not to a position. So links stay correct when the words are reordered.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ __all__ = [
 ]
 
 VERSIONS = (1, 2)
-"""Versions of the grammar. Each always generates the same sentences; run folders record their version."""
+"""Versions of the grammar.
+
+A version always generates the same sentences. Each run folder records the version that it was trained with.
+"""
 
 VERSION = VERSIONS[-1]
 """The version that new corpora and new runs use."""
@@ -36,7 +38,7 @@ Option = TypeVar("Option")
 
 
 class Word:
-    """A Korean word in a sentence. place: its index there, set when the sentence is complete."""
+    """A Korean word. place: its index in the sentence, or -1 until the sentence is complete."""
 
     __slots__ = ("place", "text")
 
@@ -46,7 +48,10 @@ class Word:
 
 
 class Gloss(NamedTuple):
-    """An English word with its links: the Korean word that it surely translates, and possible ones."""
+    """An English word and the Korean words that it is aligned with.
+
+    sure: the Korean word of its sure link, or None. possible: the Korean words of its possible links.
+    """
 
     text: str
     sure: Word | None
@@ -87,7 +92,7 @@ class Dice:
 
 
 def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
-    """Repeat options according to their weights, for Dice.pick().
+    """Repeat each option `weight` times, so that Dice.pick() picks it with this relative frequency.
 
     >>> spread({"often": 3, "rarely": 1})
     ('often', 'often', 'often', 'rarely')
@@ -96,19 +101,19 @@ def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
 
 
 def surely(text: str, word: Word) -> list[Gloss]:
-    """Return English words with a sure link to one Korean word."""
+    """Split an English text into words that all have a sure link to the same Korean word."""
     if " " not in text:
         return [Gloss(text, word)]
     return [Gloss(part, word) for part in text.split()]
 
 
 def possibly(text: str, *words: Word) -> list[Gloss]:
-    """Return English words that only have possible links, to the Korean words nearest in meaning."""
+    """Split an English text into words without a sure link. Each has possible links to all Korean `words`."""
     return [Gloss(part, None, words) for part in text.split()]
 
 
 def say(korean: str, english: str) -> Phrase:
-    """Create a phrase from its Korean and its English, in the notation of lexicon.py.
+    """Create a phrase from a Korean text and an English text. The links are written as in lexicon.py.
 
     >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]
@@ -119,9 +124,10 @@ def say(korean: str, english: str) -> Phrase:
 
 
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
-    """Create the English side of say() for existing Korean words.
+    """Create the English words of a phrase from a text with links, written as in lexicon.py.
 
-    Every English word also has a possible link to the last Korean word: in 내 친구, "my" is linked to 친구.
+    words: the Korean words. Every English word also has a possible link to the last one: in 내 친구 (my
+    friend), "my" has a possible link to 친구.
     """
     all_words = tuple(words)
     last = all_words[-1:]
@@ -133,7 +139,7 @@ def gloss(english: str, words: list[Word]) -> list[Gloss]:
 
 @cache
 def _read(english: str) -> tuple[tuple[str, int], ...]:
-    """Return each English word with the index of the Korean word of its sure link, or -1."""
+    """Return (word, index) for each English word. index: the Korean word of its sure link, or -1."""
     parts = []
     for part in english.split():
         text, _, number = part.partition("/")
@@ -143,7 +149,7 @@ def _read(english: str) -> tuple[tuple[str, int], ...]:
 
 
 def article(following: str) -> str:
-    """Return the indefinite article before a word; the lexicon has no exceptions such as "hour".
+    """Return the indefinite article before a word. Exceptions such as "hour" do not occur in the lexicon.
 
     >>> article("apple"), article("book")
     ('an', 'a')

@@ -1,4 +1,4 @@
-"""Tables of the verbs and adjectives of the built-in corpus, and of the words that each can combine with."""
+"""The verbs and adjectives of the built-in corpus, each with the nouns and other words used with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ __all__ = [
 
 
 class Verb(NamedTuple):
-    """A verb: its Korean stem, four English forms, and the English preposition of its object, or ""."""
+    """A verb: its Korean stem and four English forms.
+
+    preposition: the English word between the verb and its object ("listen to"), or "".
+    """
 
     stem: Stem
     base: str
@@ -98,11 +101,18 @@ VERBS = {
 
 
 SEE = VERBS["보"]._replace(base="see", third="sees", past="saw", progressive="seeing")
-"""보다 is "watch" for a movie and "see" for a horse."""
+"""보다 is translated as "watch" if the object is a movie, and as "see" for other objects, e.g. a horse."""
 
 
 class Frame(NamedTuple):
-    """The words that a verb can combine with: objects, places, goals, tools and manners; and its TRAITS."""
+    """A verb with the words that can be used with it. A verb may have several frames.
+
+    objects: possible objects.
+    places, goals: where the action happens, and where a motion leads to.
+    tools: tools and means of transport, in Korean and in English.
+    manners: adverbs of manner, in Korean and in English.
+    traits: keys of TRAITS.
+    """
 
     verb: Verb
     objects: tuple[Noun, ...] = ()
@@ -142,13 +152,18 @@ REACH = {
     "서울": ("버스", "기차"),
     "부산": ("버스", "기차"),
 }
-"""The means of transport to a place; IN_TOWN for all other places."""
+"""The means of transport to each of these places. For all other places, see IN_TOWN."""
 
 IN_TOWN = ("버스", "자전거")
 
 
 def _frame(stem: str, objects: str = "", places: str = "", more: str = "", traits: str = "") -> Frame:
-    """Create a frame from keys of NOUNS and PLACES. more: goals (marked by >), tools and manners."""
+    """Create a frame. Each argument is a list of keys, separated by spaces.
+
+    objects, places: keys of NOUNS and of PLACES.
+    more: goals (keys of PLACES after the sign >), tools (keys of TOOLS) and manners (keys of MANNERS).
+    traits: keys of TRAITS.
+    """
     return Frame(
         VERBS[stem],
         tuple(noun for group in objects.split() for noun in NOUNS[group]),
@@ -161,25 +176,25 @@ def _frame(stem: str, objects: str = "", places: str = "", more: str = "", trait
 
 
 TRAITS = {
-    "animals": "pets can be its subject",
-    "arrival": "its goal is translated as a place: arrive at, live in",
-    "coming": "no question with 'where'",
-    "company": "often has a companion: with a friend",
-    "counted": "its object may have a number, or be a list",
+    "animals": "its subject is an animal, never a person",
+    "arrival": "its goal is translated with 'at' or 'in', not with 'to': arrive at, live in",
+    "coming": "not used in questions with 'where'",
+    "company": "often used with a companion: with a friend",
+    "counted": "its object may have a number or be a list of nouns",
     "creates": "it creates its object: write, draw",
-    "definite": "its object is definite",
-    "event": "no simple present",
-    "given": "has a receiver: give to a friend",
-    "habit": "simple present without an adverb of frequency",
-    "instant": "no progressive",
-    "lasting": "can last for years: last year, next year",
-    "left": "can be in a relative clause of its object",
-    "moves": "can have a means of transport: by bus",
-    "negative": "negative without 안: 모르다, not know",
-    "persons": "people can be its object",
-    "state": "no time and no progressive",
-    "unwilled": "not with 'want to' or 'can'",
-    "years": "its time can be a year",
+    "definite": "its object is a person, or has a determiner: this song",
+    "event": "not used in the simple present",
+    "given": "used with a receiver: give to a friend",
+    "habit": "can be in the simple present without a time or an adverb such as 'often'",
+    "instant": "not used in the progressive",
+    "lasting": "in the past and the future, its time is a year: last year, next year",
+    "left": "can be the verb of a relative clause about its object",
+    "moves": "can be used with a means of transport: by bus",
+    "negative": "its meaning is negative without 안: 모르다, not know",
+    "persons": "its object can also be a person",
+    "state": "used without a time, and only in the past and in the present",
+    "unwilled": "not used with 'want to' or 'can'",
+    "years": "its time can be a year: last year, next year",
 }
 """The traits of frames, which determine the constructions that a frame can be used in."""
 
@@ -261,16 +276,19 @@ _GO = _frame("가", "", "", GOALS + " >바다 >정원 >역 >가게 >부엌 >방"
 _COME = _frame("오", "", "", ">학교 >집 >도서관 >공원 >카페 >서울 >한국")
 _GO_OUT = _frame("나가", "", "", ">공원 >시장 >정원 >바다", traits="event")
 ERRANDS = (_GO, _GO, _GO, _GO, _COME, _GO_OUT)
-"""Verbs of motion with a purpose, repeated according to frequency: 카페에 공부하러 갔다 (version 2)."""
+"""Frames of verbs of motion that version 2 uses with a purpose. A frame is repeated to make it more frequent.
+
+카페에 공부하러 갔다: went to a café to study.
+"""
 
 MEALS = (*NOUNS["rice"] * 3, *NOUNS["dishes"])
-"""Nouns for meals, the objects of going somewhere to eat."""
+"""What people eat where they go to eat. A noun is repeated to make it more frequent."""
 
 ADDED_FRAMES = (FRAMES[0]._replace(objects=MEALS),) * 2
-"""Frames that version 2 adds, repeated according to frequency: 밥을 먹었다 is frequent."""
+"""Frames that version 2 adds, so that 밥을 먹었다 (ate rice) is frequent."""
 
 UNLIKELY = (("학교", "자"), ("학교", "자르"), ("서울", "걷"))
-"""Actions that are done at a place but are not a purpose of going there."""
+"""Pairs of a place and a verb stem: people do this at the place, but do not go to the place for it."""
 
 PURPOSES = {
     name: tuple(
@@ -282,11 +300,15 @@ PURPOSES = {
     )
     for name, place in PLACES.items()
 }
-"""For each place, the possible purposes of going there."""
+"""For each place, the frames of the actions for which people go to this place."""
 
 
 class Adjective(NamedTuple):
-    """An adjective: its Korean stem, its English, and the nouns that it can precede or be a predicate of."""
+    """An adjective: its Korean stem and its English.
+
+    attribute_of: the Korean nouns that it can be used before (a big apple).
+    predicate_of: the Korean nouns that it can be a predicate of (the apple is big).
+    """
 
     stem: Stem
     english: str

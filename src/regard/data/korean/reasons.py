@@ -1,7 +1,11 @@
 """Reasons for not doing something and for going somewhere, with the ending -(아/어)서.
 
-The Korean determines which English order is used, because because_clauses() and so_clauses() have different
-words as reasons.
+In Korean, the reason always precedes the main verb. English has two orders:
+
+    because_clauses()    I could not go because I was busy.
+    so_clauses()         I was hungry so I went to the restaurant.
+
+The two functions use different reasons, so the reason in Korean determines the order in English.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ def because_clauses(dice: Dice) -> Phrase:
 
 
 def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a state as reason: 바빠서, because I was busy; Korean does not repeat the subject."""
+    """Generate a state as reason: 바빠서, because I was busy. Korean does not repeat the subject."""
     adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
     word = Word(conjugate(adjective.stem, "서"))
     who = possibly(subject.pronoun, *subject.korean)
@@ -68,7 +72,7 @@ def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
 
 
 def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """Generate a clause as reason, such as 비가 와서 (because it rained); return whether it comes first."""
+    """Return a reason, such as 비가 와서 (because it rained), and whether it precedes the Korean subject."""
     if dice.chance(0.25):
         return _noun_cause(dice, REASONS[:2]), False
     if dice.chance(0.5):
@@ -80,7 +84,7 @@ def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
 
 
 class Motive(NamedTuple):
-    """A reason to go somewhere: the goal, and the verb stems of the purpose."""
+    """What a person does for a reason. goals: the places to go to. stems: the verb stems of the purpose."""
 
     goals: tuple[str, ...]
     stems: tuple[str, ...]
@@ -94,11 +98,14 @@ MOTIVES = {
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
-"""Spellings of 안 돼서 ("does not work, so"): often without the space, and often 되서 instead of 돼서."""
+"""Spellings of 안 돼서 (because it does not work). The two wrong spellings without the space are common."""
 
 
 def so_clauses(dice: Dice) -> Phrase:
-    """Generate 나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café."""
+    """Generate a reason for going somewhere.
+
+    나는 집에서 집중이 안 돼서 카페에 갔다: I could not focus at home so I went to a café.
+    """
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
     while not subject.pronoun:
@@ -122,7 +129,7 @@ def so_clauses(dice: Dice) -> Phrase:
 
 
 def _unfocused(dice: Dice) -> tuple[Phrase, str]:
-    """Generate 집에서 집중이 안 돼서 (could not focus at home), and the place if there is one."""
+    """Return the reason 집에서 집중이 안 돼서 (could not focus at home), and the name of the place, or ""."""
     place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
     where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
     focus, *fails = words = [Word(text) for text in ("집중이", *dice.pick(UNFOCUSED))]

@@ -1,4 +1,4 @@
-"""Tokenizers: unigram and BPE subwords, words, and characters; each is trained here and saved to one file."""
+"""Tokenizers for subwords (unigram and BPE), words and characters. Each is saved to one file."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 def train_tokenizer(
     kind: str, lines: Iterable[str], size: int | None = None, *, sample: int | None = None
 ) -> Tokenizer:
-    """Train a tokenizer on lines of text; the same lines always give the same tokenizer.
+    """Train a tokenizer on lines of text. The same lines always give the same tokenizer.
 
     kind: a name in TOKENIZERS.
-    size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes; it is
-        smaller if the text is too short. The default for subwords grows with the text: the bytes, the
-        characters, and 8 times the square root of the number of words, up to 32,000.
-    sample: number of lines to train on, drawn uniformly from all (default: 50,000), with at most 20 million
-        characters. For closed-word, the default is all lines.
+    size: maximum vocabulary size, including the four special tokens and, for subwords, the 256 bytes. A short
+        text gives a smaller vocabulary. The default for subwords depends on the text: the special tokens, the
+        bytes, the characters, and 8 times the square root of the number of words; at most 32,000.
+    sample: maximum number of lines to train on, drawn uniformly from all lines (default: 50,000). They have
+        at most about 20 million characters. For "closed-word", the default is all lines.
 
     >>> tokenizer = train_tokenizer("bpe", ["the cat", "the dog", "the hat"], size=280)
     >>> tokenizer.pieces(tokenizer.encode("the dog that"))
@@ -67,11 +67,12 @@ def train_tokenizers(
     sizes: int | tuple[int | None, int | None] | list[int | None] | None = None,
     lines: int | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Train the tokenizers of source and target; pairs is iterated over once for each tokenizer.
+    """Train a tokenizer for the source and one for the target, and return both.
 
-    joint: train one tokenizer on both sides and return it twice, for languages that share letters and names,
-        and for models that share embeddings.
-    sizes: vocabulary size of both, or (source, target); the default is that of train_tokenizer().
+    pairs: pairs (source, target), or objects with these attributes. It is iterated over once per tokenizer.
+    joint: train one tokenizer on both sides and return it twice. Use this for languages that share letters
+        and names, and for models that share embeddings.
+    sizes: one vocabulary size for both, or (source, target). The default is as in train_tokenizer().
     lines: maximum number of lines to train each tokenizer on.
 
     >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]
@@ -81,16 +82,16 @@ def train_tokenizers(
     """
     each = sizes if isinstance(sizes, tuple | list) else (sizes, sizes)
     if len(each) != 2:
-        expected = "one number, or two: (source, target)"
+        expected = "one number, or two numbers (source, target)"
         raise ArgumentError(message("train_tokenizers()", f"sizes is {sizes!r}", expected=expected))
     source_size, target_size = each
     if not joint and iter(pairs) is pairs:
-        problem = "pairs is an iterator, which can be read only once, but each tokenizer reads it"
+        problem = "pairs is an iterator, which can be read only once, but there are two tokenizers to train"
         raise ArgumentError(message("train_tokenizers()", problem, hint="use list(pairs)"))
     if joint:
         if None not in (source_size, target_size) and source_size != target_size:
             problem = f"sizes is {source_size} and {target_size}, but joint=True trains one tokenizer"
-            raise ArgumentError(message("train_tokenizers()", problem, expected="one size"))
+            raise ArgumentError(message("train_tokenizers()", problem, expected="one size for both"))
         texts = itertools.chain.from_iterable(map(sides, pairs))
         size = source_size if target_size is None else target_size
         both = train_tokenizer(kind, texts, size, sample=lines)
@@ -102,7 +103,8 @@ def train_tokenizers(
 def load_tokenizer(path: str | Path, *, links: bool = True) -> Tokenizer:
     """Load a tokenizer of any kind from a file that Tokenizer.save() wrote.
 
-    links: whether the path may be a symbolic link; False for run folders, which may come from others.
+    links: whether the path may be a symbolic link. Use False for files that you do not trust, e.g. in a run
+        folder that someone else created.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

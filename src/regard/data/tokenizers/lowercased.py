@@ -16,7 +16,7 @@ __all__ = ["Lowercased"]
 class Lowercased(Tokenizer):
     """A wrapper around another tokenizer that converts all text to lower case before encoding.
 
-    save() writes the file of the inner tokenizer; load that and wrap it again.
+    save() writes only the inner tokenizer. To load it: Lowercased(load_tokenizer(path)).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> inner = train_tokenizer("word", ["the cat"])
@@ -57,8 +57,12 @@ class Lowercased(Tokenizer):
 
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        raise ArgumentError(message("Lowercased", "cannot be loaded from a file", hint="Lowercased(inner)"))
+        raise ArgumentError(
+            message("Lowercased", "cannot be loaded from a file", hint="Lowercased(load_tokenizer(path))")
+        )
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        raise ArgumentError(message("Lowercased", "cannot be trained itself", hint="Lowercased(inner)"))
+        raise ArgumentError(
+            message("Lowercased", "cannot be trained", hint="train a tokenizer, then Lowercased(tokenizer)")
+        )

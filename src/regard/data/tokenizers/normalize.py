@@ -1,4 +1,4 @@
-"""Text normalization for tokenizers, and a bounded sample of text to train them on."""
+"""Text normalization for tokenizers, and a random sample of the text that a tokenizer is trained on."""
 
 from __future__ import annotations
 
@@ -17,53 +17,60 @@ SPACE = "\u2581"
 
 SAMPLE_LINES = 50_000
 SAMPLE_CHARACTERS = 20_000_000
-"""Maximum size of the text that a vocabulary is trained on: more takes longer and hardly changes it."""
+"""Maximum number of lines and of characters that a vocabulary is trained on.
+
+More text takes longer and hardly changes the vocabulary.
+"""
 
 _BLANKED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), ord(SPACE)], " ")
 
 
 def clean(line: str) -> str:
-    """Normalize any string for encoding: control characters become spaces, and runs of spaces one space.
+    """Normalize a string for encoding.
 
-    Characters are composed (NFC: Korean syllables from their letters, é from e and its accent), so that equal
-    looking text is equal. NFKC is not used, because it would also change ½, … and full-width letters, which
-    decoding could not restore. Lone surrogates, which come from decoding invalid bytes, become U+FFFD. The
-    character ▁, which represents a space in pieces, becomes a space.
+    - Control characters and the character ▁, which represents a space in pieces, become spaces.
+    - Several spaces in a row become one space, and spaces at the beginning and the end are removed.
+    - Characters are composed (Unicode NFC): Korean syllables from their letters, é from e and its accent. So
+      two strings that look the same are the same. NFKC is not used: it would also change ½, … and full-width
+      letters, and decoding could not restore them.
+    - Lone surrogates, which come from decoding invalid bytes, become U+FFFD.
 
     >>> clean("  a\\x00b\\t\\u3000c \\udc80 e\\u0301 ")
     'a b c � é'
     """
     if not isinstance(line, str):
         raise ArgumentError(message("clean()", f"a line is of type {type(line).__name__}", expected="a str"))
-    # Most lines are clean; this check takes a tenth of the time of cleaning them.
+    # Most lines are clean already. This check takes a tenth of the time of the code below.
     if line.isprintable() and "  " not in line and SPACE not in line:
         if not unicodedata.is_normalized("NFC", line):
             line = unicodedata.normalize("NFC", line)
         return line.strip()
-    # Join surrogate pairs that JSON escapes can leave apart, and replace lone surrogates.
+    # Surrogate pairs, which JSON escapes can produce, become one character. Lone surrogates become U+FFFD.
     whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
 
 
 def sides(pair: Any) -> tuple[str, str]:
-    """Return source and target of a pair: its attributes of these names, or its first two items."""
+    """Return source and target of a pair: its attributes `source` and `target`, or its first two items."""
     return (pair.source, pair.target) if hasattr(pair, "source") else (pair[0], pair[1])
 
 
 class Sample(NamedTuple):
-    """Clean, non-empty lines to train on. scale: size of the whole text relative to the sample."""
+    """Clean, non-empty lines to train on. scale: number of all lines divided by the number of lines drawn."""
 
     lines: list[str]
     scale: float
 
 
 def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, whole: bool = False) -> Sample:
-    """Draw a bounded random sample from any number of lines; the same lines always give the same sample.
+    """Draw a random sample of lines. The same lines always give the same sample.
 
-    Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and at most `most`
-    lines (default: SAMPLE_LINES) are held in memory. The sample ends at SAMPLE_CHARACTERS characters.
-    whole: take all lines by default, of any number of characters.
-    call: the name of the calling function, for messages.
+    Reservoir sampling (Vitter 1985, algorithm R): every line has the same probability, and only the sample is
+    held in memory.
+
+    most: maximum number of lines. Default: SAMPLE_LINES, or all lines if `whole` is true.
+    whole: do not limit the number of characters to SAMPLE_CHARACTERS.
+    call: the name of the calling function, for error messages.
     """
     if isinstance(lines, str):
         problem, hint = "lines is a str", "use a list of lines: [text]"
@@ -80,9 +87,9 @@ def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, who
         elif (place := int(generator.random() * seen)) < most:
             reservoir[place] = line
     if seen > len(reservoir):
-        generator.shuffle(
-            reservoir
-        )  # its order depends on the order of the lines, and its end may be cut off
+        # The order in the reservoir depends on the order of the lines. Without shuffling, the character limit
+        # would remove some lines with a higher probability than others.
+        generator.shuffle(reservoir)
     texts: list[str] = []
     taken = characters = 0
     for line in reservoir:

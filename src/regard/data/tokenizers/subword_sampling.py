@@ -1,7 +1,7 @@
 """Subword sampling: random segmentations of words, to regularise training.
 
-It is implemented here because the random generator of sentencepiece cannot be reseeded once it has been used,
-and a resumed run must draw the same segmentations as an uninterrupted one.
+sentencepiece can sample too, but its random generator cannot be seeded again after its first use. A resumed
+run could then not draw the same segmentations as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ Draw = Callable[[], float]
 
 
 class Segmenter(Protocol):
-    """A word that is prepared for sampling segmentations of it."""
+    """A word with the data that is needed to sample segmentations of it."""
 
     def drawn(self, draw: Draw) -> Sequence[int]:
         """Sample a segmentation and return its tokens."""
 
 
 class Lattice(NamedTuple):
-    """The pieces that segmentations consist of.
+    """The pieces (subwords) that a word can be segmented into.
 
-    scores: log-probability of each piece. longest: length of the longest piece in characters.
-    unknown: score of a character that is not a piece.
+    scores: the log-probability of each piece.
+    longest: the length of the longest piece in characters.
+    unknown: the score of a character that is not a piece.
     """
 
     scores: Mapping[str, float]
@@ -50,19 +51,19 @@ class Lattice(NamedTuple):
 
     @classmethod
     def of(cls, scores: Mapping[str, float]) -> Lattice:
-        """Return the lattice of these pieces; unknown is 10 below the lowest score, as in sentencepiece."""
+        """Return the lattice of these pieces. `unknown` is the lowest score minus 10, as in sentencepiece."""
         return cls(scores, max(map(len, scores), default=1), min(scores.values(), default=0.0) - 10)
 
 
 Backpointers = list[list[tuple[float, int]]]
-"""For each position of a text, (probability, start) of each piece that can end there."""
+"""For each position of a text, the pieces that can end at this position, as pairs (probability, start)."""
 
 
 def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
-    """Compute the probabilities of the last piece before each position of a text (forward filtering).
+    """Compute the probability of each piece that can end at each position of a text (forward filtering).
 
-    A segmentation has a probability proportional to p(pieces)^alpha, among all segmentations of the text:
-    Kudo (2018), "Subword Regularization", section 3.2. draw_pieces() samples from it.
+    The probability of a segmentation is proportional to p(pieces)^alpha (Kudo 2018, "Subword Regularization",
+    section 3.2). draw_pieces() samples from this distribution.
     """
     scores, longest, unknown = lattice
     total = [0.0]
@@ -87,7 +88,7 @@ def backpointers(text: str, lattice: Lattice, alpha: float) -> Backpointers:
 
 
 def draw_pieces(text: str, ways: Backpointers, draw: Draw) -> list[str]:
-    """Sample one segmentation, from the end of the text to its start (backward sampling).
+    """Sample one segmentation, piece by piece from the end of the text to its start (backward sampling).
 
     >>> import random
     >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
@@ -115,9 +116,9 @@ Item = TypeVar("Item")
 def all_segmentations(
     text: str, ways: Backpointers, most: int, spelled: Callable[[str], Sequence[Item]]
 ) -> list[tuple[float, tuple[Item, ...]]] | None:
-    """Return all segmentations, each with its probability; None if there are more than `most`.
+    """Return all segmentations as pairs (probability, items), or None if there are more than `most`.
 
-    spelled: function from a piece to the items to return for it, such as its tokens.
+    spelled: a function that returns the items of a piece, such as its tokens.
 
     >>> ways = backpointers("ab", Lattice.of({"a": -2.0, "b": -2.0, "ab": -3.0}), 0.5)
     >>> [(round(part, 3), way) for part, way in all_segmentations("ab", ways, most=2, spelled=lambda x: [x])]
@@ -128,8 +129,8 @@ def all_segmentations(
         counts.append(min(sum(counts[begin] for _, begin in before), most + 1))
     if counts[-1] > most:
         return None
-    # A segmentation is a linked list of (segmentation before, last piece), flattened at the end: flattening
-    # at every position would take time quadratic in the length of the word.
+    # A segmentation is a linked list: (segmentation before the last piece, last piece). It is converted to a
+    # tuple only at the end. A tuple for every position would need time quadratic in the length of the word.
     prefixes: list[list[tuple[float, Any]]] = [[(1.0, None)]]
     for end in range(1, len(text) + 1):
         here: list[tuple[float, Any]] = []
@@ -149,10 +150,12 @@ def _spelled(way: Any) -> tuple[Any, ...]:
 
 
 def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: Draw) -> list[str]:
-    """Merge the characters of text, best pair first, skipping each merge with probability `dropout`.
+    """Segment a text by BPE: merge the pair with the highest score first, and skip merges at random.
 
-    Provilkov et al. (2020), "BPE-Dropout", algorithm 1, as implemented in sentencepiece: a skipped merge is
-    tried again when one of its neighbours changes. scores: the score of each piece that a merge can create.
+    Each merge is skipped with probability `dropout` (Provilkov et al. 2020, "BPE-Dropout", algorithm 1). As
+    in sentencepiece, a skipped pair is not tried again, but its symbols may still be merged with others.
+
+    scores: the score of each piece that a merge can create.
 
     >>> scores = {"ab": 0.0, "abc": -1.0}
     >>> sample_merges("abcab", scores, 0.0, lambda: 0.5), sample_merges("abcab", scores, 1.0, lambda: 0.5)
@@ -173,7 +176,7 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     while agenda:
         _, left, merged = heapq.heappop(agenda)
         right = after[left]
-        # A proposal is stale if one of its two symbols has been merged since.
+        # A proposed merge is stale if another merge has changed one of its two symbols since.
         stale = not symbols[left] or right >= len(text) or symbols[left] + symbols[right] != merged
         if stale or draw() < dropout:
             continue
@@ -187,7 +190,10 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
 
 
 class ShortWord(NamedTuple):
-    """A word with few segmentations: tokens lists them, bounds are their cumulative probabilities."""
+    """A word with few segmentations, which are stored.
+
+    tokens: the tokens of each segmentation. bounds: the cumulative probabilities of all but the last.
+    """
 
     bounds: list[float]
     tokens: list[tuple[int, ...]]
@@ -197,7 +203,10 @@ class ShortWord(NamedTuple):
 
 
 class LongWord(NamedTuple):
-    """A word with many segmentations, sampled piece by piece."""
+    """A word with many segmentations, which is sampled piece by piece.
+
+    ways: the result of backpointers(). tokens_of: a function that returns the tokens of pieces.
+    """
 
     word: str
     ways: Backpointers
@@ -208,7 +217,10 @@ class LongWord(NamedTuple):
 
 
 class MergedWord(NamedTuple):
-    """A word that is segmented by BPE with dropout."""
+    """A word that is segmented by BPE with dropout. The fields are the arguments of sample_merges().
+
+    tokens_of: a function that returns the tokens of pieces.
+    """
 
     word: str
     scores: Mapping[str, float]

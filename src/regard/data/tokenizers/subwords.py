@@ -1,4 +1,4 @@
-"""Unigram and BPE: subword tokenizers trained by sentencepiece; the saved file is its model file."""
+"""Unigram and BPE: subword tokenizers trained by sentencepiece, and saved as its model files."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ from regard.errors import ArgumentError, DataError, message
 __all__ = ["BPE", "Subwords", "Unigram"]
 
 BYTES = len(SPECIALS) + 256
-"""Number of tokens before training: the special tokens and the 256 bytes."""
+"""Number of tokens that every vocabulary contains: the special tokens and the 256 bytes."""
 
 LARGEST = 32_000
 COVERED = 0.9995
-"""Fraction of the text whose characters become pieces; rarer characters are encoded as bytes."""
+"""Fraction of the text that the characters in the vocabulary cover.
+
+The most frequent characters are taken. All other characters are encoded as bytes.
+"""
 
 OFTEN, ALPHABET = 5, 1000
 """A rarer character becomes a piece too if it occurs at least OFTEN times, up to ALPHABET characters.
@@ -49,26 +52,29 @@ PART = 1000
 """Maximum length in characters of a training line; longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Number of words in each of the two generations of the sampling cache, about 3 kB per word."""
+"""Number of words in each of the two dicts of the sampling cache (recent and older words).
+
+A word takes about 3 kB.
+"""
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
-"""Maximum number of characters of these words: in scripts without spaces, a word is a whole line."""
+"""Maximum number of characters of these words. Without spaces, as in Chinese, a "word" is a whole line."""
 
 WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
-"""Matches the words of a line in which a space is ▁, each with the ▁ before it."""
+"""Matches each word of a line with the ▁ before it. In this line, ▁ represents a space."""
 
 FEW_SEGMENTATIONS = 64
-"""Words with at most this many segmentations (95 % of a text) are cached as a list of them."""
+"""For words with at most this many segmentations (95 % of a text), the cache stores all segmentations."""
 
 FEW_LINES = 64
-"""Fewer lines than this are encoded in one thread: starting threads would take longer."""
+"""Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
 
 
 class Subwords(Tokenizer):
-    """Subwords of a sentencepiece model; characters that no piece covers are encoded as bytes, never as UNK.
+    """A tokenizer with the subwords (pieces) of a sentencepiece model.
 
-    The text is normalized by clean() and not by the model ("identity"), so that decode(encode(line)) equals
-    clean(line) for every string.
+    A character that is in no piece is encoded as its UTF-8 bytes, never as UNK. The text is normalized by
+    clean() only, not by sentencepiece, so decode(encode(line)) equals clean(line) for every string.
     """
 
     def __init__(self, model: bytes, place: str = "model"):
@@ -92,19 +98,19 @@ class Subwords(Tokenizer):
         characters = _covering(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
-            # Models learn only pieces that occur often (Gowda and May 2020). With this rule, there are 12
-            # words of text per piece on average in a text of 10,000 words, and 80 in one of 400,000.
+            # A model learns only pieces that occur often enough (Gowda and May 2020). With this rule, a
+            # text of 10,000 words has 12 words per piece, and a text of 400,000 words has 80.
             size = min(BYTES + len(characters) + int(8 * math.sqrt(words)), LARGEST)
         if not isinstance(size, int) or size < BYTES + 4:
-            expected = f"{BYTES + 4} or more: {BYTES} are the special tokens and the bytes"
+            expected = f"{BYTES + 4} or more; {BYTES} are needed for the special tokens and the bytes"
             raise ArgumentError(message(call, f"size is {size!r}", expected=expected))
-        # At least half of the learned vocabulary is reserved for pieces longer than a character.
+        # Single characters get at most half of the vocabulary, and longer pieces get the other half.
         rare = set(counts) - set(characters[: max((size - BYTES) // 2, 2)])
         return cls(_trained(cls.kind, _parts(_without(sample.lines, rare)), size, call))
 
     @abstractmethod
     def cut(self, word: str, sample: float) -> Segmenter:
-        """Prepare a word for sampling segmentations of it."""
+        """Return the data for sampling segmentations of a word. sample: as in encode()."""
 
     @abstractmethod
     def check(self, sample: float) -> None:
@@ -122,15 +128,16 @@ class Subwords(Tokenizer):
         return tokens
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
-        """Return the cache of recent words; it is cleared when `sample` changes."""
+        """Return the cache of recent words. When `sample` changes, the cache is cleared."""
         if self._strength != sample:
             self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
         return self._young
 
     def _add_to_cache(self, word: str, sample: float) -> Segmenter:
-        """Prepare a word and add it to the cache; if that is full, drop its older generation.
+        """Add a word to the cache and return its data for sampling.
 
-        The result does not depend on the state of the cache, so sampling does not depend on earlier words.
+        When the recent words fill the cache, they become the older words, and the previous older words are
+        dropped. The data of a word is the same whether or not it was cached.
         """
         if len(self._young) >= CACHED_WORDS or self._characters >= CACHED_CHARACTERS:
             self._old, self._characters = dict(self._young), 0
@@ -149,7 +156,7 @@ class Subwords(Tokenizer):
 
     def decode(self, tokens: Sequence[int]) -> str:
         visible = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
-        # Bytes that a model generates may be control characters, which must not reach a terminal.
+        # A model may generate bytes of control characters. clean() keeps them away from the terminal.
         return clean(self._processor.decode(visible))
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -170,7 +177,7 @@ class Subwords(Tokenizer):
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The token of each piece that can be sampled: all but special tokens and bytes."""
+        """The token id of each piece, without special tokens and bytes, which are not sampled."""
         get = self._processor
         return {
             get.id_to_piece(token): token
@@ -180,11 +187,11 @@ class Subwords(Tokenizer):
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """The score of each piece that can be sampled."""
+        """The sentencepiece score of each piece in `numbers`."""
         return {piece: self._processor.get_score(token) for piece, token in self.numbers.items()}
 
     def _tokens_of_piece(self, piece: str) -> list[int]:
-        """Return the token of a piece, or the tokens of its bytes if it is not in the vocabulary."""
+        """Return the token id of a piece, or those of its bytes if the piece is not in the vocabulary."""
         number = self.numbers.get(piece)
         if number is not None:
             return [number]
@@ -215,7 +222,7 @@ class Unigram(Subwords):
 
     @cached_property
     def lattice(self) -> Lattice:
-        """The pieces and their scores, for sampling."""
+        """The pieces and their log-probabilities, for sampling."""
         return Lattice.of(self.scores)
 
     def check(self, sample: float) -> None:
@@ -225,7 +232,7 @@ class Unigram(Subwords):
 
 
 class BPE(Subwords):
-    """Byte-pair encoding: subwords made by merging the most frequent pair repeatedly (Sennrich et al. 2016).
+    """Byte-pair encoding: training repeatedly merges the most frequent pair of pieces (Sennrich et al. 2016).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("bpe", ["low lower lowest", "new newer newest"] * 20, size=300)
@@ -261,7 +268,7 @@ def _covering(counts: Counter[str]) -> list[str]:
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Return the lines with rare characters replaced by spaces, so that they do not become pieces."""
+    """Replace rare characters by spaces, so that they do not become pieces. Empty lines are dropped."""
     if not rare:
         return lines
     table = str.maketrans(dict.fromkeys(rare, " "))
@@ -270,12 +277,12 @@ def _without(lines: list[str], rare: set[str]) -> list[str]:
 
 
 def _parts(lines: list[str]) -> list[str]:
-    """Split long lines: sentencepiece would skip lines of over 4192 bytes."""
+    """Split long lines, because sentencepiece ignores lines of more than 4192 bytes."""
     return [line[at : at + PART] for line in lines for at in range(0, len(line), PART)]
 
 
 def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
-    """Train a sentencepiece model and return its file content, the same bytes for the same lines."""
+    """Train a sentencepiece model and return its file content. The same lines give the same bytes."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -292,7 +299,7 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             unk_surface=UNKNOWN,
-            num_threads=1,  # it is stored in the model, so it must not depend on the machine
+            num_threads=1,  # stored in the model file, which must be the same on every machine
             minloglevel=2,
         )
     except (OSError, RuntimeError) as error:
@@ -302,7 +309,7 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
 
 
 def _processor(model: bytes, place: str) -> Any:
-    """Load a sentencepiece model; raise DataError if it is damaged or has other special tokens."""
+    """Load a sentencepiece model. Raise DataError if it is damaged or has other ids for special tokens."""
     hint = "the file is damaged, or not a sentencepiece model: restore it, or train the tokenizer again"
     processor = sentencepiece.SentencePieceProcessor()
     try:
@@ -332,5 +339,5 @@ def _kind(processor: Any) -> str:
 
 
 def _cores() -> int:
-    """Return the number of cores this process may use; by default, sentencepiece uses all of the machine."""
+    """Return the number of cores that this process may use; sentencepiece would use all of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -24,9 +24,9 @@ UNKNOWN = "⁇"
 class Tokenizer(ABC):
     """Converts text to token ids and back.
 
-    size: vocabulary size, including the four special tokens. fingerprint: a hash of the vocabulary; two
-    tokenizers with the same fingerprint encode in the same way. unit: the unit that alignments link and
-    plots show, "word" or "character".
+    size: the vocabulary size, including the four special tokens.
+    fingerprint: a hash of the vocabulary. Two tokenizers with the same fingerprint encode in the same way.
+    unit: "word" or "character": what alignments link and plots show.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("word", ["to be or not to be"])
@@ -40,31 +40,31 @@ class Tokenizer(ABC):
     fingerprint: str
     unit: str = "word"
     whole_text: ClassVar[bool] = False
-    """Whether it is trained on all lines by default, instead of a sample."""
+    """Whether the tokenizer is trained on all lines by default, instead of a sample of them."""
     uncovered: frozenset[int] = frozenset({UNK})
     """The tokens for text that the vocabulary does not cover: UNK and, for subwords, the bytes."""
 
     @abstractmethod
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
-        """Return the token ids of a line, normalized by clean(), without BOS and EOS.
+        """Normalize a line with clean() and return its token ids, without BOS and EOS.
 
-        sample: if over 0, sample a new segmentation at each call, to regularise training. For unigram, it is
-            the smoothing parameter alpha of Kudo (2018), usually 0.1 or 0.2, where lower is more random. For
-            BPE, it is the merge dropout of Provilkov et al. (2020), usually 0.1, where higher is more random.
-        generator: the random generator; the default is Python's global one (random.seed).
+        sample: if above 0, each call samples a new segmentation, to regularise training. Unigram: the
+            smoothing parameter alpha of Kudo (2018), usually 0.1 or 0.2; lower is more random. BPE: the
+            merge dropout of Provilkov et al. (2020), usually 0.1; higher is more random.
+        generator: the random generator. Default: Python's global generator, which random.seed() seeds.
         """
 
     @abstractmethod
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of many lines, like encode() for each; uses several threads if that helps."""
+        """Return the token ids of each line, as encode() does. Many lines are encoded in several threads."""
 
     @abstractmethod
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Return one printable string per token; ▁ is a space."""
+        """Return the text of each token. ▁ represents a space."""
 
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens; PAD, BOS and EOS are dropped, and UNK becomes ⁇."""
+        """Return the text of a token sequence. PAD, BOS and EOS are dropped, and UNK becomes ⁇."""
 
     @abstractmethod
     def serialized(self) -> bytes:
@@ -81,9 +81,9 @@ class Tokenizer(ABC):
         """Train a tokenizer on a sample of text. call: the name of the calling function, for messages."""
 
     def words(self, tokens: Sequence[int]) -> list[int]:
-        """Return, for each token, the index of its word in decode(tokens).split().
+        """Return the index of the word that each token belongs to, in decode(tokens).split().
 
-        It is -1 for PAD, BOS and EOS. A space belongs to the word after it.
+        The index of PAD, BOS and EOS is -1. A space belongs to the word after it.
         """
         numbers: list[int] = []
         word, begun = 0, False
@@ -99,7 +99,7 @@ class Tokenizer(ABC):
         return [min(number, last) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return, for each token, the index of its unit (word or character), or -1 if it has none."""
+        """Return the index of the unit (word or character) that each token belongs to, or -1 for none."""
         return self.words(tokens)
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -110,20 +110,20 @@ class Tokenizer(ABC):
         return ()
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to one file, atomically."""
+        """Write the tokenizer to one file. An interrupted write leaves no partial file (atomic)."""
         write_whole(Path(path), self.serialized())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Load a tokenizer of this class from a file of save(); raise DataError if the file is damaged."""
+        """Load a tokenizer of this class from a file that save() wrote. Raise DataError if it is damaged."""
         return cls.deserialized(read_bytes(path), str(path))
 
     def checked(self, tokens: Iterable[int]) -> list[int]:
-        """Return the tokens as a list of int; raise ArgumentError if one is not in the vocabulary."""
+        """Return the token ids as a list of int. Raise ArgumentError if one is not in the vocabulary."""
         numbers = [int(token) for token in tokens]
         for number in numbers:
             if not 0 <= number < self.size:
-                problem = f"token {number} is not in a vocabulary of {self.size}"
+                problem = f"token {number} is not in the vocabulary of {self.size} tokens"
                 hint = "decode with the same tokenizer that encoded the text"
                 raise ArgumentError(message(f"{type(self).__name__}.decode()", problem, hint=hint))
         return numbers
@@ -133,7 +133,7 @@ class Tokenizer(ABC):
 
 
 def read_bytes(path: str | Path, *, links: bool = True) -> bytes:
-    """Return the content of a tokenizer's file. links: whether it may be a symbolic link."""
+    """Return the content of the file of a tokenizer. links: whether the file may be a symbolic link."""
     try:
         return read_limited(path, "tokenizer", named=links)
     except OSError as error:

@@ -23,9 +23,10 @@ DAMAGED = "the file is damaged, or not a tokenizer: restore it, or train the tok
 
 
 class Listed(Tokenizer):
-    """A tokenizer with a list of tokens as vocabulary, the most frequent first; other tokens become UNK.
+    """A tokenizer with a list of words or characters as vocabulary. Text that is not in the list becomes UNK.
 
-    most: the default vocabulary size.
+    tokens: the vocabulary without special tokens, the most frequent first.
+    most: the default of the maximum vocabulary size.
     """
 
     most: ClassVar[int]
@@ -44,11 +45,11 @@ class Listed(Tokenizer):
     @staticmethod
     @abstractmethod
     def join(pieces: Sequence[str]) -> str:
-        """Join tokens to a text."""
+        """Join tokens into a text."""
 
     @classmethod
     def is_token(cls, token: str) -> bool:
-        """Return whether the token can occur in clean text; never true of control characters."""
+        """Return whether this can be a token, i.e. whether clean() and split() give it back unchanged."""
         return list(cls.split(clean(token))) == [token]
 
     @classmethod
@@ -57,13 +58,13 @@ class Listed(Tokenizer):
             problem, expected = f"size is {size!r}", "5 or more, including the four special tokens"
             raise ArgumentError(message(call, problem, expected=expected))
         counts = Counter(token for line in sample.lines for token in cls.split(line))
-        # Ties are sorted alphabetically, so that the order of the lines does not matter.
+        # Tokens with equal counts are sorted alphabetically, so the order of the lines does not matter.
         ranked = sorted(counts, key=lambda token: (-counts[token], token))
         return cls(ranked[: (cls.most if size is None else size) - len(SPECIALS)])
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if sample:
-            problem = f"sample is {sample}, but a {self.kind} has only one segmentation"
+            problem = f"sample is {sample}, but a {self.kind} tokenizer has only one segmentation"
             hint = "subword sampling needs the tokenizer 'unigram' or 'bpe'"
             raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
         return [self._numbers.get(token, UNK) for token in self.split(clean(line))]
@@ -112,9 +113,10 @@ class Listed(Tokenizer):
 
 
 class Words(Listed):
-    """Words separated by spaces, including their punctuation; by default the 30,000 most frequent ones.
+    """A tokenizer that splits text at spaces, with a vocabulary of words (default: the 30,000 most frequent).
 
-    This is the shortlist of Bahdanau et al. (2015, section 4.2). It suits text that is tokenized already.
+    This is the shortlist of Bahdanau et al. (2015, section 4.2). Punctuation is not separated from words, so
+    use it for text in which punctuation is already separated by spaces.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> train_tokenizer("word", ["a rose is a rose"]).pieces([4, 5, 6])
@@ -142,10 +144,10 @@ class Words(Listed):
 
 
 class ClosedWords(Words):
-    """Words of a closed vocabulary: all words of the training text; <unk> in a text is the unknown token.
+    """A tokenizer like Words whose vocabulary is all words of the training text. The word <unk> becomes UNK.
 
-    For text whose rare words have been replaced by <unk>, as published for Penn Treebank (Mikolov et al.
-    2010). It is trained on all lines, not on a sample.
+    Use it for text in which rare words have already been replaced by <unk>, such as the published Penn
+    Treebank (Mikolov et al. 2010). It is trained on all lines, not on a sample.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("closed-word", ["a <unk> is chairman of <unk>"])
@@ -167,7 +169,7 @@ class ClosedWords(Words):
         return super().learned(Sample(list(known), sample.scale), size, call)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens; PAD, BOS and EOS are dropped, and UNK becomes <unk>."""
+        """Return the text of a token sequence. PAD, BOS and EOS are dropped, and UNK becomes <unk>."""
         return self.join(self.pieces([token for token in tokens if token not in (PAD, BOS, EOS)]))
 
     def unknown(self, line: str) -> tuple[str, ...]:
@@ -175,7 +177,7 @@ class ClosedWords(Words):
 
 
 class Characters(Listed):
-    """Single characters, with ▁ for a space; by default the 10,000 most frequent ones.
+    """A tokenizer for single characters, with ▁ for a space (default: the 10,000 most frequent characters).
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> tokenizer = train_tokenizer("character", ["a rose is a rose"])
@@ -202,7 +204,7 @@ class Characters(Listed):
         return " ".join("".join(pieces).replace(SPACE, " ").split())
 
     def units(self, tokens: Sequence[int]) -> list[int]:
-        """Return the index of each character in decode(tokens), or -1 for a space that is not in it."""
+        """Return the index of each character in decode(tokens), or -1 for a space that decode() drops."""
         visible = [token not in (PAD, BOS, EOS) for token in self.checked(tokens)]
         spaces = [piece == SPACE for piece in self.pieces(tokens)]
         last = max((i for i, shown in enumerate(visible) if shown and not spaces[i]), default=-1)
@@ -216,7 +218,7 @@ class Characters(Listed):
 
 
 def listed_kind(content: bytes, place: str) -> str:
-    """Return the kind of tokenizer in the content of a file: "word", "closed-word" or "character"."""
+    """Return the kind of tokenizer that a file contains: "word", "closed-word" or "character"."""
     return _read(content, place)["kind"]
 
 
