@@ -1,4 +1,4 @@
-"""Data: read, check, encode and batch sentence pairs and running text; a built-in corpus; public datasets.
+"""Data: read, check, encode and batch pairs, running text and labelled texts; a built-in corpus; datasets.
 
     pairs = read_pairs("train.ko", "train.en")                 # or tsv=..., jsonl=..., plain or gzip
     print(pairs.inspect())                                     # a table of the problems found
@@ -12,6 +12,12 @@ Running text, for language models:
     text = encode_text("train.txt", tokenizer, layout="continuous")       # or "documents": one per line
     for batch in StreamBatches(text, window=35, streams=20).epoch(0): ...
 
+Labelled texts, for classifiers:
+
+    texts = read_labelled("train.tsv", label="label", text="sentence")     # classes; or jsonl, label-first
+    encoded = encode_texts(texts, texts.label_set(), train_tokenizer("word", texts.texts))
+    for batch in LabelledBatches(encoded, tokens=4096).epoch(0): ...
+
 korean_english() generates pairs without a file. fetch.fetch() downloads public datasets; nothing else in the
 package uses the network.
 """
@@ -19,11 +25,15 @@ package uses the network.
 from regard.data.algorithms import algorithm_batch
 from regard.data.batching import Batches
 from regard.data.cache import encode_pairs
+from regard.data.class_labels import ClassBalance, Labels, class_weights
 from regard.data.data_report import Report
 from regard.data.encoded_pairs import EncodedPairs
 from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
 from regard.data.hold_out import hold_out
 from regard.data.korean import KoreanEnglish, korean_english
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
+from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.data.text_batch import TextBatch
@@ -35,10 +45,17 @@ __all__ = [
     "TOKENIZERS",
     "Batches",
     "Choices",
+    "ClassBalance",
     "DocumentBatches",
     "EncodedPairs",
     "EncodedText",
+    "EncodedTexts",
     "KoreanEnglish",
+    "LabelledBatch",
+    "LabelledBatches",
+    "LabelledText",
+    "LabelledTexts",
+    "Labels",
     "Pair",
     "Pairs",
     "Report",
@@ -49,14 +66,18 @@ __all__ = [
     "Tokenizer",
     "WindowBatches",
     "algorithm_batch",
+    "class_weights",
     "count_text",
     "encode_pairs",
     "encode_text",
+    "encode_texts",
     "hold_out",
     "korean_english",
+    "labelled_from_lists",
     "load_tokenizer",
     "pairs_from_dataset",
     "pairs_from_lists",
+    "read_labelled",
     "read_pairs",
     "suggest_tokenizer",
     "train_tokenizer",

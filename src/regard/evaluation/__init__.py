@@ -1,4 +1,4 @@
-"""Evaluation: translation quality, perplexity, alignment error rate, and the faithfulness of attention."""
+"""Evaluation: translation quality, perplexity, classes, alignment error rate, faithfulness of attention."""
 
 from regard.evaluation.agreement import Agreement, agreement
 from regard.evaluation.alignment_error_rate import (
@@ -11,25 +11,42 @@ from regard.evaluation.alignment_error_rate import (
 )
 from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
 from regard.evaluation.bleu import Score, bleu, chrf, ter
+from regard.evaluation.classification import Classification, ReadText
+from regard.evaluation.classification_report import (
+    ClassificationReport,
+    ClassScore,
+    classification_report,
+)
+from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
 from regard.evaluation.corpus_report import evaluate_corpus
 from regard.evaluation.exact_match import exact_match
 from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
 from regard.evaluation.moses_bleu import moses_bleu
 from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
 from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
+from regard.evaluation.text_classifier import TextClassifier
 
 __all__ = [
     "Agreement",
     "AlignmentScore",
+    "ClassScore",
+    "Classification",
+    "ClassificationReport",
+    "ClassifierErasure",
     "Faithfulness",
     "Links",
+    "ReadText",
     "SYMMETRISATIONS",
     "Score",
+    "TextClassifier",
+    "TextErasure",
     "TextLoss",
     "WordTruth",
     "agreement",
     "bleu",
     "chrf",
+    "classification_report",
+    "erase_words",
     "evaluate_corpus",
     "exact_match",
     "faithfulness",

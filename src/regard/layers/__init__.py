@@ -4,6 +4,15 @@ from regard.layers.attention_layer import AttentionLayer
 from regard.layers.feedforward import FeedForward
 from regard.layers.gated_cell import GatedCell
 from regard.layers.multihead import MultiHead
+from regard.layers.pooling import AttentionPooling
 from regard.layers.recurrent import Recurrence, Recurrent
 
-__all__ = ["AttentionLayer", "FeedForward", "GatedCell", "MultiHead", "Recurrence", "Recurrent"]
+__all__ = [
+    "AttentionLayer",
+    "AttentionPooling",
+    "FeedForward",
+    "GatedCell",
+    "MultiHead",
+    "Recurrence",
+    "Recurrent",
+]

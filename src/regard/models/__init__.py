@@ -13,6 +13,8 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
+from regard.models.classifier import Classifier
+from regard.models.classifiers import CLASSIFIERS, build_classifier
 from regard.models.language_base import LanguageModel
 from regard.models.language_models import LANGUAGE_MODELS, build_language_model
 from regard.models.luong import Luong
@@ -20,9 +22,11 @@ from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import SIZES, Size, Transformer, find_size
 
 __all__ = [
+    "CLASSIFIERS",
     "LANGUAGE_MODELS",
     "MODELS",
     "Bahdanau",
+    "Classifier",
     "Encoded",
     "LanguageModel",
     "Luong",
@@ -32,6 +36,7 @@ __all__ = [
     "Size",
     "State",
     "Transformer",
+    "build_classifier",
     "build_language_model",
     "build_model",
 ]

@@ -1,0 +1,128 @@
+"""LabelledBatch: padded texts, or pairs of texts, with their class labels; the input of classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.data.batch import EOS, PAD, Batch
+from regard.errors import ArgumentError, message
+
+__all__ = ["NO_LABEL", "LabelledBatch"]
+
+NO_LABEL = -100
+"""The label of a text without one: the value that torch.nn.functional.cross_entropy ignores by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledBatch:
+    """Texts, or pairs of texts, with EOS, padded with PAD, and the index of the class of each.
+
+    first: (B, S). first_lengths: (B,), including EOS.
+    labels: (B,), from 0; NO_LABEL where the class is not known.
+    index: (B,), position of each text in its dataset.
+    second: (B, T), the second text of each pair, or None. second_lengths: (B,), including EOS, or None.
+
+    to(), select() and repeat() apply to every field that is not None.
+
+    >>> batch = LabelledBatch.collate([[7, 8], [9]], labels=[1, 0])
+    >>> batch.first, batch.labels, batch.second
+    (tensor([[7, 8, 3],
+            [9, 3, 0]]), tensor([1, 0]), None)
+    >>> batch.select(torch.tensor([1])).repeat(2).first_lengths
+    tensor([2, 2])
+    """
+
+    first: Tensor
+    first_lengths: Tensor
+    labels: Tensor
+    index: Tensor
+    second: Tensor | None = None
+    second_lengths: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @classmethod
+    def collate(
+        cls,
+        firsts: Sequence[Sequence[int]],
+        seconds: Sequence[Sequence[int]] | None = None,
+        labels: Sequence[int] | None = None,
+        index: Sequence[int] | None = None,
+    ) -> LabelledBatch:
+        """Add EOS to lists of token ids and pad them to a batch; labels=None is for inference."""
+        for name, rows in (("seconds", seconds), ("labels", labels), ("index", index)):
+            if rows is not None and len(rows) != len(firsts):
+                problem = f"{len(firsts)} firsts and {len(rows)} {name}"
+                raise ArgumentError(message("LabelledBatch.collate()", problem, expected="the same number"))
+        batch = Batch.collate(firsts, seconds, index)
+        known = torch.full((len(firsts),), NO_LABEL) if labels is None else torch.as_tensor(labels)
+        return cls.of_batch(batch, known, pairs=seconds is not None)
+
+    @classmethod
+    def of_batch(cls, batch: Batch, labels: Tensor, pairs: bool) -> LabelledBatch:
+        """Create it from a Batch whose source is the first text and whose target, if `pairs`, the second.
+
+        The BOS of the target is dropped. labels: (B,).
+        """
+        return cls(
+            batch.source,
+            batch.source_lengths,
+            labels.to(torch.long),
+            batch.index,
+            batch.labels if pairs else None,
+            batch.target_lengths if pairs else None,
+        )
+
+    def to(self, device: torch.device | str) -> LabelledBatch:
+        """Return the batch on another device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def select(self, index: Tensor) -> LabelledBatch:
+        """Select texts by index, with repetition allowed; index has shape (B',)."""
+        return self._map(lambda tensor: tensor.index_select(0, index))
+
+    def repeat(self, count: int) -> LabelledBatch:
+        """Repeat each text `count` times: row r of the result is row r // count of the batch."""
+        return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
+
+    def padded_to(self, rows: int, length: int) -> LabelledBatch:
+        """Pad texts to `length` tokens, and the batch to `rows` rows with empty texts without a label.
+
+        For CUDA graphs and torch.compile, which need few shapes. An empty text is EOS alone.
+        """
+        longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
+        more = rows - len(self)
+        if more < 0 or length < longest:
+            problem = f"rows={rows} and length={length} are too small"
+            expected = f"at least {len(self)} rows and length {longest}"
+            raise ArgumentError(message("LabelledBatch.padded_to()", problem, expected=expected))
+
+        def grown(tokens: Tensor) -> Tensor:
+            tokens = pad(tokens, (0, length - tokens.shape[1], 0, more), value=PAD)
+            tokens[len(self) :, 0] = EOS
+            return tokens
+
+        def one(lengths: Tensor) -> Tensor:
+            return pad(lengths, (0, more), value=1)
+
+        return replace(
+            self,
+            first=grown(self.first),
+            first_lengths=one(self.first_lengths),
+            labels=pad(self.labels, (0, more), value=NO_LABEL),
+            index=pad(self.index, (0, more)),
+            second=None if self.second is None else grown(self.second),
+            second_lengths=None if self.second_lengths is None else one(self.second_lengths),
+        )
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> LabelledBatch:
+        """Apply a function to every tensor."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {name: function(tensor) for name, tensor in tensors.items() if tensor is not None}
+        return replace(self, **changed)

@@ -1,0 +1,174 @@
+"""Encode labelled texts, and batch them with the rules of Batches; the texts of a pair are its two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from regard.data.batch import Batch
+from regard.data.batching import Batches, Plan
+from regard.data.class_labels import Labels
+from regard.data.encoded_pairs import EncodedPairs, Side
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_text import LabelledTexts
+from regard.data.tokenizers import Tokenizer
+from regard.errors import ArgumentError, DataError, UnknownName, message
+
+__all__ = ["EncodedTexts", "LabelledBatches", "encode_texts"]
+
+OVER = ("truncate", "skip")
+
+
+class EncodedTexts:
+    """Labelled texts as token ids, without EOS, in flat arrays.
+
+    firsts, seconds: a Side each; seconds is None if the data are not pairs. labels: (N,), indices of classes.
+    numbers: (N,), position of each text in the LabelledTexts; skipped texts are missing. skipped, truncated:
+    number of texts (pairs count once) that were too long and were dropped or cut.
+
+    >>> data = EncodedTexts.in_memory([[7, 8], [9]], labels=[1, 0])
+    >>> len(data), data.labels, data.firsts.at(0)
+    (2, array([1, 0]), array([7, 8], dtype=uint32))
+    """
+
+    def __init__(
+        self,
+        firsts: Side,
+        seconds: Side | None,
+        labels: NDArray[numpy.int64],
+        numbers: NDArray[numpy.int64],
+        skipped: int = 0,
+        truncated: int = 0,
+    ):
+        self.firsts, self.seconds, self.labels, self.numbers = firsts, seconds, labels, numbers
+        self.skipped, self.truncated = skipped, truncated
+
+    @classmethod
+    def in_memory(
+        cls,
+        firsts: Sequence[Sequence[int]],
+        labels: Sequence[int],
+        seconds: Sequence[Sequence[int]] | None = None,
+    ) -> EncodedTexts:
+        """Create encoded texts from lists of tokens."""
+        for name, values in (("labels", labels), ("seconds", seconds)):
+            if values is not None and len(values) != len(firsts):
+                problem = f"{len(firsts)} firsts and {len(values)} {name}"
+                raise ArgumentError(message("EncodedTexts.in_memory()", problem, expected="the same number"))
+        return cls(
+            Side.of(firsts),
+            None if seconds is None else Side.of(seconds),
+            numpy.array(labels, numpy.int64),
+            numpy.arange(len(firsts)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each text has a second text."""
+        return self.seconds is not None
+
+    def __repr__(self) -> str:
+        unit = "pairs" if self.pairs else "texts"
+        return f"EncodedTexts({len(self)} {unit}, {self.skipped} skipped, {self.truncated} truncated)"
+
+
+def encode_texts(
+    texts: LabelledTexts,
+    labels: Labels,
+    tokenizer: Tokenizer,
+    *,
+    longest: int | None = 256,
+    over: str = "truncate",
+) -> EncodedTexts:
+    """Encode labelled texts with one tokenizer for both texts of a pair.
+
+    labels: the classes of the training data; a label that is not among them raises DataError with file and
+        line.
+    longest: maximum number of tokens of a text, without EOS, or None for no limit.
+    over: "truncate" cuts longer texts, "skip" drops them; the result has their number.
+
+    >>> from regard.data.labelled_text import labelled_from_lists
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> texts = labelled_from_lists(["good film", "bad film"], ["pos", "neg"])
+    >>> tokenizer = train_tokenizer("word", texts.texts)
+    >>> data = encode_texts(texts, texts.label_set(), tokenizer, longest=1)
+    >>> data, data.labels
+    (EncodedTexts(2 texts, 0 skipped, 2 truncated), array([1, 0]))
+    """
+    call = "encode_texts()"
+    if over not in OVER:
+        raise UnknownName("value of over", over, OVER)
+    if longest is not None and longest < 1:
+        expected = "1 or more, or None for no limit"
+        raise ArgumentError(message(call, f"longest is {longest}", expected=expected))
+    indices = texts.label_indices(labels)
+    sides = [tokenizer.encode_lines(side) for side in (texts.firsts, texts.seconds) if side is not None]
+    longer = numpy.zeros(len(texts), bool)
+    for rows in sides:
+        longer |= numpy.fromiter(map(len, rows), numpy.int64, len(rows)) > (longest or numpy.inf)
+    kept = numpy.flatnonzero(~longer) if over == "skip" else numpy.arange(len(texts))
+    if not len(kept):
+        problem = f"all {len(texts)} texts have over {longest} tokens"
+        raise DataError(message(call, problem, hint="increase longest, or use over='truncate'"))
+    cut = [Side.of([rows[row][:longest] for row in kept]) for rows in sides]
+    return EncodedTexts(
+        cut[0],
+        cut[1] if len(cut) > 1 else None,
+        indices[kept],
+        kept.astype(numpy.int64),
+        skipped=len(texts) - len(kept),
+        truncated=int(longer.sum()) if over == "truncate" else 0,
+    )
+
+
+class LabelledBatches:
+    """Batches of labelled texts with about the same number of tokens each, of texts of about the same length.
+
+    data: the encoded texts. options: those of Batches, with the same meaning: tokens, sentences, longest,
+    rounded, shuffle, seed, rank, world. As there, the order depends only on the data, these arguments and
+    (seed, epoch); an epoch can be resumed at any batch; several processes together see the batches of one.
+
+    `index` of a batch is the position of each text in the LabelledTexts.
+
+    >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
+    >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]
+    [([2, 1], [0, 0]), ([3, 0], [1, 1])]
+    """
+
+    def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
+        self.data = data
+        second = data.seconds
+        if second is None:  # a side of empty texts, which costs no tokens
+            second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
+        sides = EncodedPairs(data.firsts, second, numpy.arange(len(data)))
+        self._batches = Batches(sides, tokens, **options)
+        self.left_out = self._batches.left_out
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
+        """Iterate over the batches of an epoch, starting at batch `start`; earlier ones are not computed."""
+        return map(self._labelled, self._batches.epoch(epoch, start))
+
+    def len_epoch(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return self._batches.len_epoch(epoch)
+
+    def largest(self, epoch: int) -> int:
+        """Return the index of the batch with the most tokens of an epoch, including padding."""
+        return self._batches.largest(epoch)
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the plan of an epoch."""
+        return self._batches.plan(epoch)
+
+    def _labelled(self, batch: Batch) -> LabelledBatch:
+        rows = batch.index.numpy()
+        labelled = LabelledBatch.of_batch(batch, torch.from_numpy(self.data.labels[rows]), self.data.pairs)
+        return replace(labelled, index=torch.from_numpy(self.data.numbers[rows]))

@@ -1,0 +1,172 @@
+"""The formats that labelled texts are read from. Each yields rows: line number, label and texts.
+
+To add a format, write its function and add a line to FORMATS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.data.read_text import read_lines
+from regard.data.row_formats import _field as field_of
+from regard.errors import ArgumentError, DataError, message, printable, shown
+
+__all__ = ["FORMATS", "Columns", "Format", "Row"]
+
+
+class Row(NamedTuple):
+    """One line of a file. number: its line number. texts: one text, or the two texts of a pair.
+
+    A blank line has an empty label and empty texts.
+    """
+
+    number: int
+    label: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where label and texts are: column numbers from 1, names in the header line, or names of JSON fields.
+
+    texts: one, or two for pairs.
+    """
+
+    label: int | str
+    texts: tuple[int | str, ...]
+
+    @property
+    def all(self) -> tuple[int | str, ...]:
+        """The label, then the texts."""
+        return self.label, *self.texts
+
+
+def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a file of tab-separated columns; if they are names, the first line is the header."""
+    lines = enumerate(read_lines(path), 1)
+    if isinstance(columns.label, str):
+        header = next(lines, None)
+        if header is None:
+            return
+        places = _places_in_header(path, header[1], columns)
+    else:
+        places = [int(column) - 1 for column in columns.all]
+    for number, line in lines:
+        cells = line.split("\t")
+        if len(cells) <= max(places):
+            if line.strip():
+                problem = f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {max(places) + 1}"
+                hint = "check the columns of label and text; columns are separated by tabs"
+                raise DataError(message(f"{shown(path)}, line {number}", problem, hint=hint))
+            cells = [""] * (max(places) + 1)
+        label, *texts = (cells[place] for place in places)
+        yield Row(number, label.strip(), tuple(texts))
+
+
+def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a file with one JSON object per line; "a.b" is the field "b" of the field "a"."""
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            yield Row(number, "", ("",) * len(columns.texts))
+            continue
+        place = f"{shown(path)}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(message(place, f"not valid JSON: {error}")) from None
+        try:
+            label, *texts = (field_of(row, str(name)) for name in columns.all)
+        except LookupError as error:
+            raise DataError(message(place, str(error.args[0]), hint="check label and text")) from None
+        yield Row(number, _label(label, place), tuple(_text(text, place) for text in texts))
+
+
+def label_first(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a file whose lines are a label, a space, and the text."""
+    for number, line in enumerate(read_lines(path), 1):
+        label, _, text = line.strip().partition(" ")
+        yield Row(number, label, (text,))
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: its reader, its default columns, and the file name extensions that imply it."""
+
+    rows: Callable[[Path, Columns], Iterator[Row]]
+    label: int | str | None
+    text: int | str | None
+    suffixes: tuple[str, ...] = ()
+
+
+FORMATS: dict[str, Format] = {
+    "tsv": Format(tabbed, 1, 2, (".tsv",)),
+    "jsonl": Format(json_lines, "label", "text", (".jsonl", ".ndjson")),
+    "label-first": Format(label_first, None, None),
+}
+"""All formats by name. Files are UTF-8, plain or gzip."""
+
+
+def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
+    names = [name.strip() for name in header.split("\t")]
+    places = []
+    for column in columns.all:
+        if column not in names:
+            known = printable(", ".join(names))[:200]
+            problem = f"no column '{printable(str(column))}'; the columns are {known}"
+            hint = "if the file has no header line, use column numbers, starting at 1"
+            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+        places.append(names.index(str(column)))
+    return places
+
+
+def _label(value: Any, place: str) -> str:
+    """Return the label of a JSON object as text: integers and booleans as JSON writes them; null is empty."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int):
+        return json.dumps(value)
+    if value is None:
+        return ""
+    problem = f"the label is of type {type(value).__name__}"
+    raise DataError(message(place, problem, expected="a string, an integer or a boolean"))
+
+
+def _text(value: Any, place: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        problem = f"the text is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected="a string"))
+    return value
+
+
+def checked_columns(
+    call: str, kind: str, label: int | str | None, text: int | str | None, second: int | str | None
+) -> Columns:
+    """Return the columns of a format, with its defaults; raise ArgumentError if they do not fit it."""
+    own = FORMATS[kind]
+    texts = (_or_default(text, own.text), *(() if second is None else (second,)))
+    columns = Columns(_or_default(label, own.label), texts)
+    given = ", ".join(map(repr, columns.all))
+    if own.label is None:
+        if (label, text, second) != (None, None, None):
+            problem = f"label, text or second is set, but the format {kind!r} has no columns"
+            raise ArgumentError(message(call, problem, hint='format="tsv" and "jsonl" have columns'))
+        return Columns("label", ("text",))
+    if len(set(columns.all)) != len(columns.all):
+        raise ArgumentError(message(call, f"columns {given}", expected="different columns"))
+    names = all(isinstance(column, str) and column for column in columns.all)
+    numbers = all(type(column) is int and column > 0 for column in columns.all)
+    if not names and not (numbers and kind == "tsv"):
+        expected = "names of fields" if kind == "jsonl" else "numbers from 1, or names in the header line"
+        hint = "set all of label, text and second in the same way"
+        raise ArgumentError(message(call, f"columns {given}", expected=expected, hint=hint))
+    return columns
+
+
+def _or_default(value: int | str | None, default: int | str | None) -> Any:
+    return default if value is None else value

@@ -1,0 +1,288 @@
+"""Labelled texts: single texts or pairs of texts, each with a class label, read from files.
+
+    read_labelled("train.tsv", label="label", text="sentence")             tab-separated columns
+    read_labelled("train.jsonl", label="gold_label", text="premise", second="hypothesis")
+    read_labelled("stsa.binary.train.gz", "label-first")                   "1 a stirring , funny ..."
+    labelled_from_lists(["good .", "bad ."], ["pos", "neg"])
+
+Files are UTF-8, plain or gzip. Texts are held in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from regard.data.class_labels import ClassBalance, Labels
+from regard.data.labelled_formats import FORMATS, Row, checked_columns
+from regard.data.read_text import checked_path
+from regard.data.tokenizers.normalize import clean
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+
+__all__ = ["LabelledText", "LabelledTexts", "labelled_from_lists", "read_labelled"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+EMPTY = ("skip", "error")
+"""What to do with an empty text: leave it out and count it, or raise DataError."""
+
+MANY = 10
+"""From this number of texts on, a different label for each text is an error."""
+
+
+class LabelledText(NamedTuple):
+    """A text, its second text (None if the data are not pairs) and its label."""
+
+    first: str
+    second: str | None
+    label: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelledTexts:
+    """Texts, or pairs of texts, with a label each.
+
+    firsts, seconds, labels: one for each text; seconds is None if the data are not pairs.
+    name: the files, for messages. lines, files: the line number and the index in `file_names` of each.
+    empty, ignored: number of texts that were left out because they are empty, or because of their label.
+
+    >>> texts = labelled_from_lists(["good .", "bad .", " "], ["pos", "neg", "neg"])
+    >>> len(texts), texts[1], texts.empty
+    (2, LabelledText(first='bad .', second=None, label='neg'), 1)
+    >>> print(texts.balance())
+    class  texts  share
+    neg        1  50.0%
+    pos        1  50.0%
+    """
+
+    firsts: tuple[str, ...]
+    seconds: tuple[str, ...] | None
+    labels: tuple[str, ...]
+    name: str
+    lines: NDArray[numpy.int64]
+    files: NDArray[numpy.int64]
+    file_names: tuple[str, ...]
+    empty: int = 0
+    ignored: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        unit = "texts" if self.seconds is None else "pairs"
+        return f"LabelledTexts({len(self)} {unit}, {self.name})"
+
+    def __getitem__(self, index: int) -> LabelledText:
+        second = None if self.seconds is None else self.seconds[index]
+        return LabelledText(self.firsts[index], second, self.labels[index])
+
+    def __iter__(self) -> Iterator[LabelledText]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each text has a second text."""
+        return self.seconds is not None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts, the first and then the second ones, to train a tokenizer on."""
+        return self.firsts + (self.seconds or ())
+
+    def place(self, index: int) -> str:
+        """Return file and line of a text, for messages."""
+        return f"{self.file_names[self.files[index]]}, line {self.lines[index]}"
+
+    def select(self, rows: Sequence[int] | NDArray[numpy.integer]) -> LabelledTexts:
+        """Return the texts at these positions, with their files and lines."""
+        chosen = numpy.asarray(rows, numpy.int64)
+        return replace(
+            self,
+            firsts=tuple(self.firsts[row] for row in chosen),
+            seconds=None if self.seconds is None else tuple(self.seconds[row] for row in chosen),
+            labels=tuple(self.labels[row] for row in chosen),
+            lines=self.lines[chosen],
+            files=self.files[chosen],
+        )
+
+    def label_set(self) -> Labels:
+        """Return the different labels, sorted; raise DataError if there is only one, or one for each text."""
+        different = set(self.labels)
+        if len(different) < 2:
+            problem = f"all {len(self):,} texts have the label {printable(self.labels[0])[:80]!r}"
+            hint = "check which column the labels are in"
+            raise DataError(message(self.name, problem, expected="at least two labels", hint=hint))
+        if len(different) == len(self) >= MANY:
+            problem = f"the {len(self):,} texts have {len(different):,} different labels"
+            hint = "check which column the labels are in"
+            raise DataError(message(self.name, problem, expected="several texts for each label", hint=hint))
+        return Labels.of(different)
+
+    def label_indices(self, labels: Labels) -> NDArray[numpy.int64]:
+        """Return the index of each label, (N,); raise DataError with file and line for an unknown label."""
+        return numpy.array(labels.indices(self.labels, self.place), numpy.int64)
+
+    def balance(self, labels: Labels | None = None) -> ClassBalance:
+        """Count the texts of each class. labels: the classes. Default: those of these texts."""
+        return ClassBalance.of(self.labels, self.label_set() if labels is None else labels)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of texts and labels, independent of file names."""
+        digest = hashlib.sha256()
+        for text in self:
+            for part in text:
+                encoded = b"" if part is None else part.encode("utf-8", "surrogatepass")
+                digest.update(b"%d " % (-1 if part is None else len(encoded)) + encoded)
+        return digest.hexdigest()
+
+
+def read_labelled(
+    paths: Paths,
+    format: str | None = None,
+    *,
+    label: int | str | None = None,
+    text: int | str | None = None,
+    second: int | str | None = None,
+    empty: str = "skip",
+    ignore: Sequence[str] = (),
+) -> LabelledTexts:
+    """Read labelled texts from one or more files.
+
+    paths: a path or a list of paths, plain or gzip.
+    format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (a label, a
+        space, and the text). Default: from the file name, .tsv or .jsonl.
+    label, text, second: where the label, the text, and for pairs the second text are. For tsv, column numbers
+        from 1 or names in the header line (default: label=1, text=2); for jsonl, names of fields, where "a.b"
+        is the field "b" of the field "a" (default: "label" and "text").
+    empty: what to do with an empty text: "skip" leaves it out and counts it, "error" raises DataError.
+    ignore: labels of texts to leave out, such as "-" in SNLI; they are counted.
+
+    Raises DataError, with file and line, for a missing column, a malformed line or an empty label, and if no
+    text is left.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "train.tsv")
+    ...     _ = path.write_text("sentence\\tlabel\\nit works .\\tpos\\nit fails .\\tneg\\n", encoding="utf-8")
+    ...     list(read_labelled(path, label="label", text="sentence"))[0]
+    LabelledText(first='it works .', second=None, label='pos')
+    """
+    call = "read_labelled()"
+    if empty not in EMPTY:
+        raise UnknownName("value of empty", empty, EMPTY)
+    if isinstance(ignore, str):
+        raise ArgumentError(message(call, "ignore is a str", expected="a list of labels"))
+    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
+    if not files:
+        raise ArgumentError(message(call, "the list of files is empty", expected="at least one"))
+    kinds = [_format(path, format) for path in files]
+    pairs = second is not None
+    rows = _Rows(empty, frozenset(ignore), pairs)
+    for path, kind in zip(files, kinds, strict=True):
+        columns = checked_columns(call, kind, label, text, second)
+        rows.add_file(path, FORMATS[kind].rows(path, columns))
+    return rows.result()
+
+
+def labelled_from_lists(
+    texts: Sequence[str], labels: Sequence[str], seconds: Sequence[str] | None = None
+) -> LabelledTexts:
+    """Return labelled texts that are in memory; empty texts are left out and counted.
+
+    >>> labelled_from_lists(["A man sleeps ."], ["neutral"], seconds=["A man rests ."]).pairs
+    True
+    """
+    call = "labelled_from_lists()"
+    sides = {"texts": texts, "labels": labels} | ({} if seconds is None else {"seconds": seconds})
+    for name, values in sides.items():
+        if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+            raise ArgumentError(message(call, f"{name} is not a list of strings"))
+        if len(values) != len(texts):
+            problem = f"{len(texts)} texts and {len(values)} {name}"
+            raise DataError(message(call, problem, expected="the same number"))
+    rows = _Rows("skip", frozenset(), seconds is not None)
+    both = zip(texts, strict=True) if seconds is None else zip(texts, seconds, strict=True)
+    rows.add("lists", (Row(at, *row) for at, row in enumerate(zip(labels, both, strict=True), 1)))
+    return rows.result()
+
+
+def _format(path: Path, requested: str | None) -> str:
+    if requested is not None:
+        if requested not in FORMATS:
+            raise UnknownName("format of labelled texts", requested, FORMATS)
+        return requested
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    for kind, format in FORMATS.items():
+        if suffixes and suffixes[-1] in format.suffixes:
+            return kind
+    problem = "the format cannot be inferred from the file name"
+    hint = f"set the format: {', '.join(FORMATS)}"
+    raise ArgumentError(message(shown(path), problem, expected=".tsv or .jsonl", hint=hint))
+
+
+class _Rows:
+    """Collects the rows of files; checks labels and leaves out empty texts and ignored labels."""
+
+    def __init__(self, empty: str, ignore: frozenset[str], pairs: bool):
+        self.on_empty, self.ignore, self.pairs = empty, ignore, pairs
+        self.sides: tuple[list[str], list[str]] = ([], [])
+        self.labels: list[str] = []
+        self.lines: list[int] = []
+        self.files: list[int] = []
+        self.names: list[str] = []
+        self.empty = self.ignored = 0
+
+    def add_file(self, path: Path, rows: Iterable[Row]) -> None:
+        if not self.add(shown(path), rows):
+            hint = "the file has only a header line" if path.stat().st_size else "the file is empty"
+            raise DataError(message(shown(path), "there are no texts", hint=hint))
+
+    def add(self, name: str, rows: Iterable[Row]) -> int:
+        """Add the rows of a file; return how many there were, including those that are left out."""
+        self.names.append(name)
+        count = 0
+        for row in rows:
+            count += 1
+            place = f"{name}, line {row.number}"
+            if not all(map(clean, row.texts)):
+                if self.on_empty == "error":
+                    hint = 'delete the line, or use empty="skip"'
+                    raise DataError(message(place, "the text is empty", hint=hint))
+                self.empty += 1
+            elif row.label in self.ignore:
+                self.ignored += 1
+            elif not row.label:
+                hint = "check which column the labels are in"
+                raise DataError(message(place, "the label is empty", hint=hint))
+            else:
+                for side, text in zip(self.sides, row.texts, strict=False):
+                    side.append(text)
+                self.labels.append(row.label)
+                self.lines.append(row.number)
+                self.files.append(len(self.names) - 1)
+        return count
+
+    def result(self) -> LabelledTexts:
+        name = ", ".join(self.names) if len(self.names) <= 4 else f"{self.names[0]}, ..., {self.names[-1]}"
+        if not self.labels:
+            problem = f"no text is left: {self.empty} are empty, {self.ignored} have a label to ignore"
+            raise DataError(message(name, problem, expected="at least one labelled text"))
+        return LabelledTexts(
+            tuple(self.sides[0]),
+            tuple(self.sides[1]) if self.pairs else None,
+            tuple(self.labels),
+            name,
+            numpy.array(self.lines, numpy.int64),
+            numpy.array(self.files, numpy.int64),
+            tuple(self.names),
+            self.empty,
+            self.ignored,
+        )

@@ -1,0 +1,244 @@
+"""Classification: the predicted class of a text or a pair, its probability, and the words attended to.
+
+print(result) prints the label; rich.print(result) and notebooks draw the words shaded by their weights;
+result.save("x.html") writes a page.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from regard.data.tokenizers.normalize import clean
+from regard.errors import printable
+from regard.files.atomic_io import write_whole
+from regard.models.classifier import POOL
+from regard.viewing import Picture, Seen, Site, shaded
+from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
+
+__all__ = ["Classification", "ReadText"]
+
+SIDES = ("first", "second")
+"""The names of the two texts of a pair."""
+
+BEGIN = "<s>"
+"""How BOS is shown, which some classifiers put before the text."""
+
+DRAWN = 400
+"""Maximum number of words that are drawn."""
+
+LISTED = 20
+"""Maximum number of classes whose probabilities are printed, the most probable first."""
+
+_shortened = reprlib.Repr()
+_shortened.maxstring = 80
+
+
+@dataclass(frozen=True, eq=False)
+class ReadText:
+    """A text as the classifier reads it: its tokens, its words, and the attention of the classifier to them.
+
+    tokens: token ids, including EOS. pieces: the text of each token, "</s>" for EOS.
+    word_numbers: the index of the word (or character, see unit) that each token belongs to, -1 for EOS.
+    attention: by site, the weights ([H,] T, S); "pool" is the pooling, with T = 1.
+    unit: "word" or "character". unknown: the words or characters that the vocabulary does not cover.
+
+    >>> weights = {"pool": numpy.array([[0.25, 0.5, 0.25, 0.0]])}
+    >>> read = ReadText("bad film", (8, 9, 5, 3), ("▁b", "ad", "▁film", "</s>"), (0, 0, 1, -1), weights)
+    >>> read.words, read.weights
+    (('bad', 'film'), (0.75, 0.25))
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+    word_numbers: tuple[int, ...]
+    attention: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    unit: str = "word"
+    unknown: tuple[str, ...] = ()
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """The positions of the tokens of each word."""
+        groups = grouped(self.word_numbers)
+        return tuple(tuple(group) for group in groups if self.word_numbers[group[0]] >= 0)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The words of the text, or its characters with ␣ for a space."""
+        cleaned = clean(self.text)
+        units = cleaned.split() if self.unit == "word" else list(cleaned.replace(" ", SHOWN_SPACE))
+        if len(units) == len(self.places):
+            return tuple(units)
+        return tuple(spelled_or_space([self.pieces[place] for place in group]) for group in self.places)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weight of each word in the pooling, summed over its tokens; None if it was not recorded."""
+        if POOL not in self.attention or not self.places:
+            return None
+        by_word = joined(self.attention[POOL].astype(numpy.float64), self.places, axis=1)[0]
+        return tuple(by_word.tolist())
+
+    def picture(self, label: str) -> Picture | None:
+        """Draw the text, each word shaded by its weight; None if the weights were not recorded."""
+        if self.weights is None:
+            return None
+        return shaded([self.weights[:DRAWN]], [label], self.words[:DRAWN])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return text, tokens, words and weights as a dict for JSON."""
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "pieces": list(self.pieces),
+            "words": list(self.words),
+            "weights": None if self.weights is None else list(self.weights),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Classification:
+    """The predicted class of a text or a pair, with the probability of each class and the attention.
+
+    label: the predicted class; None if there was nothing to classify (a blank line).
+    probabilities: the probability of each class by label, in the order of the classes; {} without a label.
+    texts: the text, or the two texts of the pair, as they were read. notes: messages for the user.
+
+    >>> read = ReadText("fine", (7, 3), ("fine", "</s>"), (0, -1))
+    >>> result = Classification("pos", {"neg": 0.25, "pos": 0.75}, (read,))
+    >>> result, result.probability, str(result), result.to_dict()["probabilities"]
+    (Classification('pos', 0.75, 'fine'), 0.75, 'pos', {'neg': 0.25, 'pos': 0.75})
+    """
+
+    label: str | None
+    probabilities: dict[str, float]
+    texts: tuple[ReadText, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text, or the first text of the pair."""
+        return self.texts[0].text
+
+    @property
+    def second(self) -> str | None:
+        """The second text of the pair; None for a single text."""
+        return self.texts[1].text if len(self.texts) > 1 else None
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of the predicted class."""
+        return None if self.label is None else self.probabilities[self.label]
+
+    @property
+    def ranked(self) -> list[tuple[str, float]]:
+        """The classes with their probabilities, the most probable first."""
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the weights of sites other than the pooling, as a dict for JSON."""
+        return {
+            "label": self.label,
+            "probability": self.probability,
+            "probabilities": dict(self.probabilities),
+            "texts": [read.to_dict() for read in self.texts],
+            "notes": list(self.notes),
+        }
+
+    def seen(self, title: str = "") -> Seen:
+        """Return the recorded attention as arrays with their tokens, to draw, explore or save.
+
+        The sites of a pair are named "first.pool", "second.pool" and so on. The query of the pooling is shown
+        as the label.
+        """
+        sites = []
+        for side, read in zip(SIDES, self.texts, strict=False):
+            prefix = f"{side}." if len(self.texts) > 1 else ""
+            for name, weights in sorted(read.attention.items(), key=lambda item: item[0] == POOL):
+                columns, numbers = read.pieces, read.word_numbers
+                if weights.shape[-1] == len(columns) + 1:
+                    columns, numbers = (BEGIN, *columns), (-1, *numbers)
+                rows, row_numbers = (columns, numbers) if name != POOL else ((str(self.label),), (0,))
+                site = Site(f"{prefix}{name}", weights, rows, columns, None, row_numbers, numbers)
+                sites.append(site)
+        source, target = self.texts[0], (str(self.label),)
+        heading = title or str(self)
+        return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self._all_notes)
+
+    def save(self, path: str | Path, title: str = "A classification") -> None:
+        """Write an HTML page with the texts, the label and the probabilities. path: must end in .html.
+
+        The page is a single file and loads nothing from the network.
+        """
+        path = Path(path)
+        check_ending(path, ".html", "a classification is written as a page")
+        style = static("entry.css") + static("page.css")
+        body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
+        page = document(title, style, "", [*body, "<article>", *self._html(), "</article>", "</main>"])
+        write_whole(path, page.encode())
+
+    def __str__(self) -> str:
+        return "" if self.label is None else self.label
+
+    def __repr__(self) -> str:
+        texts = ", ".join(_shortened.repr(read.text) for read in self.texts)
+        chance = "" if self.probability is None else f" {self.probability:.4g},"
+        return f"Classification({self.label!r},{chance} {texts})"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(self._summary(), "bold")
+        for read in self.texts:
+            drawn = read.picture(str(self.label))
+            yield Text(printable(read.text)) if drawn is None else drawn
+        for note in self._all_notes:
+            yield Text(printable(note), "dim")
+
+    def _repr_html_(self) -> str:
+        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self._html(), "</div>"]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def _all_notes(self) -> tuple[str, ...]:
+        """The notes, with one on the words that the vocabulary does not cover."""
+        unknown = list(dict.fromkeys(word for read in self.texts for word in read.unknown))
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
+        return (*self.notes, words) if unknown else self.notes
+
+    def _summary(self) -> str:
+        """Return label and probabilities as one line."""
+        if self.label is None:
+            return "not classified"
+        chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
+        more = f", and {len(self.ranked) - LISTED} more classes" if len(self.ranked) > LISTED else ""
+        return f"{printable(self.label)} ({chances}{more})"
+
+    def _html(self) -> Iterator[str]:
+        """Yield label, texts, probabilities and notes as escaped HTML; words are drawn as SVG."""
+        yield "<dl>"
+        yield f'<dt>label</dt><dd class="target" dir="auto">{safe(str(self) or "not classified")}</dd>'
+        for name, read in zip(SIDES if len(self.texts) > 1 else ("text",), self.texts, strict=True):
+            yield f'<dt>{name}</dt><dd class="source" dir="auto" lang="">{safe(read.text)}</dd>'
+            drawn = read.picture(str(self.label))
+            if drawn is not None:
+                yield f"<dt>attention</dt><dd>{drawn.svg(f'attention to the words, {name}')}</dd>"
+        if self.probabilities:
+            shown = self.ranked[:LISTED]
+            cells = "".join(
+                f'<tr><th scope="row">{safe(label)}</th><td>{chance:.3f}</td></tr>' for label, chance in shown
+            )
+            yield f"<dt>probability</dt><dd><table><tbody>{cells}</tbody></table></dd>"
+        for note in self._all_notes:
+            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield "</dl>"

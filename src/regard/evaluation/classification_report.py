@@ -1,0 +1,205 @@
+"""Classification report: accuracy, macro F1, confusion matrix, and precision, recall and F1 of each class."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from regard.data.class_labels import Labels
+from regard.errors import ArgumentError, DataError, message, printable
+
+__all__ = ["ClassScore", "ClassificationReport", "classification_report"]
+
+SHOWN = 20
+"""Maximum number of classes for which the confusion matrix is printed."""
+
+WIDEST = 12
+"""Longer labels are cut in the columns of the confusion matrix."""
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """The scores of one class, 0 to 1.
+
+    precision = TP / (TP + FP),  recall = TP / (TP + FN),  F1 = 2 TP / (2 TP + FP + FN)
+
+    with TP the texts of this class that were predicted as it, FP the other texts that were predicted as it,
+    and FN the texts of this class that were predicted as another. A quotient 0 / 0 is 0.
+
+    support: number of texts of this class. predicted: number of texts that were predicted as it.
+    """
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    predicted: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationReport:
+    """The result of comparing predicted classes with the true ones; prints as tables.
+
+    labels: the classes. confusion: (C, C), the number of texts of each true class (row) and predicted class
+    (column).
+
+    >>> report = classification_report(["a", "a", "a", "b"], ["a", "a", "b", "b"])
+    >>> report.accuracy, round(report.macro_f1, 4), report.confusion.tolist()
+    (0.75, 0.7333, [[2, 1], [0, 1]])
+    >>> print(report)
+    accuracy 0.750   macro F1 0.733   texts 4
+    class  precision  recall     F1  support
+    a          1.000   0.667  0.800        3
+    b          0.500   1.000  0.667        1
+    <BLANKLINE>
+    true \\ predicted  a  b
+    a                 2  1
+    b                 0  1
+    """
+
+    labels: Labels
+    confusion: NDArray[numpy.int64]
+
+    @property
+    def count(self) -> int:
+        """The number of texts."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of the texts whose predicted class is the true one."""
+        return float(numpy.trace(self.confusion)) / self.count
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of F1 over the classes that occur among the true or the predicted ones, equally weighted.
+
+        As f1_score(y_true, y_pred, average="macro") of scikit-learn with its defaults: a class with texts but
+        without predictions, or with predictions but without texts, counts as 0; a class with neither is left
+        out of the mean.
+        """
+        present = [each.f1 for each in self.classes if each.support or each.predicted]
+        return sum(present) / len(present)
+
+    @property
+    def classes(self) -> tuple[ClassScore, ...]:
+        """The scores of each class, in the order of the labels."""
+        scores = []
+        for index, label in enumerate(self.labels):
+            correct = int(self.confusion[index, index])
+            support, predicted = int(self.confusion[index].sum()), int(self.confusion[:, index].sum())
+            scores.append(
+                ClassScore(
+                    label,
+                    _ratio(correct, predicted),
+                    _ratio(correct, support),
+                    _ratio(2 * correct, support + predicted),
+                    support,
+                    predicted,
+                )
+            )
+        return tuple(scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers as a dict for JSON."""
+        return {
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "count": self.count,
+            "classes": {
+                each.label: {
+                    "precision": each.precision,
+                    "recall": each.recall,
+                    "f1": each.f1,
+                    "support": each.support,
+                    "predicted": each.predicted,
+                }
+                for each in self.classes
+            },
+            "labels": list(self.labels),
+            "confusion": self.confusion.tolist(),
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(f"accuracy {self.accuracy:.3f}   macro F1 {self.macro_f1:.3f}   texts {self.count:,}")
+        table = _table("class", ["precision", "recall", "F1", "support"])
+        for each in self.classes:
+            scores = (f"{score:.3f}" for score in (each.precision, each.recall, each.f1))
+            table.add_row(Text(printable(each.label)), *scores, f"{each.support:,}")
+        yield table
+        if len(self.labels) > SHOWN:
+            yield Text(f"the confusion matrix of {len(self.labels)} classes is not printed", "dim")
+            return
+        yield Text()
+        matrix = _table("true \\ predicted", [printable(label)[:WIDEST] for label in self.labels])
+        for label, row in zip(self.labels, self.confusion, strict=True):
+            matrix.add_row(Text(printable(label)), *(f"{count:,}" for count in row.tolist()))
+        yield matrix
+
+    def __str__(self) -> str:
+        file = io.StringIO()
+        Console(file=file, width=120).print(self)
+        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def classification_report(
+    true: Iterable[str] | Iterable[int],
+    predicted: Iterable[str] | Iterable[int],
+    labels: Labels | Sequence[str] | None = None,
+) -> ClassificationReport:
+    """Compare predicted classes with the true ones.
+
+    true, predicted: a class for each text, as labels or as indices into `labels`; lists, arrays or tensors.
+    labels: the classes, in the order of the rows of the confusion matrix. Default: those that occur, sorted.
+
+    >>> report = classification_report([0, 1, 2], [0, 2, 2], labels=["no", "yes", "maybe"])
+    >>> [each.f1.__round__(3) for each in report.classes]
+    [1.0, 0.0, 0.667]
+    """
+    call = "classification_report()"
+    rows: list[Any] = list(true)
+    columns: list[Any] = list(predicted)
+    if len(rows) != len(columns):
+        problem = f"{len(rows)} true and {len(columns)} predicted classes"
+        raise ArgumentError(message(call, problem, expected="the same number"))
+    if not rows:
+        raise DataError(message(call, "there are no texts", expected="at least one"))
+    if labels is None:
+        if not all(isinstance(value, str) for value in (*rows, *columns)):
+            problem = "the classes are indices, but labels is not set"
+            raise ArgumentError(message(call, problem, expected="labels=[...]"))
+        labels = Labels.of((*rows, *columns))
+    labels = labels if isinstance(labels, Labels) else Labels(tuple(labels))
+    confusion = numpy.zeros((len(labels), len(labels)), numpy.int64)
+    numpy.add.at(confusion, (_indices(call, rows, labels), _indices(call, columns, labels)), 1)
+    return ClassificationReport(labels, confusion)
+
+
+def _indices(call: str, values: Sequence[Any], labels: Labels) -> list[int]:
+    indices = [labels.index(value) if isinstance(value, str) else int(value) for value in values]
+    for place, index in enumerate(indices):
+        if not 0 <= index < len(labels):
+            problem = f"class {index} of text {place}"
+            raise ArgumentError(message(call, problem, expected=f"0 to {len(labels) - 1}"))
+    return indices
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _table(first: str, others: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text(first), overflow="fold")
+    for name in others:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    return table

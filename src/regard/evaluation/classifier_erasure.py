@@ -1,0 +1,255 @@
+"""Erasure for classifiers: does the prediction depend on the words that the pooling attends to?
+
+As in erasure.py, there are two ways to remove a word. Hidden: its keys are masked in the pooling; what the
+encoder has passed to other positions remains. Unknown: its tokens are replaced by UNK before the encoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from regard.call import Call
+from regard.data.batch import UNK
+from regard.data.labelled_batch import LabelledBatch
+from regard.errors import ArgumentError, message
+from regard.evaluation.classification import SIDES, Classification, ReadText
+from regard.evaluation.erasure import _HideKeys as HideKeys
+from regard.evaluation.faithfulness import _in_nats as in_nats
+from regard.evaluation.text_classifier import Line, TextClassifier, batches_by_length, log_probabilities
+from regard.sites import scope
+
+__all__ = ["ClassifierErasure", "TextErasure", "erase_words"]
+
+
+@dataclass(frozen=True)
+class TextErasure:
+    """How much the predicted label of one text depends on the words that the pooling attends to.
+
+    line: index from 0. side: "first", or "second" for the second text of a pair. label: the predicted class.
+    looked: the indices of the k words with the largest weights. words: these words.
+    weight: their weight in the pooling.
+    hidden, unknown: the decrease of the label's log-probability, in nats, when they are masked in the
+        pooling, or replaced by UNK.
+    hidden_random, unknown_random: the mean decrease for k other words of the same text, drawn at random.
+    """
+
+    line: int
+    side: str
+    label: str
+    looked: tuple[int, ...]
+    words: tuple[str, ...]
+    weight: float
+    hidden: float
+    hidden_random: float
+    unknown: float
+    unknown_random: float
+
+
+@dataclass(frozen=True)
+class ClassifierErasure:
+    """Erasure of words over some texts.
+
+    texts: the measurements of each text; a pair has two, one for each side.
+    skipped: number of texts without a measurement, because they have at most k words.
+
+    >>> text = TextErasure(0, "first", "pos", (1,), ("good",), 0.9, 3.0, 0.5, 4.0, 1.0)
+    >>> print(ClassifierErasure((text,), k=1))
+    hiding the most attended word lowers the log-probability of the predicted label by 3.0 nats on average;
+    a random word by 0.50 (1 text)
+    """
+
+    texts: tuple[TextErasure, ...] = field(repr=False)
+    k: int = 1
+    skipped: int = 0
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a field of TextErasure over the texts; NaN without texts."""
+        return float(numpy.mean([getattr(each, name) for each in self.texts])) if self.texts else math.nan
+
+    @property
+    def better(self) -> float:
+        """The fraction of texts for which hiding the attended words costs more than hiding random words."""
+        wins = [each.hidden > each.hidden_random for each in self.texts]
+        return sum(wins) / len(wins) if wins else math.nan
+
+    def summary(self) -> str:
+        """Return one sentence for the caption of a picture."""
+        if not self.texts:
+            return "too few words to measure what hiding them costs"
+        hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
+        others = "a random word" if self.k == 1 else f"{self.k} random words"
+        costs = in_nats(self.mean("hidden")), in_nats(self.mean("hidden_random"))
+        lowered = f"lowers the log-probability of the predicted label by {costs[0]} nats on average"
+        return f"hiding the {hidden} {lowered}; {others} by {costs[1]}"
+
+    def __str__(self) -> str:
+        count = f" ({len(self.texts):,} text{'s' * (len(self.texts) != 1)})" if self.texts else ""
+        return f"{self.summary()}{count}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the means as a dict for JSON; None if undefined."""
+        names = ("weight", "hidden", "hidden_random", "unknown", "unknown_random")
+        numbers = {name: self.mean(name) for name in names} | {"better": self.better}
+        means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        return {"k": self.k, "texts": len(self.texts), "skipped": self.skipped, **means}
+
+
+def erase_words(
+    classifier: TextClassifier, lines: Line | Iterable[Line], *, k: int = 1, samples: int = 3, seed: int = 0
+) -> ClassifierErasure:
+    """Remove the most attended words of each text, or random ones, and measure the predicted label.
+
+    classifier: its model pools by attention. lines: as in TextClassifier.classify().
+    k: number of words to remove. samples: number of random draws of k other words. seed: random seed.
+
+    For a pair, the words of each of its texts are removed in turn.
+
+    >>> from regard.data.class_labels import Labels
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> from regard.models.classifiers import build_classifier
+    >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))
+    >>> model = build_classifier("lstm", tokenizer.size, len(labels), width=8)
+    >>> len(erase_words(TextClassifier(model, tokenizer, labels), "a good film").texts)
+    1
+    """
+    call = "erase_words()"
+    if k < 1 or samples < 1:
+        raise ArgumentError(message(call, f"k is {k} and samples {samples}", expected="1 or more of each"))
+    site = classifier.model.pool_site
+    if site is None:
+        problem = "the pooling of this classifier is not attention"
+        raise ArgumentError(message(call, problem, hint='train a classifier with pooling="attention"'))
+    results = classifier.classify(lines, look=site)
+    results = [results] if isinstance(results, Classification) else results
+    plan = _Plan(results, k, samples, seed)
+    scores = _label_scores(classifier, site, results, plan.trials)
+    return ClassifierErasure(tuple(each.measured(scores) for each in plan.texts), k, plan.skipped)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One evaluation of a line, with tokens of one side hidden in the pooling or replaced by UNK."""
+
+    line: int
+    side: int = 0
+    hidden: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text with the index of its trial without erasure, and those of the others by purpose."""
+
+    line: int
+    side: int
+    result: Classification
+    looked: tuple[int, ...]
+    plain: int
+    trials: dict[str, list[int]]
+
+    def measured(self, scores: NDArray[numpy.float64]) -> TextErasure:
+        read = self.result.texts[self.side]
+        before = scores[self.plain]
+        costs = {name: float((before - scores[trials]).mean()) for name, trials in self.trials.items()}
+        words = tuple(read.words[word] for word in self.looked)
+        weight = sum((read.weights or ())[word] for word in self.looked)
+        label = str(self.result.label)
+        return TextErasure(self.line, SIDES[self.side], label, self.looked, words, weight, **costs)
+
+
+class _Plan:
+    """Collects the trials of all texts, so that they run in batches."""
+
+    def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
+        self.k, self.samples, self.seed = k, samples, seed
+        self.trials: list[_Trial] = []
+        self.indices: dict[_Trial, int] = {}
+        self.texts: list[_Text] = []
+        self.skipped = 0
+        for line, result in enumerate(results):
+            for side, read in enumerate(result.texts):
+                if result.label is None or read.weights is None or len(read.places) <= k:
+                    self.skipped += 1
+                else:
+                    self._add(line, side, result, read, read.weights)
+
+    def _add(
+        self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
+    ) -> None:
+        """Add the trials of one text; random draws depend only on the seed, the line and the side."""
+        order = [int(word) for word in numpy.argsort(-numpy.array(weights), kind="stable")]
+        looked, others = order[: self.k], order[self.k :]
+        generator = numpy.random.default_rng([self.seed, line, side])
+        count = min(self.k, len(others))
+        draws = [generator.choice(others, count, replace=False).tolist() for _ in range(self.samples)]
+        plain, trials = self._trial(_Trial(line)), dict[str, list[int]]()
+        for end, chosen in (("", [looked]), ("_random", draws)):
+            for words in chosen:
+                places = tuple(sorted(place for word in words for place in read.places[word]))
+                for name, trial in (
+                    (f"hidden{end}", _Trial(line, side, hidden=places)),
+                    (f"unknown{end}", _Trial(line, side, unknown=places)),
+                ):
+                    trials.setdefault(name, []).append(self._trial(trial))
+        self.texts.append(_Text(line, side, result, tuple(looked), plain, trials))
+
+    def _trial(self, trial: _Trial) -> int:
+        """Return the index of a trial; equal trials, of short texts, are run once."""
+        if trial not in self.indices:
+            self.indices[trial] = len(self.trials)
+            self.trials.append(trial)
+        return self.indices[trial]
+
+
+def _label_scores(
+    classifier: TextClassifier, site: str, results: Sequence[Classification], trials: Sequence[_Trial]
+) -> NDArray[numpy.float64]:
+    """Return the log-probability of the predicted label in each trial, (trials,)."""
+    scores = numpy.zeros(len(trials))
+    lengths = {
+        index: max(len(read.tokens) for read in results[trial.line].texts)
+        for index, trial in enumerate(trials)
+    }
+    for rows in batches_by_length(lengths, classifier.tokens_per_batch):
+        chosen = [trials[row] for row in rows]
+        sides = []
+        for side in range(len(results[0].texts)):
+            tokens = [list(results[trial.line].texts[side].tokens[:-1]) for trial in chosen]
+            for own, trial in zip(tokens, chosen, strict=True):
+                for place in trial.unknown if trial.side == side else ():
+                    own[place] = UNK
+            sides.append(tokens)
+        edit = _HideWords(chosen, sides, next(classifier.model.parameters()).device)
+        batch = LabelledBatch.collate(sides[0], sides[1] if len(sides) > 1 else None)
+        with scope(edit=edit, at=site):
+            scores_BC = log_probabilities(classifier.model, batch)
+        labels = [classifier.labels.index(str(results[trial.line].label)) for trial in chosen]
+        scores[rows] = scores_BC[numpy.arange(len(rows)), labels]
+    return scores
+
+
+class _HideWords:
+    """An edit of the pooling that masks the hidden tokens of each trial; the n-th call is that of side n."""
+
+    def __init__(
+        self, trials: Sequence[_Trial], sides: Sequence[Sequence[Sequence[int]]], device: torch.device
+    ):
+        self.edits, self.calls = [], 0
+        for side, tokens in enumerate(sides):
+            hidden_B1S = torch.zeros(len(trials), 1, max(map(len, tokens)) + 1, dtype=torch.bool)
+            for row, trial in enumerate(trials):
+                if trial.side == side:
+                    hidden_B1S[row, 0, list(trial.hidden)] = True
+            self.edits.append(HideKeys(hidden_B1S.to(device)))
+
+    def __call__(self, call: Call) -> Call:
+        edit = self.edits[self.calls]
+        self.calls += 1
+        return edit(call)

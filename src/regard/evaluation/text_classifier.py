@@ -1,0 +1,264 @@
+"""TextClassifier: classify lines of text, or pairs of lines, with a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from regard.attended import Attended
+from regard.data.batch import EOS
+from regard.data.class_labels import Labels
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_text import LabelledTexts
+from regard.data.progress_bar import advancing
+from regard.data.tokenizers import Tokenizer
+from regard.errors import ArgumentError, DataError, message, positive
+from regard.evaluation.classification import Classification, ReadText
+from regard.evaluation.classification_report import ClassificationReport, classification_report
+from regard.look import Look
+from regard.models.classifier import POOL, Classifier
+from regard.models.base import in_eval_mode
+from regard.sites import Record, scope
+
+__all__ = ["TextClassifier"]
+
+Line = str | tuple[str, str]
+"""A text, or a pair of texts."""
+
+AT_ONCE = 4096
+"""Number of lines that stream() reads and classifies together; sorting them by length reduces padding."""
+
+BLANK = "not classified: the line is blank"
+
+
+class TextClassifier:
+    """Classify lines of text with a model: one result per line, in order, also for blank lines.
+
+    model: a Classifier. tokenizer, labels: those that the model was trained with.
+    tokens_per_batch: number of tokens per batch, padding included.
+    longest: maximum number of tokens of a text, EOS included; less if the model's own maximum is less. A
+        longer text is truncated, and the notes of the result say so.
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> from regard.models.classifiers import build_classifier
+    >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))
+    >>> model = build_classifier("lstm", tokenizer.size, len(labels), width=8)
+    >>> first, blank = TextClassifier(model, tokenizer, labels).classify(["a good film", ""])
+    >>> first.texts[0].words, sum(first.texts[0].weights).__round__(4), sum(first.probabilities.values())
+    (('a', 'good', 'film'), 1.0, 1.0)
+    >>> blank.label, blank.notes
+    (None, ('not classified: the line is blank',))
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        tokenizer: Tokenizer,
+        labels: Labels | Sequence[str],
+        *,
+        tokens_per_batch: int = 8192,
+        longest: int = 1024,
+    ):
+        call = "TextClassifier()"
+        positive(call, tokens_per_batch=tokens_per_batch, longest=longest)
+        labels = labels if isinstance(labels, Labels) else Labels(tuple(labels))
+        if len(labels) != model.classes:
+            problem = f"there are {len(labels)} labels, but the model has {model.classes} classes"
+            raise ArgumentError(message(call, problem, hint="use the labels that it was trained with"))
+        if tokenizer.size != model.vocabulary_size:
+            problem = f"the tokenizer has {tokenizer.size} tokens, but the model has {model.vocabulary_size}"
+            raise ArgumentError(message(call, problem, hint="use the tokenizer that it was trained with"))
+        self.model, self.tokenizer, self.labels = model, tokenizer, labels
+        self.tokens_per_batch = tokens_per_batch
+        self.longest = longest if model.longest is None else min(longest, model.longest)
+        if self.longest < 2:
+            problem = f"longest is {self.longest}"
+            raise ArgumentError(message(call, problem, expected="2 or more: one token and EOS"))
+
+    @overload
+    def classify(self, lines: str, *, look: str | None = POOL) -> Classification: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def classify(self, lines: tuple[str, str], *, look: str | None = POOL) -> Classification: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def classify(self, lines: Iterable[Line], *, look: str | None = POOL) -> list[Classification]: ...
+
+    def classify(
+        self, lines: Line | Iterable[Line], *, look: str | None = POOL
+    ) -> Classification | list[Classification]:
+        """Classify one line, or several; for a model of pairs, a pair is a tuple (first, second).
+
+        look: the sites whose attention is recorded, with * as wildcard: "pool" is the pooling, "*" is
+            everything, None nothing.
+
+        For one line, or one pair, return one Classification.
+        """
+        single = isinstance(lines, str) or (self.model.pairs and isinstance(lines, tuple) and _is_pair(lines))
+        texts = self._checked([lines] if single else lines)  # type: ignore[list-item]
+        results = self._results(texts, look)
+        return results[0] if single else results
+
+    def stream(
+        self, lines: Iterable[Line], at_once: int = AT_ONCE, *, look: str | None = POOL
+    ) -> Iterator[Classification]:
+        """Classify an iterator of lines, `at_once` lines at a time, for files larger than memory."""
+        positive("stream()", at_once=at_once)
+        remaining, first = iter(lines), 0
+        while chunk := list(itertools.islice(remaining, at_once)):
+            yield from self._results(self._checked(chunk, first), look)
+            first += len(chunk)
+
+    def evaluate(self, texts: LabelledTexts) -> ClassificationReport:
+        """Classify labelled texts and compare the results with their labels."""
+        if texts.pairs != self.model.pairs:
+            unit = "pairs" if self.model.pairs else "single texts"
+            raise ArgumentError(message("evaluate()", f"{texts.name} does not fit", expected=unit))
+        true = texts.label_indices(self.labels)
+        sides = (texts.firsts,) if texts.seconds is None else (texts.firsts, texts.seconds)
+        predicted = []
+        for row, result in enumerate(self._results(list(zip(*sides, strict=True)), None)):
+            if result.label is None:
+                raise DataError(message(texts.place(row), "the tokenizer finds no tokens in this text"))
+            predicted.append(self.labels.index(result.label))
+        return classification_report(true.tolist(), predicted, self.labels)
+
+    def _checked(self, lines: Iterable[Line], first: int = 0) -> list[tuple[str, ...]]:
+        """Return each line as a tuple of one or two texts. first: the index of the first line in the data."""
+        if isinstance(lines, str) or not isinstance(lines, Iterable):
+            problem = f"the argument is of type {type(lines).__name__}"
+            raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
+        texts: list[tuple[str, ...]] = []
+        for number, line in enumerate(lines, first + 1):
+            expected = "a pair (first, second)" if self.model.pairs else "a text (str)"
+            if not (_is_pair(line) if self.model.pairs else isinstance(line, str)):
+                problem = f"line {number} is of type {type(line).__name__}"
+                raise ArgumentError(message("classify()", problem, expected=expected))
+            texts.append(tuple(map(_valid, (line,) if isinstance(line, str) else line)))
+        return texts
+
+    def _results(self, lines: list[tuple[str, ...]], look: str | None) -> list[Classification]:
+        """Classify lines of one or two texts each; lines of similar length share a batch."""
+        encoded = self._read(lines)
+        results: dict[int, Classification] = {}
+        for row, (texts, notes) in enumerate(encoded):
+            if any(len(text.tokens) == 1 for text in texts):
+                results[row] = Classification(None, {}, texts, (BLANK, *notes))
+        lengths = {
+            row: max(len(text.tokens) for text in texts)
+            for row, (texts, _) in enumerate(encoded)
+            if row not in results
+        }
+        with advancing("classifying", len(lines)) as report:
+            for rows in batches_by_length(lengths, self.tokens_per_batch):
+                read = [encoded[row] for row in rows]
+                for row, result in zip(rows, self._classified(read, look), strict=True):
+                    results[row] = result
+                report(len(results))
+        return [results[row] for row in range(len(lines))]
+
+    def _read(self, lines: list[tuple[str, ...]]) -> list[tuple[tuple[ReadText, ...], list[str]]]:
+        """Return the texts of each line with their tokens, truncated to `longest`, and notes for the user."""
+        notes = [list[str]() for _ in lines]
+        sides = []
+        for side in zip(*lines, strict=True):
+            texts = []
+            for row, tokens in enumerate(self.tokenizer.encode_lines(side)):
+                if len(tokens) >= self.longest:
+                    notes[row].append(f"truncated to {self.longest - 1} of {len(tokens)} tokens")
+                    tokens = tokens[: self.longest - 1]
+                uncovered = not self.tokenizer.uncovered.isdisjoint(tokens)
+                texts.append(
+                    ReadText(
+                        side[row],
+                        (*tokens, EOS),
+                        (*self.tokenizer.pieces(tokens), "</s>"),
+                        (*self.tokenizer.units(tokens), -1),
+                        unit=self.tokenizer.unit,
+                        unknown=self.tokenizer.unknown(side[row]) if uncovered else (),
+                    )
+                )
+            sides.append(texts)
+        return list(zip(zip(*sides, strict=True), notes, strict=True))
+
+    def _classified(
+        self, lines: list[tuple[tuple[ReadText, ...], list[str]]], look: str | None
+    ) -> Iterator[Classification]:
+        """Run one batch."""
+        sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
+        batch = LabelledBatch.collate(*sides)
+        recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
+        with recording as record:
+            scores_BC = log_probabilities(self.model, batch)
+        if look not in (None, POOL) and record.called and not record:
+            problem = f"look is {look!r}, which matches no site of {type(self.model).__name__}"
+            hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
+            raise ArgumentError(message("classify()", problem, hint=hint))
+        best = scores_BC.argmax(-1).tolist()
+        sites = {site: [_weights(call) for call in calls] for site, calls in record.items()}
+        for row, (texts, notes) in enumerate(lines):
+            read = tuple(
+                self._with_attention(text, {site: calls[side][row] for site, calls in sites.items()})
+                for side, text in enumerate(texts)
+            )
+            chances = dict(zip(self.labels, numpy.exp(scores_BC[row]).tolist(), strict=True))
+            yield Classification(self.labels[best[row]], chances, read, tuple(notes))
+
+    def _with_attention(self, text: ReadText, attention: dict[str, NDArray[Any]]) -> ReadText:
+        """Return the text with its weights by site ([H,] T, S), without padding."""
+        size = len(text.tokens) + self.model.begins
+        unpadded = {
+            # The pooling has one query; at the other sites, every token is a query. Copied, because a view
+            # would keep the weights of the whole batch in memory.
+            site: (weights[..., :size] if site == POOL else weights[..., :size, :size]).copy()
+            for site, weights in attention.items()
+        }
+        return replace(text, attention=unpadded)
+
+
+def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.float64]:
+    """Return the log-probability of each class for each text of a batch, (B, C), in eval mode."""
+    device = next(model.parameters()).device
+    with in_eval_mode(model), torch.no_grad():
+        logits_BC = model(batch.to(device)).cpu().double()
+    return torch.log_softmax(logits_BC, -1).numpy()
+
+
+def batches_by_length(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
+    """Yield batches of rows, longest first, with at most `tokens` tokens each, padding included.
+
+    lengths: the number of tokens of each row. A longer row is a batch of its own.
+
+    >>> list(batches_by_length({0: 2, 1: 5, 2: 3}, tokens=6))
+    [[1], [2, 0]]
+    """
+    rows: list[int] = []
+    for row in sorted(lengths, key=lambda row: -lengths[row]):
+        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
+
+
+def _is_pair(line: object) -> bool:
+    return isinstance(line, tuple | list) and len(line) == 2 and all(isinstance(side, str) for side in line)
+
+
+def _valid(text: str) -> str:
+    """Return valid Unicode text: surrogate pairs are joined, lone ones replaced."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _weights(attended: Attended) -> NDArray[Any]:
+    """Return the recorded weights (B, [H,] T, S) on the CPU."""
+    assert attended.weights is not None
+    return attended.weights.float().cpu().numpy()

@@ -1,0 +1,109 @@
+"""The interface of all text classifiers: each text is encoded as one vector, from which come the logits.
+
+encode(tokens, lengths) -> features    a vector for each text
+forward(batch) -> logits               of one text, or of a pair whose texts share the encoder
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batch import EOS, UNK
+from regard.data.labelled_batch import LabelledBatch
+from regard.errors import ArgumentError, message, positive
+from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
+
+__all__ = ["POOL", "Classifier", "pooled", "site_of"]
+
+POOL = "pool"
+"""The site of the pooling by attention, whose weights say which words a classifier attends to."""
+
+
+class Classifier(nn.Module):
+    """Base class of text classifiers; subclasses implement encode().
+
+    one text:  logits = W u + b
+    a pair:    logits = MLP([u; v; |u - v|; u * v])    (Mou et al. 2016; Conneau et al. 2017, section 3.1)
+
+    with u and v the vectors of the first and the second text, from the same encoder. The MLP has one hidden
+    layer with ReLU.
+
+    vocabulary_size, classes: number of tokens and of classes. features: size of the vector of a text.
+    hidden: size of the hidden layer for pairs. dropout: of u, v and the hidden layer. word_dropout:
+    probability of replacing a token by UNK in training. pairs: whether a text is a pair.
+    longest: maximum number of tokens including EOS; None for no limit. pool_site: POOL, or None if the
+    pooling is not attention. begins: whether the encoder puts BOS before each text. small_steps: whether the
+    model computes one small step per token, as recurrent models do.
+    """
+
+    longest: int | None = None
+    pool_site: str | None = None
+    begins: bool = False
+    small_steps: bool = False
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        classes: int,
+        features: int,
+        hidden: int,
+        dropout: float,
+        word_dropout: float,
+        pairs: bool,
+    ):
+        super().__init__()
+        call = f"{type(self).__name__}()"
+        positive(call, dropout, vocabulary_size=vocabulary_size, features=features, hidden=hidden)
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+            raise ArgumentError(message(call, f"classes is {classes!r}", expected="an integer, 2 or more"))
+        if isinstance(word_dropout, bool) or not 0 <= word_dropout < 1:
+            problem = f"word_dropout is {word_dropout!r}"
+            raise ArgumentError(message(call, problem, expected="0 <= word_dropout < 1"))
+        self.vocabulary_size, self.classes, self.pairs = vocabulary_size, classes, pairs
+        self.word_dropout, self.dropout = word_dropout, nn.Dropout(dropout)
+        self.combine = nn.Linear(4 * features, hidden) if pairs else None
+        self.output = nn.Linear(hidden if pairs else features, classes)
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Encode padded texts (B, S) with EOS as vectors (B, features); lengths: (B,), including EOS."""
+        raise TypeError(f"{type(self).__name__} does not implement encode()")
+
+    def forward(self, batch: LabelledBatch) -> Tensor:
+        """Return the logits (B, classes).
+
+        The texts of a pair are encoded one after the other: each site is called twice, for the first text
+        and then for the second.
+        """
+        first = self.dropout(self.encode(self._dropped(batch.first), batch.first_lengths))
+        if (batch.second is None) == self.pairs:
+            is_, needs = ("single texts", "pairs") if self.pairs else ("pairs", "single texts")
+            problem = f"the batch has {is_}, but this classifier was built with pairs={self.pairs}"
+            raise ArgumentError(message(f"{type(self).__name__}.forward()", problem, expected=needs))
+        if batch.second is None or batch.second_lengths is None or self.combine is None:
+            return self.output(first)
+        second = self.dropout(self.encode(self._dropped(batch.second), batch.second_lengths))
+        both = torch.cat((first, second, (first - second).abs(), first * second), -1)
+        return self.output(self.dropout(torch.relu(self.combine(both))))
+
+    def _dropped(self, tokens: Tensor) -> Tensor:
+        """Apply word dropout in training: replace random tokens by UNK, but no special tokens."""
+        if not self.training or not self.word_dropout:
+            return tokens
+        kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
+        return torch.where(kept | (tokens <= EOS), tokens, UNK)
+
+
+def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
+    """Pool states (B, S, E) of texts with EOS to (B, E); lengths: (B,), including EOS.
+
+    The mean and the attention leave out EOS, so that the weights of the words sum to 1. A text of EOS alone
+    is pooled from EOS.
+    """
+    whole = isinstance(pooling, FirstPooling | LastPooling)
+    return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))
+
+
+def site_of(pooling: nn.Module) -> str | None:
+    """Return the site of a pooling, or None if it is not attention."""
+    return pooling.site if isinstance(pooling, AttentionPooling) else None

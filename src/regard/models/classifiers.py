@@ -1,0 +1,55 @@
+"""The table of text classifiers, and build_classifier().
+
+To add a classifier: write its file, and add one line to CLASSIFIERS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any
+
+from regard.errors import ArgumentError, UnknownName, message
+from regard.models.classifier import Classifier
+from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
+from regard.models.transformer import Size, find_size
+from regard.models.transformer_classifier import TransformerClassifier
+
+__all__ = ["CLASSIFIERS", "build_classifier"]
+
+CLASSIFIERS: dict[str, type[Classifier]] = {
+    "lstm": LSTMClassifier,
+    "gru": GRUClassifier,
+    "transformer": TransformerClassifier,
+}
+
+SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
+"""The options of `transformer` that override the values of its size: width, heads, inner, layers."""
+
+
+def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:
+    """Build a text classifier from its name and plain options, such as those of a configuration file.
+
+    options: the arguments of the classifier's class; for transformer also the fields of Size (width, heads,
+    inner, layers), which override the values of the named size.
+
+    >>> build_classifier("lstm", vocabulary_size=9, classes=2, width=8, pooling="mean").encoder.layers
+    LSTM(8, 8, batch_first=True, bidirectional=True)
+    """
+    if name not in CLASSIFIERS:
+        raise UnknownName("classifier", name, CLASSIFIERS)
+    direct = set(list(signature(CLASSIFIERS[name]).parameters)[2:])
+    inside = set(SIZE_OPTIONS) if "size" in direct else set()
+    for option in options:
+        if option not in direct | inside:
+            raise UnknownName(f"option of {name}", option, direct | inside)
+    arguments = {option: value for option, value in options.items() if option in direct}
+    changes = {option: value for option, value in options.items() if option in inside}
+    if changes:
+        size = arguments.get("size", signature(CLASSIFIERS[name]).parameters["size"].default)
+        size = find_size(size) if isinstance(size, str) else size
+        if not isinstance(size, Size):
+            problem = f"size is {size!r}"
+            raise ArgumentError(message(f"build_classifier({name!r})", problem, expected="a name or a Size"))
+        arguments["size"] = replace(size, **changes)
+    return CLASSIFIERS[name](vocabulary_size, classes, **arguments)

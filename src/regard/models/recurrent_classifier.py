@@ -1,0 +1,94 @@
+"""Recurrent text classifiers: an LSTM or a GRU, and a pooling of its states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from regard.errors import UnknownName, positive
+from regard.layers.pooling import AttentionPooling, LastPooling, MeanPooling
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.models.base import words
+from regard.models.classifier import POOL, Classifier, pooled, site_of
+
+__all__ = ["GRUClassifier", "LSTMClassifier", "RecurrentClassifier"]
+
+POOLINGS: dict[str, Callable[[int, bool], nn.Module]] = {
+    "mean": lambda width, both_ways: MeanPooling(),
+    "last": lambda width, both_ways: LastPooling(both_ways=both_ways),
+    "attention": lambda width, both_ways: AttentionPooling(width, site=POOL),
+}
+"""The poolings of recurrent states, from their width and whether they are bidirectional."""
+
+
+class RecurrentClassifier(Classifier):
+    """Base class of the recurrent classifiers; subclasses name their cell.
+
+    h_s = [forward_s; backward_s],  u = pooling(h_1, ..., h_S),  logits as in Classifier
+
+    width: size of the states of each direction. embedding: size of the word embeddings (default: width).
+    layers: number of recurrent layers. bidirectional: whether a second direction reads the text backwards.
+    pooling: "mean" of the states, "last" (the final states) or "attention" (AttentionPooling: one learned
+    query, at the site "pool"). dropout: of embeddings, between layers, of the pooled vectors and of the
+    hidden layer for pairs.
+
+    The mean and the attention leave out EOS.
+    """
+
+    cell: ClassVar[str]
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        classes: int,
+        width: int = 256,
+        *,
+        embedding: int | None = None,
+        layers: int = 1,
+        bidirectional: bool = True,
+        pooling: str = "attention",
+        dropout: float = 0.5,
+        word_dropout: float = 0.0,
+        pairs: bool = False,
+    ):
+        if pooling not in POOLINGS:
+            raise UnknownName("pooling", pooling, POOLINGS)
+        positive(f"{type(self).__name__}()", dropout, width=width, layers=layers)
+        recurrence = Recurrence(width, embedding, self.cell, layers, dropout)
+        features = 2 * width if bidirectional else width
+        super().__init__(vocabulary_size, classes, features, width, dropout, word_dropout, pairs)
+        self.embedding = words(vocabulary_size, recurrence.embedding_width)
+        self.encoder = Recurrent(recurrence, recurrence.embedding_width, both_ways=bidirectional)
+        self.pooling = POOLINGS[pooling](features, bidirectional)
+        self.pool_site = site_of(self.pooling)
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        states_BSE, _ = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)
+        return pooled(self.pooling, states_BSE, lengths)
+
+
+class LSTMClassifier(RecurrentClassifier):
+    """Text classifier with an LSTM; the options are those of RecurrentClassifier.
+
+    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> model = LSTMClassifier(vocabulary_size=9, classes=3, width=8)
+    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape
+    torch.Size([2, 3])
+    """
+
+    cell = "lstm"
+
+
+class GRUClassifier(RecurrentClassifier):
+    """Text classifier with a GRU; the options are those of RecurrentClassifier.
+
+    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> model = GRUClassifier(vocabulary_size=9, classes=3, width=8, pooling="last", pairs=True)
+    >>> model(LabelledBatch.collate([[4, 5], [6]], [[7], [8]])).shape
+    torch.Size([2, 3])
+    """
+
+    cell = "gru"
+    small_steps = True

@@ -1,0 +1,100 @@
+"""TransformerClassifier: a text classifier with the encoder of a Transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from regard.data.batch import BOS
+from regard.errors import ArgumentError, UnknownName, message
+from regard.layers.pooling import AttentionPooling, FirstPooling, MeanPooling
+from regard.masks.constructors import padding
+from regard.models.base import words
+from regard.models.classifier import POOL, Classifier, pooled, site_of
+from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.positions import build_position
+from regard.positions.embedded import Table
+
+__all__ = ["TransformerClassifier"]
+
+POOLINGS: dict[str, Callable[[int], nn.Module]] = {
+    "mean": lambda width: MeanPooling(),
+    "first": lambda width: FirstPooling(),
+    "attention": lambda width: AttentionPooling(width, site=POOL),
+}
+"""The poolings of a Transformer's states, from their width."""
+
+
+class TransformerClassifier(Classifier):
+    """Text classifier with the encoder of a Transformer (Vaswani et al. 2017).
+
+    layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
+
+    size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
+    position: any position scheme of the library.
+    norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
+    pooling: "mean" of the states, "first" (the state of BOS, which is put before the text, like [CLS] of
+    Devlin et al. 2019) or "attention" (one learned query, AttentionPooling, at the site "pool"). The mean and
+    the attention leave out EOS.
+    dropout: of embeddings, attention weights, feed-forward layers, the output of each sublayer, the pooled
+    vectors and the hidden layer for pairs.
+    longest: number of positions of schemes with a position table.
+
+    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> size = Size(width=8, heads=2, inner=16, layers=1)
+    >>> model = TransformerClassifier(vocabulary_size=9, classes=3, size=size, position="rotary")
+    >>> model(LabelledBatch.collate([[4, 5], [6]])).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        classes: int,
+        size: str | Size = "tiny",
+        *,
+        position: str = "sinusoidal",
+        norm: str = "pre",
+        pooling: str = "attention",
+        dropout: float = 0.1,
+        word_dropout: float = 0.0,
+        pairs: bool = False,
+        longest: int = 1024,
+    ):
+        for kind, name, names in (("norm", norm, NORMS), ("pooling", pooling, POOLINGS)):
+            if name not in names:
+                raise UnknownName(kind, name, names)
+        if longest < 3:
+            expected = "3 or more: BOS, one token and EOS"
+            problem = f"longest is {longest}"
+            raise ArgumentError(message("TransformerClassifier()", problem, expected=expected))
+        chosen = find_size(size) if isinstance(size, str) else size
+        if not isinstance(chosen, Size):
+            problem = f"size is {size!r}"
+            raise ArgumentError(message("TransformerClassifier()", problem, expected="a name or a Size"))
+        width = chosen.width
+        super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
+        self.width, self.begins = width, pooling == "first"
+        self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
+        scheme = build_position(position, chosen.width, chosen.heads, longest)
+        added = scheme.acts == "embeddings"
+        self.position = scheme if added else None
+        if isinstance(scheme, Table):
+            self.longest = longest - self.begins
+        settings = _Settings(chosen, None if added else position, norm == "pre", "relu", dropout, dropout)
+        self.encoder = nn.ModuleList(_Layer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
+        self.pooling = POOLINGS[pooling](chosen.width)
+        self.pool_site = site_of(self.pooling)
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        if self.begins:
+            tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
+        x_BSM = self.embedding(tokens) * self.width**0.5
+        x_BSM = self.dropout(x_BSM if self.position is None else self.position(x_BSM, 0))
+        visible = padding(lengths)
+        for layer in self.encoder:
+            x_BSM, _ = layer(x_BSM, visible)
+        return pooled(self.pooling, self.encoded(x_BSM), lengths)
