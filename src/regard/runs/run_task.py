@@ -124,6 +124,10 @@ class RunTask(Task):
         raise TypeError(f"{cls.__name__} does not implement load()")
 
     @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        """Raise if an option of regard.load() is unknown, before the run folder is read."""
+
+    @classmethod
     def complete(cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the settings of a new run with defaults that validation needs. other: those of --init-from."""
         return dict(settings)
