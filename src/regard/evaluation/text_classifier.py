@@ -23,8 +23,8 @@ from regard.errors import ArgumentError, DataError, message, positive
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.look import Look
-from regard.models.classifier import POOL, Classifier
 from regard.models.base import in_eval_mode
+from regard.models.classifier import POOL, Classifier
 from regard.sites import Record, scope
 
 __all__ = ["TextClassifier"]
