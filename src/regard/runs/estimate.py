@@ -28,9 +28,10 @@ LINES = 10_000
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: the data report and the plan. sizes: of the data, such as the vocabulary, as text. epoch: number of batches per epoch. steps: number of steps, an
-    estimate for minutes; None if such a run is resumed. memory: bytes at the largest batch: weights,
-    gradients, optimizer state and activations. seconds: duration of the run; None if it is resumed.
+    notes: the data report and the plan. sizes: such as vocabulary sizes, as text. epoch: number of batches
+    per epoch. steps: number of steps, an estimate for minutes; None if such a run is resumed. memory: bytes
+    at the largest batch: weights, gradients, optimizer state and activations. seconds: duration of the run;
+    None if it is resumed.
     """
 
     settings: Any
@@ -64,7 +65,7 @@ def estimate(
         place = Path(scratch)
         if tokenizers is not None:
             copy_files(task, Path(tokenizers), place)
-        corpus = task.prepare(run.data, run.settings, place, place / "cache", LINES)
+        corpus = task.encode_data(run.data, run.settings, place, place / "cache", LINES)
         if run.is_new:
             set_threads(machine, folder, device, Processes())
         prepared = complete(task, run, corpus, device, Processes(), timed=True)

@@ -73,9 +73,7 @@ def check_weights(
             raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
 
 
-def check_newest(
-    task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]
-) -> None:
+def check_newest(task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]) -> None:
     """Check the newest readable checkpoint of a run; Checkpoints.latest() reports damaged ones."""
     for checkpoint in reversed(Checkpoints(folder).all()):
         try:

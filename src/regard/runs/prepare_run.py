@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from torch import nn
 
 from regard.errors import ArgumentError, DataError, message
@@ -128,9 +127,9 @@ def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, pro
             (folder / name).unlink(missing_ok=True)
         if run.is_new and settings.init_from is not None:
             copy_files(task, Path(settings.init_from), folder)
-        corpus = task.prepare(run.data, settings, folder)
+        corpus = task.encode_data(run.data, settings, folder)
     processes.wait()
-    return task.prepare(run.data, settings, folder) if corpus is None else corpus
+    return task.encode_data(run.data, settings, folder) if corpus is None else corpus
 
 
 def copy_files(task: type[RunTask], source: Path, target: Path) -> None:

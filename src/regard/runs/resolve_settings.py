@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
 from regard.runs.run_task import ReadData, RunTask
@@ -17,7 +15,7 @@ from regard.runs.stored_runs import checked_settings
 from regard.training.setting_names import current_names
 from regard.training.settings import build, differences, merged, without_alternatives
 
-__all__ = ["ResolvedSettings", "check_memory", "resolve_settings"]
+__all__ = ["ResolvedSettings", "resolve_settings"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +55,12 @@ def resolve_settings(
     if other is not None:
         checked_settings(task, Path(settings["init_from"]))
         settings = _with_model_of(task, other, settings)
-    settings = task.complete(settings, other)
+    settings = task.complete_settings(settings, other)
     checked = build(task.settings_type, settings, "the settings")
-    task.check(checked)
-    data = task.read(checked)
-    settings, note = task.fit(settings, data)
+    task.check_settings(checked)
+    task.check_model(checked)
+    data = task.read_data(checked)
+    settings, note = task.fit_settings(settings, data)
     checked = build(task.settings_type, settings, "the settings")
     return ResolvedSettings(checked, data, settings, (note,) if note else ())
 
@@ -75,10 +74,10 @@ def _resolve_resumed(
     whole = merged(without_alternatives(before, settings), settings)
     checked = build(task.settings_type, whole, str(folder / "config.toml"))
     check_settings(folder, whole, task.fixed if change else None)
-    task.check(checked)
+    task.check_settings(checked)
     _check_data_files(task, folder, whole)
     fingerprints = None if change else fingerprints_of(folder)
-    return ResolvedSettings(checked, task.read(checked, fingerprints), None)
+    return ResolvedSettings(checked, task.read_data(checked, fingerprints), None)
 
 
 def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
@@ -102,19 +101,6 @@ def _check_text(value: Any, name: str = "") -> None:
         except UnicodeEncodeError:
             hint = "rename the file or folder, or give a symbolic link to it"
             raise ArgumentError(message(name, f"{shown(value)} is not valid UTF-8", hint=hint)) from None
-
-
-def check_memory(model: nn.Module) -> None:
-    """Raise if the weights alone, in float32, are larger than the memory of this machine."""
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return
-    needed = 4 * sum(each.numel() for each in model.parameters())
-    if needed > memory:
-        problem = f"the model needs {needed / 1e9:,.0f} GB for its weights"
-        expected = f"less than the {memory / 1e9:,.0f} GB of memory of this machine"
-        raise ArgumentError(message("the settings", problem, expected=expected, hint="use a smaller model"))
 
 
 def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:

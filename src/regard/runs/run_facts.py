@@ -60,6 +60,7 @@ class RunFacts:
     notes: list[str] = field(default_factory=list)
     best_metric: str = "loss"
     lower: bool = False
+    size_names: tuple[str, ...] = ()
     damaged: bool = False
 
     @property
@@ -74,6 +75,12 @@ class RunFacts:
         )
 
     @property
+    def sizes(self) -> str:
+        """The vocabulary sizes as text."""
+        named = zip(self.vocabulary or (), self.size_names, strict=False)
+        return ", ".join(f"{size:,} {name}" for size, name in named)
+
+    @property
     def status(self) -> str:
         """The state of training: why it ended, or that it is not finished."""
         if self.progress is None:
@@ -83,7 +90,7 @@ class RunFacts:
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        del facts["damaged"], facts["lower"]
+        del facts["damaged"], facts["lower"], facts["size_names"]
         # The key of earlier versions, at the same place.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
 
@@ -120,6 +127,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         notes=notes,
         best_metric=best,
         lower=task.metrics.get(best) == "lower",
+        size_names=task.size_names,
         damaged=damaged or vocabulary is None,
     )
 

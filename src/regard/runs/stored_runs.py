@@ -20,9 +20,7 @@ WEIGHTS = ("weights",)
 """The tensor files that inference needs: damage to others, such as the optimizer state, is ignored."""
 
 
-def checked_settings(
-    task: type[RunTask], folder: Path, fixed: Sequence[str] | None | bool = True
-) -> Any:
+def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
     """Return the settings of a run; raise DataError if they or its files changed since training.
 
     fixed: prefixes of the settings to check; True for those that outputs depend on, None for all.

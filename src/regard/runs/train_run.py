@@ -114,7 +114,7 @@ def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> 
     """
     place = Path(folder)
     settings = checked_settings(task, place)
-    corpus = task.prepare(task.read(settings, fingerprints_of(place)), settings, place)
+    corpus = task.encode_data(task.read_data(settings, fingerprints_of(place)), settings, place)
     return task(build_from(task, settings, corpus), corpus, settings, Processes(), device)
 
 

@@ -11,7 +11,7 @@ from regard.errors import ArgumentError, UnknownName, message
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["TASKS", "find_task", "load", "task_of"]
+__all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 
 TASKS = {"translation": "regard.tasks.translation.translation_task:TranslationTask"}
 """Task in config.toml -> module:class; the module is imported on use."""
@@ -46,21 +46,41 @@ def find_task(name: str) -> type[RunTask]:
     return found
 
 
-def task_of(folder: str | Path) -> type[RunTask]:
-    """Return the task of a run folder, which config.toml names."""
+def task_of(folder: str | Path, task: str | None = None) -> type[RunTask]:
+    """Return the task of a run folder, which config.toml names.
+
+    task: the name of the task, required if it is not in TASKS: a run folder may come from somebody else, so
+    its config.toml alone never makes Regard import a module.
+    """
     run_folder = importlib.import_module("regard.runs.run_folder")
     name = run_folder.config_of(Path(folder)).get("task", DEFAULT)
+    place = str(Path(folder) / run_folder.CONFIG)
     if not isinstance(name, str) or (name not in TASKS and ":" not in name):
-        raise UnknownName(f"task in {Path(folder) / run_folder.CONFIG}:", name, TASKS)
+        raise UnknownName(f"task in {place}:", name, TASKS)
+    if name not in TASKS and task is None:
+        problem = f"the task of this run is {name!r}, which is not part of Regard"
+        raise ArgumentError(
+            message(place, problem, hint=f"if you trust its code: --task {name}, or task={name!r}")
+        )
+    if task is not None and task != name:
+        raise ArgumentError(message(place, f"the task of this run is {name!r}, not {task!r}"))
     return find_task(name)
 
 
-def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any) -> Any:
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = "best",
+    device: str = "auto",
+    task: str | None = None,
+    **options: Any,
+) -> Any:
     """Load a trained run; for a translation run, a translator.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. options: those of the object that the
-    task returns, for translation regard.decoding.Translator.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: package.module:Class, for a task
+    of your own. options: those of the object that the task returns, for translation
+    regard.decoding.Translator.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +90,16 @@ def load(folder: str | Path, *, checkpoint: str = "best", device: str = "auto", 
     ...         print(str(error).splitlines()[-1])
     hint: give a run folder, which regard train --output writes
     """
-    task = task_of(folder)
-    task.check_load_options(options)
-    stored = importlib.import_module("regard.runs.stored_runs").open_stored(task, Path(folder), checkpoint)
-    return task.load(stored, device, **options)
+    kind = task_of(folder, task)
+    kind.check_load_options(options)
+    stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
+    return kind.load(stored, device, **options)
+
+
+def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
+    """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
+
+    device: the kind of device that the run was trained on, since batches are padded for CUDA graphs. task: as
+    in load().
+    """
+    return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

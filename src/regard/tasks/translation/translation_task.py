@@ -1,11 +1,13 @@
-"""The translation task: settings, data, batches of pairs, loss, and evaluation with BLEU, chrF and exact match."""
+"""The translation task: data, batches of pairs, loss, and evaluation with BLEU, chrF and exact match."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,15 +23,29 @@ from regard.decoding.forced_decoding import pieces_of
 from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
-from regard.models import Model
+from regard.models import Model, build_model
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
 from regard.tasks.translation.guided_alignment import Guide, guided_site
-from regard.tasks.translation.translation_data import Corpus, texts
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
+from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
+from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
+from regard.tasks.translation.translation_data import (
+    TOKENIZERS,
+    Corpus,
+    Split,
+    load_tokenizers,
+    read_split,
+    texts,
+)
+from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["TranslationTask"]
@@ -54,6 +70,9 @@ class TranslationTask(RunTask):
     best = "bleu"
     files = TOKENIZERS
     paths = (*PATHS, "alignments")
+    next_command = 'regard translate {run} --text "..." --draw'
+    size_names = ("source", "target")
+    smallest_sizes = (8, 8)
     fixed = FIXED
     for_outputs = FOR_OUTPUTS
     no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
@@ -95,11 +114,11 @@ class TranslationTask(RunTask):
         self._site = "*cross" if self._guide is None else guided_site(model)
 
     @classmethod
-    def read(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
+    def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
         return read_split(settings.data, fingerprints)
 
     @classmethod
-    def prepare(
+    def encode_data(
         cls,
         data: Split,
         settings: TranslationSettings,
@@ -132,25 +151,27 @@ class TranslationTask(RunTask):
         return translator_of(run, device, **options)
 
     @classmethod
-    def complete(cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None) -> dict[str, Any]:
+    def complete_settings(
+        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         return fill_data(with_grammar(settings, other))
 
     @classmethod
-    def check(cls, settings: TranslationSettings) -> None:
+    def check_settings(cls, settings: TranslationSettings) -> None:
         check_evaluation(settings.evaluation)
 
     @classmethod
-    def check_new(cls, settings: TranslationSettings) -> None:
+    def check_model(cls, settings: TranslationSettings) -> None:
         if error := misplaced(TranslationSettings, "model", settings.model.options):
             raise error
-        super().check_new(settings)
+        super().check_model(settings)
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         check_same_format(folder, before, settings)
 
     @classmethod
-    def fit(cls, settings: Mapping[str, Any], data: Split) -> tuple[dict[str, Any], str]:
+    def fit_settings(cls, settings: Mapping[str, Any], data: Split) -> tuple[dict[str, Any], str]:
         return fit_to_text(settings, data.train)
 
     @classmethod
@@ -162,14 +183,12 @@ class TranslationTask(RunTask):
         processes: Processes,
         timed: bool = False,
     ) -> Plan:
-        from regard.tasks.translation.speed_trial import epoch_tokens, plan_run  # it trains this task
-
-        plan = plan_run(settings, corpus, device, processes, timed=timed)
+        plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
         return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
 
     @classmethod
     def summary(cls, data: Split) -> str:
-        if data.links is not None and data.built_in:
+        if data.is_built_in:
             return ""
         return f"{len(data.train):,} training pairs, {len(data.valid):,} validation pairs"
 
