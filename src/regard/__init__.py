@@ -61,7 +61,7 @@ if typing.TYPE_CHECKING:
     )
     from regard.select import Best, Gate, Hard, LocalP, Select, Selection, Soft, Sparse, StraightThrough
     from regard.sites import Record, name_sites, record
-    from regard.tasks.loaders import load
+    from regard.tasks.task_table import load
     from regard.viewing import draw, explore, picture
 
 __all__ = [
@@ -145,7 +145,7 @@ _MODULES = {
     "regard.explain": ("Explanation", "explain"),
     "regard.interventions": ("intervene",),
     "regard.layers": ("AttentionLayer", "MultiHead"),
-    "regard.tasks.loaders": ("load",),
+    "regard.tasks.task_table": ("load",),
     "regard.look": ("Look",),
     "regard.masks.mask": ("Mask",),
     "regard.masks.constructors": ("causal", "dense", "documents", "padding", "where", "window"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.tasks.run_facts import facts_of
-from regard.tasks.translation import train_translation
+from regard.runs.run_facts import facts_of
+from regard.tasks.translation import TranslationTask, train_translation
 
 MONTHS = [
     "January",
@@ -110,7 +110,7 @@ def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
     found = json.loads(command("evaluate", dates / "run", *sides(dates), "--json").out)
     (exact,) = [each for each in found["scores"] if each["name"] == "exact match"]
     assert 0.0 <= exact["value"] <= 100.0
-    facts = facts_of(dates / "run")
+    facts = facts_of(TranslationTask, dates / "run")
     assert facts.best_metric == "exact" and all("exact" in each for each in facts.evaluations)
     (best,) = [each.step for each in facts.checkpoints if "best" in each.marks]
     assert facts.best is not None and facts.best["step"] == best

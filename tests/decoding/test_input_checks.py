@@ -38,7 +38,7 @@ def test_unknown_keywords_list_the_known_ones():
 
 
 def test_load_checks_keywords_before_the_run_folder(tmp_path):
-    from regard.tasks.translation.load_run import load_translator
+    from regard.tasks.translation import load_translator
 
     with pytest.raises(UnknownName) as caught:
         load_translator(tmp_path / "none", beam=4)

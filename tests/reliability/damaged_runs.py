@@ -24,9 +24,10 @@ from rich.console import Console
 from regard.cli.show import describe_run
 from regard.decoding import Choice, Greedy, Rules
 from regard.errors import RegardError
-from regard.tasks.run_facts import facts_of
+from regard.runs.run_facts import facts_of
 from regard.tasks.translation import load_translator
 from regard.tasks.translation.alignment_choice import write_choice
+from regard.tasks.translation.translation_task import TranslationTask
 from regard.viewing import Seen
 from tests.reliability.mutations import Mutation
 from tests.tasks.small import settings, train, written
@@ -176,7 +177,7 @@ def _load(original: Original, work: Path) -> str:
 def _show(original: Original, work: Path) -> str:
     page = io.StringIO()
     console = Console(file=page, width=100, highlight=False)
-    facts = facts_of(work / "run")
+    facts = facts_of(TranslationTask, work / "run")
     for part in describe_run(facts, console):
         console.print(part)
     facts.written()

@@ -24,9 +24,10 @@ from regard.errors import DataError, RegardError
 from regard.files.folder_lock import locked
 from regard.files.tensor_file import read_header
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
+from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import fingerprints_of
-from regard.tasks.run_facts import facts_of
 from regard.tasks.translation import load_translator
+from regard.tasks.translation.translation_task import TranslationTask
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.json_log import Journal
@@ -158,7 +159,7 @@ def test_model_that_does_not_match_its_weights_raises_before_it_is_built(run: Pa
         with pytest.raises(RegardError, match=r"config\.toml"):
             attempt(run)
     try:
-        assert facts_of(run).folder == run
+        assert facts_of(TranslationTask, run).folder == run
     except RegardError as error:
         assert "config.toml" in str(error)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < ROOM
@@ -176,7 +177,7 @@ def test_show_prints_no_control_characters(run: Path):
         log.write(json.dumps({"kind": "training", "step": 4, "loss": -1e308}) + "\n")
     page = io.StringIO()
     console = Console(file=page, width=100)
-    for part in describe_run(facts_of(run), console):
+    for part in describe_run(facts_of(TranslationTask, run), console):
         console.print(part)
     assert all(character.isprintable() or character == "\n" for character in page.getvalue())
     assert "[bold]" in page.getvalue()

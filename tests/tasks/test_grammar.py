@@ -12,8 +12,8 @@ import pytest
 from regard.data import korean_english
 from regard.errors import ArgumentError
 from regard.runs.run_folder import config_of
+from regard.tasks.task_table import load_task
 from regard.tasks.translation import load_translator
-from regard.tasks.translation.train_run import load_task
 from regard.training.settings import to_toml
 from tests.tasks.small import settings, train
 from tests.training.toys import bits, last

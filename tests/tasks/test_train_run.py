@@ -13,8 +13,8 @@ from rich.console import Console
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.files.folder_lock import locked
 from regard.runs.run_folder import config_of
+from regard.tasks.task_table import load_task
 from regard.tasks.translation import TranslationTask, load_translator
-from regard.tasks.translation.train_run import load_task
 from regard.training.loop import Trainer
 from regard.training.nonfinite_steps import NonFinite, replay
 from tests.tasks.small import settings, train, written

@@ -142,7 +142,7 @@ def test_tensors_are_copied_where_hard_links_fail(tmp_path: Path, monkeypatch: p
 
 def test_unknown_metric_raises_before_the_first_step(tmp_path: Path):
     task = Toy()
-    task.metrics = ("loss", "bleu")
+    task.metrics = {"loss": "lower", "bleu": "higher"}
     with pytest.raises(UnknownName, match=r"training\.best.*'chrf'"):
         trainer(tmp_path, task, best="chrf")
 

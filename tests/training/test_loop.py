@@ -55,6 +55,8 @@ def test_nan_score_is_worse_than_any_other(tmp_path: Path):
 
 
 def test_unknown_metric_raises_and_lists_known_ones(tmp_path: Path):
+    with pytest.raises(UnknownName, match=r"'ter'.*\n.*loss"):
+        trainer(tmp_path, Toy(), best="ter")
     with pytest.raises(UnknownName, match=r"'chrf'.*\n.*loss"):
         trainer(tmp_path, Toy(scores=[{"loss": 1.0}]), best="chrf").run()
 

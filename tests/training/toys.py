@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.settings import Training
-from regard.training.task import Evaluation, Loss, Stopped, Task
+from regard.training.task import Direction, Evaluation, Loss, Stopped, Task
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Toy(Task):
     on_loss, on_evaluation: called at the start of loss() and evaluate(), with the number of calls so far.
     bad: fault in a batch with an input above 100: "nan" or "inf" (the loss) or "gradient".
     """
+
+    metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower", "bleu": "higher", "chrf": "higher"})
 
     def __init__(self, *, each: int = 4, dropout: float = 0.0, scores: list[dict[str, float]] | None = None):
         torch.manual_seed(0)

@@ -22,7 +22,8 @@ from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
 from regard.runs.run_folder import made_folder
-from regard.tasks.translation.load_run import checked_settings
+from regard.runs.stored_runs import checked_settings
+from regard.tasks.task_table import task_of
 from regard.training.checkpoints.averaging import mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
@@ -54,7 +55,7 @@ def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = No
 
     * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
     """
-    checked_settings(run)
+    checked_settings(task_of(run), run)
     if (last is None) == (steps is None):
         raise ArgumentError(
             message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
@@ -94,7 +95,7 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
                 _copy(path, temporary / path.name)
             (temporary / LOCK).unlink(missing_ok=True)
             flush_folder(temporary)
-            checked_settings(temporary)
+            checked_settings(task_of(temporary), temporary)
             if place.is_dir():
                 place.rmdir()  # it is empty
             os.rename(temporary, place)

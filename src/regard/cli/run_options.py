@@ -166,7 +166,7 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
     """Load the translator of a run and report skipped checkpoints; options: those of Translator."""
     import torch
 
-    from regard.tasks.translation.load_run import load_translator
+    from regard.tasks.translation import load_translator
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shown
-from regard.tasks.run_facts import RunFacts, facts_of
+from regard.runs.run_facts import RunFacts, facts_of
+from regard.tasks.task_table import task_of
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words
 
@@ -50,7 +51,7 @@ def show(runs: Runs, as_json: AsJSON = False) -> None:
 
     * `regard show runs/x --json`
     """
-    facts = [facts_of(runs[0])] if len(runs) == 1 else list(_readable_runs(runs))
+    facts = [facts_of(task_of(runs[0]), runs[0])] if len(runs) == 1 else list(_readable_runs(runs))
     if as_json:
         records: Any = [strict(each.written()) for each in facts]
         text = json.dumps(records if len(runs) > 1 else records[0], indent=2, ensure_ascii=False)
@@ -69,7 +70,7 @@ def _readable_runs(runs: Sequence[Path]) -> Iterator[RunFacts]:
     count = 0
     for each in runs:
         try:
-            facts = facts_of(each)
+            facts = facts_of(task_of(each), each)
         except RegardError as error:
             say(str(error).splitlines()[0])
             continue
@@ -113,7 +114,7 @@ def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     if facts.parameters is not None:
         yield "parameters", f"{facts.parameters:,}"
     if facts.vocabulary is not None:
-        yield "vocabulary", f"{facts.vocabulary[0]:,} source, {facts.vocabulary[1]:,} target"
+        yield "vocabulary", facts.sizes
     yield "data", ", ".join(f"{name} {_value(value)}" for name, value in facts.data.items())
     if facts.fingerprints:
         yield "fingerprints", ", ".join(f"{name} {mark[:12]}" for name, mark in facts.fingerprints.items())

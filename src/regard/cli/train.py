@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,8 @@ from regard.cli import train_options as options
 from regard.errors import printable
 
 if TYPE_CHECKING:
-    from regard.tasks.translation.estimate import Estimate
+    from regard.runs.estimate import Estimate
+    from regard.runs.run_task import RunTask
 
 __all__ = ["train"]
 
@@ -38,6 +40,7 @@ def train(
     alignments: options.Alignments = None,
     tokenizer: options.Tokenizer = None,
     vocab_size: options.VocabSize = None,
+    task: options.TaskName = "translation",
     model: options.ModelName = "bahdanau",
     width: options.Width = None,
     dropout: options.Dropout = None,
@@ -84,44 +87,54 @@ def train(
     arguments = locals()
     options.check_exclusive(arguments)
     _print_inputs(arguments)
-    settings = _settings(arguments)
+    kind, settings = _task_and_settings(arguments)
     if dry_run:
-        from regard.tasks.translation.estimate import estimate
+        from regard.runs.estimate import estimate
 
-        _print_estimate(estimate(settings, output, **_run_arguments(arguments)))
+        _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
         return 0
-    from regard.tasks.translation.train_run import train_translation
+    from regard.runs.train_run import train_run
 
     console = Console(stderr=True, highlight=False)
     with _stopped_early(output):
-        outcome = train_translation(settings, output, **_run_arguments(arguments), console=console)
+        outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
-    return _finished(_name(output), outcome.interrupted, console)
+    return _finished(kind, _name(output), outcome.interrupted, console)
 
 
-def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recipe, overridden by the options and by --set."""
-    from regard.training.settings import merged, override, without_alternatives
+def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dict[str, Any]]:
+    """Return the task, and the settings of a recipe, overridden by the options and by --set."""
+    from regard.runs.run_folder import is_run
+    from regard.tasks.task_table import DEFAULT, find_task, task_of
+    from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
 
     settings = merged({}, options.settings_of(arguments), override(arguments["assignments"] or []))
-    recipe = {} if arguments["recipe"] is None else _read(arguments["recipe"])
-    return merged(without_alternatives(recipe, settings), settings)
+    recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
+    name = settings.get("task") or recipe.get("task")
+    if isinstance(name, str) and ":" in name:
+        sys.path.insert(0, os.getcwd())  # a module of the user in the current folder
+    if arguments["resume"] and is_run(arguments["output"]):
+        kind = task_of(arguments["output"], name)
+    else:
+        kind = find_task(name or DEFAULT)
+    check_names(kind.settings_type, recipe, str(arguments["recipe"]))
+    return kind, merged(without_alternatives(recipe, settings), settings)
 
 
 def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of train_translation() and estimate() that are not settings."""
-    from regard.tasks.translation import Machine
+    """Return the arguments of train_run() and estimate() that are not settings."""
+    from regard.runs.prepare_run import Machine
 
     machine = Machine(arguments["device"], arguments["threads"])
     return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
 
 
-def _finished(output: str, interrupted: str | None, console: Console) -> int:
+def _finished(kind: type[RunTask], output: str, interrupted: str | None, console: Console) -> int:
     """Print what to do next; return the exit status."""
     from regard.training.interrupts import EXIT_STATUS
 
-    text = f'Finished training {output}. Next: regard translate {output} --text "..." --draw'
+    text = f"Finished training {output}. Next: {kind.next_command.format(run=output)}"
     if interrupted:
         text = f"Saved a checkpoint. To continue: regard train --output {output} --resume"
     with suppress(OSError):  # after SIGHUP there may be no terminal
@@ -174,15 +187,6 @@ def _stopped_early(folder: Path) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _read(recipe: Path) -> dict[str, Any]:
-    from regard.tasks.translation.translation_settings import TranslationSettings
-    from regard.training.settings import check_names, read_toml
-
-    settings = read_toml(recipe)
-    check_names(TranslationSettings, settings, str(recipe))
-    return settings
-
-
 def _advice(settings: Mapping[str, Any]) -> str:
     """Return advice after a run that was too short; it names only settings that the user set."""
     model = settings.get("model", {})
@@ -201,7 +205,7 @@ def _print_estimate(run: Estimate) -> None:
     table = Table(box=None, show_header=False)
     rows = {
         "parameters": f"about {run.parameters:,}",
-        "vocabulary": f"about {run.vocabulary[0]:,} source, {run.vocabulary[1]:,} target",
+        "vocabulary": run.sizes and f"about {run.sizes}",
         "batches per epoch": f"{run.epoch:,}",
         "steps": ""
         if run.steps is None

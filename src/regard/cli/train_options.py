@@ -32,6 +32,7 @@ SETTINGS = {
     "alignments": ("data.alignments",),
     "tokenizer": ("data.tokenizer",),
     "vocab_size": ("data.source_vocab_size", "data.target_vocab_size"),
+    "task": ("task",),
     "model": ("model.name",),
     "width": ("model.width",),
     "dropout": ("model.dropout",),
@@ -120,6 +121,16 @@ Tokenizer = Annotated[
 VocabSize = Annotated[
     int | None,
     _option("--vocab-size", "INT", "Vocabulary size of the source and of the target.", show_default=CHOSEN),
+]
+TaskName = Annotated[
+    str | None,
+    _option(
+        "--task",
+        "NAME",
+        "Task to train: translation, or a class of your own as package.module:Class.",
+        RUN,
+        callback=bounds.none_if_default,
+    ),
 ]
 ModelName = Annotated[
     str | None,

@@ -1,4 +1,5 @@
-"""Tasks: batches, loss and evaluation of a kind of model; the trainer uses only this interface.
+"""Tasks: what can be trained in a run folder. To add one: its folder, and one line in TASKS.
 
-To add a task: a folder here; the training loop does not change.
+A task is a subclass of RunTask (runs/run_task.py): its settings, data, model, loss, metrics, and what load()
+returns.
 """

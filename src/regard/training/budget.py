@@ -199,13 +199,16 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
     return bool(every and at.step and at.step % every == 0)
 
 
-def end_reason(settings: Training, progress: Progress, out_of_time: bool) -> str:
-    """Why a run ends after this step: all steps or minutes are used, or patience; "" if it continues."""
+def end_reason(settings: Training, progress: Progress, out_of_time: bool, best: str) -> str:
+    """Why a run ends after this step: all steps or minutes are used, or patience; "" if it continues.
+
+    best: the metric that selects the best checkpoint.
+    """
     completed = progress.total is not None and progress.step >= progress.total
     if settings.minutes is not None and (completed or out_of_time):
         return f"stopped after {count(settings.minutes, 'minute')} at step {progress.step:,}"
     if completed:
         return "completed all steps"
     if settings.patience is not None and progress.stale >= settings.patience:
-        return f"{settings.best} has not improved in {progress.stale} evaluations"
+        return f"{best} has not improved in {progress.stale} evaluations"
     return ""

@@ -62,13 +62,14 @@ class Trainer:
         lock: FolderLock | None = None,
     ):
         self.task, self.settings, self.folder, self.seed, self.clock = task, settings, folder, seed, clock
-        if task.metrics and settings.best not in task.metrics:
-            raise UnknownName("metric in training.best:", settings.best, task.metrics)
+        self.best = settings.best or task.best
+        if self.best not in task.metrics:
+            raise UnknownName("metric in training.best:", self.best, task.metrics)
         self.lock = lock
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
-        self.log.best_by = settings.best
+        self.log.best_by = self.best
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
@@ -168,7 +169,7 @@ class Trainer:
         self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
 
     def _over(self) -> bool:
-        self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time))
+        self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time), self.best)
         return bool(self.progress.ended)
 
     def _seconds(self) -> float:
@@ -286,10 +287,10 @@ class Trainer:
         if scores is None:
             self._stop = True
             return
-        if self.settings.best not in scores:
-            raise UnknownName("metric in training.best:", self.settings.best, scores)
-        lower = self.settings.best == "loss"
-        better = at.update_best(scores[self.settings.best], lower, scores.get("loss"))
+        if self.best not in scores:
+            raise UnknownName("metric in training.best:", self.best, scores)
+        lower = self.task.metrics[self.best] == "lower"
+        better = at.update_best(scores[self.best], lower, scores.get("loss"))
         if evaluation is not None:
             self.log.evaluation(at.step, scores, best=better, shown=evaluation.shown)
         self.save()

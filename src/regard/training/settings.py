@@ -72,12 +72,11 @@ class Training(Section):
     accumulation_steps: number of batches per step.
     learning_rate: the highest of the schedule, after warmup_steps. beta2: of AdamW. max_grad_norm: gradients
     with a larger norm are scaled down to it (0 or inf disables clipping).
-    guided_alignment: weight of the guided-alignment loss (0 disables it). ema: decay of the moving average of
-    the weights (0 disables it).
+    ema: decay of the moving average of the weights (0 disables it).
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
-    keep: number of checkpoints to keep. best: the score that selects the best checkpoint. patience: number
-    of evaluations without a better score after which training stops.
+    keep: number of checkpoints to keep. best: the metric that selects the best checkpoint; None for the
+    default of the task. patience: number of evaluations without a better score after which training stops.
 
     >>> Training(steps=100, learning_rate=1e-3).schedule
     'cosine'
@@ -95,9 +94,6 @@ class Training(Section):
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # inf disables clipping, as 0 does
-    label_smoothing: Part = 0.1
-    word_dropout: Part = 0.0
-    guided_alignment: Weight = 0.0
     ema: Part = 0.0
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     compile: bool = False
@@ -106,7 +102,7 @@ class Training(Section):
     save_every: Whole | None = None
     log_every: Whole = 50
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = 2
-    best: Literal["loss", "bleu", "chrf", "exact"] = "bleu"
+    best: str | None = None
     patience: Whole | None = None
     tensorboard: bool = False
 

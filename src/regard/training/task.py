@@ -5,12 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from rich.console import RenderableType
 from torch import Tensor, nn
 
-__all__ = ["Capture", "Evaluation", "Loss", "Stopped", "Task"]
+__all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]
+
+
+Direction = Literal["higher", "lower"]
+"""Whether higher or lower values of a metric are better."""
 
 
 class Stopped(Exception):
@@ -57,8 +62,10 @@ class Task(ABC):
     """Maximum number of batch shapes for torch.compile (more are an error), and of CUDA graphs."""
     small_steps: bool = False
     """Whether the loss runs many small kernels, so that launching takes longer than running them."""
-    metrics: tuple[str, ...] = ()
-    """The names of the scores that evaluate() returns, checked before training; () if unknown."""
+    metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
+    """The scores that evaluate() returns, and whether higher or lower is better."""
+    best: str = "loss"
+    """The metric that selects the best checkpoint if the settings do not name one (training.best)."""
     uncapturable: str = ""
     """Why the loss cannot be captured in a CUDA graph, as a message; "" if it can."""
     capture: Capture | None = None

@@ -4,9 +4,10 @@ train_translation({"data": {"source": ["a.ko"], "target": ["a.en"]}}, "runs/x")
 load_translator("runs/x").translate("나는 고양이로소이다")
 """
 
-from regard.tasks.translation.load_run import TranslationRun, load_translator
-from regard.tasks.translation.prepare_run import Machine
-from regard.tasks.translation.train_run import Outcome, train_translation
+from regard.runs.prepare_run import Machine
+from regard.runs.train_run import Outcome
+from regard.tasks.translation.load_run import TranslationRun
+from regard.tasks.translation.translation_runs import load_translator, train_translation
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.tasks.translation.translation_task import TranslationTask
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from regard.models import build_model
+from regard.runs.run_task import RunTask
 from regard.tasks.translation.plan import Options, Plan, Workload, make_plan
 from regard.tasks.translation.translation_data import Corpus, status
-from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.tasks.translation.translation_task import TranslationTask
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
 from regard.training.step_speed import StepTimer
@@ -29,7 +27,8 @@ class Trial:
     settings: the settings of the run that are known so far.
     """
 
-    def __init__(self, settings: Mapping[str, Any], corpus: Corpus, device: str):
+    def __init__(self, task: type[RunTask], settings: Mapping[str, Any], corpus: Corpus, device: str):
+        self._task = task
         self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
 
     def speed(self, options: Options, tokens: int | None) -> float:
@@ -39,11 +38,10 @@ class Trial:
         """
         training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
         nested = merged(self._settings, {"model": options, "training": training})
-        settings = build(TranslationSettings, nested, "the settings")
-        sizes = self._corpus.source.size, self._corpus.target.size
+        settings = build(self._task.settings_type, nested, "the settings")
         torch.manual_seed(0)
-        model = build_model(settings.model.name, *sizes, **settings.model.options)
-        task = TranslationTask(model, self._corpus, settings, Processes(), self._device.type)
+        model = self._task.build_model(settings.model, self._task.sizes(self._corpus))
+        task = self._task(model, self._corpus, settings, Processes(), self._device.type)
         with TemporaryDirectory() as scratch:
             timer = StepTimer(task, settings.training, self._device, Path(scratch))
             speed = timer.tokens_per_second()
@@ -65,7 +63,13 @@ def epoch_tokens(corpus: Corpus) -> int:
 
 
 def plan_run(
-    given: Mapping[str, Any], corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: Corpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
 ) -> Plan:
     """Return the plan of a run on this corpus and device, the same in all processes.
 
@@ -74,7 +78,7 @@ def plan_run(
     """
     shared: dict[str, Any] = {}
     if processes.first:
-        trial = Trial(given, corpus, device)
+        trial = Trial(task, given, corpus, device)
         kind, targets = torch.device(device).type, target_tokens(corpus)
         work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
         with status("measuring the speed of this machine"):

@@ -52,6 +52,7 @@ class Split:
     valid: Pairs
     notes: tuple[str | Report, ...] = ()
     links: Sequence[Links] | None = None
+    is_built_in: bool = False
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -226,6 +227,7 @@ def _built_in(data: Data) -> Split:
         pairs_from_lists([each.source for each in valid], [each.target for each in valid]),
         (f"built-in corpus: {len(examples):,} training pairs, {len(valid):,} validation pairs",),
         [Links(each.sure, each.possible) for each in examples],
+        is_built_in=True,
     )
 
 

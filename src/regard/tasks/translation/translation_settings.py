@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from regard.training.settings import Clash, Section, Training, Weight, Whole
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
-__all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "ModelSettings", "TranslationSettings", "ways_named"]
+__all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings", "ways_named"]
 
 WAYS = {
     "source and target": ("source", "target"),
@@ -20,10 +21,6 @@ WAYS = {
 """The data formats, and the settings of each."""
 
 Vocabulary = Annotated[int, Field(ge=1, le=1_000_000)]
-
-LARGEST = {"layers": 1000, "heads": 10_000}
-LARGEST_OTHER = 1_000_000
-"""The largest values of numeric model options: those named here, and all others."""
 
 
 def ways_named(data: Mapping[str, Any]) -> list[str]:
@@ -95,34 +92,23 @@ class Data(Section):
         return self.grammar or 1
 
 
-def _numbers(options: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of numeric model options, also of nested tables."""
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value)
-        elif isinstance(value, int | float):
-            yield name, value
-
-
-class ModelSettings(Section):
+class TranslationModel(ModelSettings):
     """The name of the model, and its options for build_model()."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str = "bahdanau"
 
-    @model_validator(mode="after")
-    def _bounded(self) -> ModelSettings:
-        for name, value in _numbers(self.options):
-            limit = LARGEST.get(name, LARGEST_OTHER)
-            if not abs(value) <= limit:
-                raise Clash(f"{name} is {value}", f"a number, at most {limit:,}")
-        return self
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options for build_model(), without the name."""
-        return dict(self.model_extra or {})
+class TranslationTraining(Training):
+    """Training settings of translation, besides those of every task.
+
+    word_dropout: probability to replace a source or target input token by <unk>. guided_alignment: weight of
+    the guided-alignment loss (0 disables it).
+    """
+
+    best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
+    label_smoothing: Part = 0.1
+    word_dropout: Part = 0.0
+    guided_alignment: Weight = 0.0
 
 
 class Evaluating(Section):
@@ -152,10 +138,8 @@ FOR_OUTPUTS = (
 """The settings that the outputs and scores of a trained run depend on, sections or single settings."""
 
 
-class TranslationSettings(Section):
+class TranslationSettings(RunSettings):
     """All settings of a translation run, as in config.toml.
-
-    init_from: the folder of the run whose weights it starts from.
 
     >>> settings = TranslationSettings(data=Data(built_in="korean"))
     >>> settings.model.name, settings.training.batch_tokens
@@ -163,9 +147,7 @@ class TranslationSettings(Section):
     """
 
     task: Literal["translation"] = "translation"
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    init_from: str | None = None
     data: Data
-    model: ModelSettings = Field(default_factory=ModelSettings)
-    training: Training = Field(default_factory=Training)
+    model: TranslationModel = Field(default_factory=TranslationModel)
+    training: TranslationTraining = Field(default_factory=TranslationTraining)
     evaluation: Evaluating = Field(default_factory=Evaluating)

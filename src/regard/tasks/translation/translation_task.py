@@ -1,11 +1,13 @@
-"""The translation task: batches of pairs, the loss, and evaluation with BLEU, chrF and exact match."""
+"""The translation task: data, batches of pairs, loss, and evaluation with BLEU, chrF and exact match."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,16 +23,30 @@ from regard.decoding.forced_decoding import pieces_of
 from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
-from regard.models import Model
+from regard.models import Model, build_model
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
 from regard.tasks.translation.guided_alignment import Guide, guided_site
-from regard.tasks.translation.translation_data import Corpus, texts
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
+from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
+from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
+from regard.tasks.translation.translation_data import (
+    TOKENIZERS,
+    Corpus,
+    Split,
+    load_tokenizers,
+    read_split,
+    texts,
+)
+from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import check_selections
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
 __all__ = ["TranslationTask"]
@@ -41,25 +57,38 @@ MANY_AT_ONCE = 256
 large batches take hardly longer."""
 
 
-class TranslationTask(Task):
+class TranslationTask(RunTask):
     """Train a model on the training pairs of a corpus, and evaluate it on the validation pairs.
 
     device: the kind of device to train on: batches for CUDA graphs are padded to few shapes.
     """
 
     model: Model
-    metrics = ("loss", "perplexity", "bleu", "chrf", "exact")
+    settings_type = TranslationSettings
+    metrics = MappingProxyType(
+        {"loss": "lower", "perplexity": "lower", "bleu": "higher", "chrf": "higher", "exact": "higher"}
+    )
+    best = "bleu"
+    files = TOKENIZERS
+    paths = (*PATHS, "alignments")
+    next_command = 'regard translate {run} --text "..." --draw'
+    size_names = ("source", "target")
+    smallest_sizes = (8, 8)
+    fixed = FIXED
+    for_outputs = FOR_OUTPUTS
+    no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
 
     def __init__(
         self,
         model: Model,
         corpus: Corpus,
         settings: TranslationSettings,
-        processes: Processes,
+        processes: Processes | None = None,
         device: str = "cpu",
     ):
-        self.model, self.corpus, self.settings = model, corpus, settings
+        super().__init__(model, corpus, settings)
         check_selections(model, None)
+        processes = processes or Processes()
         training = settings.training
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
@@ -85,6 +114,91 @@ class TranslationTask(Task):
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
         self._site = "*cross" if self._guide is None else guided_site(model)
+
+    @classmethod
+    def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
+        return read_split(settings.data, fingerprints)
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: Split,
+        settings: TranslationSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> Corpus:
+        return Corpus.made(data, settings.data, folder, cache, lines)
+
+    @classmethod
+    def sizes(cls, corpus: Corpus) -> tuple[int, ...]:
+        return corpus.source.size, corpus.target.size
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: TranslationSettings) -> tuple[int, ...]:
+        source, target = load_tokenizers(folder, settings.data)
+        return source.size, target.size
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Model:
+        source, target = sizes
+        return build_model(model.name, source, target, **model.options)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        check_options(options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
+        return translator_of(run, device, **options)
+
+    @classmethod
+    def complete_settings(
+        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        return fill_data(with_grammar(settings, other))
+
+    @classmethod
+    def check_settings(cls, settings: TranslationSettings) -> None:
+        check_evaluation(settings.evaluation)
+
+    @classmethod
+    def check_model(cls, settings: TranslationSettings) -> None:
+        if error := misplaced(TranslationSettings, "model", settings.model.options):
+            raise error
+        super().check_model(settings)
+
+    @classmethod
+    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        check_same_format(folder, before, settings)
+
+    @classmethod
+    def fit_settings(cls, settings: Mapping[str, Any], data: Split) -> tuple[dict[str, Any], str]:
+        return fit_to_text(settings, data.train)
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: Corpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
+        return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
+
+    @classmethod
+    def summary(cls, data: Split) -> str:
+        if data.is_built_in:
+            return ""
+        return f"{len(data.train):,} training pairs, {len(data.valid):,} validation pairs"
+
+    def described(self) -> str:
+        return f"{self.corpus.source.size:,} source and {self.corpus.target.size:,} target tokens"
+
+    def corpus_notes(self) -> Sequence[str]:
+        return self.corpus.notes
 
     @property
     def _samples(self) -> float:

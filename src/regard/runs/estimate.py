@@ -11,15 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data import load_tokenizer
-from regard.data.data_report import Report
 from regard.runs.devices import choose_device
-from regard.tasks.translation.plan import Plan
-from regard.tasks.translation.prepare_run import Machine, build_from, check_run, complete, set_threads
-from regard.tasks.translation.speed_trial import epoch_tokens
-from regard.tasks.translation.translation_data import TOKENIZERS, Corpus
-from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.tasks.translation.translation_task import TranslationTask
+from regard.runs.prepare_run import Machine, build_from, check_run, complete, copy_files, set_threads
+from regard.runs.run_task import Plan, RunTask
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 
@@ -34,15 +28,16 @@ LINES = 10_000
 class Estimate:
     """The settings, data, size, memory and duration of a planned run.
 
-    notes: the data report and the plan. epoch: number of batches per epoch. steps: number of steps, an
-    estimate for minutes; None if such a run is resumed. memory: bytes at the largest batch: weights,
-    gradients, optimizer state and activations. seconds: duration of the run; None if it is resumed.
+    notes: the data report and the plan. sizes: such as vocabulary sizes, as text. epoch: number of batches
+    per epoch. steps: number of steps, an estimate for minutes; None if such a run is resumed. memory: bytes
+    at the largest batch: weights, gradients, optimizer state and activations. seconds: duration of the run;
+    None if it is resumed.
     """
 
-    settings: TranslationSettings
-    notes: tuple[str | Report, ...]
+    settings: Any
+    notes: tuple[Any, ...]
     parameters: int
-    vocabulary: tuple[int, int]
+    sizes: str
     epoch: int
     steps: int | None
     memory: int
@@ -50,6 +45,7 @@ class Estimate:
 
 
 def estimate(
+    task: type[RunTask],
     settings: Mapping[str, Any],
     folder: str | Path,
     *,
@@ -59,51 +55,45 @@ def estimate(
 ) -> Estimate:
     """Read the data, train small tokenizers, measure the speed and plan the run; nothing is written.
 
-    The arguments and errors are those of train_translation().
+    The arguments and errors are those of train_run().
     """
     machine, folder = machine or Machine(), Path(folder)
     device = choose_device(machine.device)
-    run = check_run(settings, folder, Processes(), resume=resume, change=change)
+    run = check_run(task, settings, folder, Processes(), resume=resume, change=change)
     with TemporaryDirectory() as scratch:
         tokenizers = run.settings.init_from if run.is_new else folder
-        if tokenizers is not None:
-            for name in TOKENIZERS:
-                load_tokenizer(Path(tokenizers) / name).save(Path(scratch) / name)
         place = Path(scratch)
-        corpus = Corpus.made(run.split, run.settings.data, place, place / "cache", lines=LINES)
+        if tokenizers is not None:
+            copy_files(task, Path(tokenizers), place)
+        corpus = task.encode_data(run.data, run.settings, place, place / "cache", LINES)
         if run.is_new:
             set_threads(machine, folder, device, Processes())
-        prepared = complete(run, corpus, device, Processes(), timed=True)
+        prepared = complete(task, run, corpus, device, Processes(), timed=True)
         chosen, plan = prepared.settings, prepared.plan
-        model = build_from(chosen, corpus)
-        task = TranslationTask(model, corpus, chosen, Processes())
+        model = build_from(task, chosen, corpus)
+        built = task(model, corpus, chosen, Processes())
         parameters = sum(each.numel() for each in model.parameters())
         copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments, and an average
         return Estimate(
             chosen,
-            (*run.split.notes, *corpus.notes, *((plan.text,) if plan else ())),
+            (*prepared.notes, *built.corpus_notes(), *((plan.text,) if plan and plan.text else ())),
             parameters,
-            (corpus.source.size, corpus.target.size),
-            task.len_epoch(0),
-            total_steps(chosen.training, task.len_epoch(0)) or _forecast(task, plan),
-            4 * parameters * copies + _activation_bytes(task),
+            built.described(),
+            built.len_epoch(0),
+            total_steps(chosen.training, built.len_epoch(0)) or _forecast(built, plan),
+            4 * parameters * copies + _activation_bytes(built),
             None if plan is None else plan.seconds,
         )
 
 
-def _forecast(task: TranslationTask, plan: Plan | None) -> int | None:
+def _forecast(task: RunTask, plan: Plan | None) -> int | None:
     """Return how many steps fit into the minutes of a plan; None for a resumed run."""
-    if plan is None:
+    if plan is None or plan.epochs is None:
         return None
-    return round(
-        plan.tokens
-        / epoch_tokens(task.corpus)
-        * task.len_epoch(0)
-        / task.settings.training.accumulation_steps
-    )
+    return round(plan.epochs * task.len_epoch(0) / task.settings.training.accumulation_steps)
 
 
-def _activation_bytes(task: TranslationTask) -> int:
+def _activation_bytes(task: RunTask) -> int:
     """Return the bytes saved for the backward pass of the largest batch."""
     sizes: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Train a translator in a run folder: a new run, a resumed one, or one that starts from another run."""
+"""Train a task in a run folder: a new run, a resumed one, or one that starts from another run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.text import Text
+from torch import nn
 
 from regard.errors import ArgumentError, DataError, message
 from regard.files.folder_lock import FolderLock, locked
-from regard.models import Model
 from regard.runs.devices import choose_device
-from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_data
-from regard.runs.run_manifest import write_config_and_manifest
-from regard.tasks.translation.load_run import WEIGHTS, checked_settings
-from regard.tasks.translation.model_check import check_newest
-from regard.tasks.translation.prepare_run import (
+from regard.runs.model_check import check_newest
+from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
     build_from,
@@ -30,8 +27,10 @@ from regard.tasks.translation.prepare_run import (
     prepare_corpus,
     set_threads,
 )
-from regard.tasks.translation.translation_data import TOKENIZERS, Corpus, read_split
-from regard.tasks.translation.translation_task import TranslationTask
+from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_data
+from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_task import RunTask
+from regard.runs.stored_runs import WEIGHTS, checked_settings
 from regard.training.budget import budget_warning
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined
@@ -40,7 +39,7 @@ from regard.training.logs.log import Log
 from regard.training.loop import Trainer
 from regard.training.progress import Progress
 
-__all__ = ["Outcome", "load_task", "train_translation"]
+__all__ = ["Outcome", "build_task", "train_run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +55,9 @@ class Outcome:
     warning: str = ""
 
 
-def train_translation(
-    given: Mapping[str, Any],
+def train_run(
+    task: type[RunTask],
+    settings: Mapping[str, Any],
     folder: str | Path,
     *,
     resume: bool = False,
@@ -66,33 +66,33 @@ def train_translation(
     machine: Machine | None = None,
     console: Console | None = None,
 ) -> Outcome:
-    """Train a translator and write it to a run folder.
+    """Train a task and write it to a run folder.
 
-    given: settings, nested as in config.toml; those not given are chosen to suit the data. resume: continue
-    the run in this folder, or start it. change: resume although settings or data have changed. init_from:
-    another run, whose model, tokenizers and weights this one starts from. Ctrl-C, SIGTERM and SIGHUP save a
-    checkpoint and stop; Outcome.interrupted names the signal.
+    settings: nested as in config.toml; the task chooses those that are missing. resume: continue the run in
+    this folder, or start it. change: resume although settings or data have changed. init_from: another run,
+    whose model, tokenizers and weights this one starts from. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and
+    stop; Outcome.interrupted names the signal.
     """
     machine, folder = machine or Machine(), Path(folder)
     if init_from is not None:
-        given = {**given, "init_from": str(init_from)}
+        settings = {**settings, "init_from": str(init_from)}
     device = choose_device(machine.device)
     with joined(device) as processes:
-        run = check_run(given, folder, processes, resume=resume, change=change)
+        run = check_run(task, settings, folder, processes, resume=resume, change=change)
         with locked(made_folder(folder)) if processes.first else nullcontext() as lock:
             if processes.first and is_run(folder) == run.is_new:
                 raise ArgumentError(message(str(folder), "another training has just started in this folder"))
             say = _progress_lines(console, processes)
             if run.is_new:
-                if run.settings.data.built_in is None:
-                    say(f"{len(run.split.train):,} training pairs, {len(run.split.valid):,} validation pairs")
+                if text := task.summary(run.data):
+                    say(text)
                 say("preparing tokenizers and batches ...")
-            corpus = prepare_corpus(run, folder, processes)
+            corpus = prepare_corpus(task, run, folder, processes)
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
-            prepared = complete(run, corpus, device, processes)
-            return _trained(prepared, folder, device, processes, console, lock)
+            prepared = complete(task, run, corpus, device, processes)
+            return _trained(task, prepared, folder, device, processes, console, lock)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
@@ -107,18 +107,19 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
     return say
 
 
-def load_task(folder: str | Path, device: str = "cpu") -> TranslationTask:
+def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
     """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
 
     device: the kind of device that the run was trained on, since batches are padded for CUDA graphs.
     """
     place = Path(folder)
-    settings = checked_settings(place)
-    corpus = Corpus.made(read_split(settings.data, fingerprints_of(place)), settings.data, place)
-    return TranslationTask(build_from(settings, corpus), corpus, settings, Processes(), device)
+    settings = checked_settings(task, place)
+    corpus = task.encode_data(task.read_data(settings, fingerprints_of(place)), settings, place)
+    return task(build_from(task, settings, corpus), corpus, settings, Processes(), device)
 
 
 def _trained(
+    kind: type[RunTask],
     run: PreparedRun,
     folder: Path,
     device: str,
@@ -127,16 +128,16 @@ def _trained(
     lock: FolderLock | None,
 ) -> Outcome:
     settings, corpus = run.settings, run.corpus
-    sizes = corpus.source.size, corpus.target.size
+    sizes = kind.sizes(corpus)
     for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
-        check_newest(run_folder, settings.model, sizes)
-    model = build_from(settings, corpus)
+        check_newest(kind, run_folder, settings.model, sizes)
+    model = build_from(kind, settings, corpus)
     if settings.init_from is not None:
         _start_from(model, Path(settings.init_from), folder)
-    task = TranslationTask(model, corpus, settings, processes, device)
+    task = kind(model, corpus, settings, processes, device)
     if processes.first:  # last, because it makes the folder a run folder
-        write_data(folder, corpus.split.fingerprints)
-        write_config_and_manifest(folder, settings.model_dump(), TOKENIZERS)
+        write_data(folder, run.fingerprints)
+        write_config_and_manifest(folder, settings.model_dump(), kind.files)
     board = folder / "tensorboard" if settings.training.tensorboard else None
     shown = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
@@ -157,10 +158,10 @@ def _trained(
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         else:
-            _introduce(log, run, model)
+            _introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
-            checked_settings(folder)  # a file may have been deleted or changed meanwhile
+            checked_settings(kind, folder)  # a file may have been deleted or changed meanwhile
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:
@@ -168,20 +169,20 @@ def _trained(
     return Outcome(folder, progress, "" if progress.ended else interrupt.cause, warning)
 
 
-def _introduce(log: Log, run: PreparedRun, model: Model) -> None:
+def _introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
     """Log the data, the model and the chosen settings of a new run."""
-    settings, corpus = run.settings, run.corpus
-    for note in (*corpus.split.notes, *corpus.notes):
+    settings = run.settings
+    for note in (*run.notes, *task.corpus_notes()):
         log.event("data", str(note), shown=note)
-    count = sum(each.numel() for each in model.parameters())
-    sizes = f"{corpus.source.size:,} source and {corpus.target.size:,} target tokens"
+    count = sum(each.numel() for each in task.model.parameters())
+    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", task.described())))
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
-    log.event("model", f"{settings.model.name}, {count:,} parameters, {sizes}{start}", parameters=count)
-    if run.plan is not None:
+    log.event("model", f"{text}{start}", parameters=count)
+    if run.plan is not None and run.plan.text:
         log.event("plan", run.plan.text)
 
 
-def _start_from(model: Model, other: Path, folder: Path) -> None:
+def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
     """Load the weights of another run, unless this run has checkpoints already."""
     if Checkpoints(folder).all():
         return

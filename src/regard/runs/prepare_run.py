@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from regard.data import load_tokenizer
 from regard.errors import ArgumentError, DataError, message
-from regard.models import Model, build_model
+from regard.files.atomic_io import replace
+from regard.files.untrusted import read_limited
+from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
 from regard.runs.run_folder import DATA, check_data, is_run
 from regard.runs.run_manifest import MANIFEST
-from regard.tasks.translation.plan import Plan
-from regard.tasks.translation.resolve_settings import ResolvedSettings, resolve_settings
-from regard.tasks.translation.speed_trial import plan_run
-from regard.tasks.translation.translation_data import TOKENIZERS, Corpus
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.runs.run_task import Plan, RunTask
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
 from regard.training.distributed import Processes
@@ -37,6 +35,7 @@ __all__ = [
     "build_from",
     "check_run",
     "complete",
+    "copy_files",
     "prepare_corpus",
     "set_threads",
 ]
@@ -52,25 +51,36 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRun:
-    """A run before its first step: complete settings and data. plan: None for a resumed run."""
+    """A run before its first step: complete settings and data. plan: None for a resumed run.
 
-    settings: TranslationSettings
-    corpus: Corpus
+    notes: on the data, for the log. fingerprints: hashes of the data.
+    """
+
+    settings: Any
+    corpus: Any
     plan: Plan | None
+    notes: tuple[Any, ...]
+    fingerprints: Mapping[str, str]
 
 
 def check_run(
-    settings: Mapping[str, Any], folder: Path, processes: Processes, *, resume: bool, change: bool
+    task: type[RunTask],
+    settings: Mapping[str, Any],
+    folder: Path,
+    processes: Processes,
+    *,
+    resume: bool,
+    change: bool,
 ) -> ResolvedSettings:
-    """Check the folder, the settings and the data of a run, given the arguments of train_translation()."""
-    exists = processes.share(_check_folder(folder, resume, settings) if processes.first else None)
-    run = resolve_settings(settings, folder if exists else None, change=change)
+    """Check the folder, the settings and the data of a run, given the arguments of train_run()."""
+    exists = processes.share(_check_folder(task, folder, resume, settings) if processes.first else None)
+    run = resolve_settings(task, settings, folder if exists else None, change=change)
     if exists and not change:
-        check_data(folder, run.split.fingerprints)
+        check_data(folder, run.data.fingerprints)
     return run
 
 
-def _check_folder(folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:
+def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:
     """Return whether the folder has a run; raise if that run cannot be resumed, or a new one not started."""
     exists = is_run(folder)
     if exists and (mean := _averaged(folder)):
@@ -86,7 +96,7 @@ def _check_folder(folder: Path, resume: bool, settings: Mapping[str, Any]) -> bo
     if not exists and resume and not settings.get("data"):
         hint = "give a run folder, or name the data to start a run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
-    if not exists and (others := _others(folder)):
+    if not exists and (others := _others(task, folder)):
         problem = f"the folder is not a run folder, and has other files: {others[0]}"
         raise ArgumentError(message(str(folder), problem, hint="choose another --output"))
     return exists
@@ -102,24 +112,34 @@ def _averaged(folder: Path) -> str:
     return "" if about is None else str(about)
 
 
-def _others(folder: Path) -> list[str]:
+def _others(task: type[RunTask], folder: Path) -> list[str]:
     """Return the files of a folder that are not those of a training killed before its first step."""
-    ours = (*TOKENIZERS, DATA, MANIFEST, "cache")
+    ours = (*task.files, DATA, MANIFEST, "cache")
     names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted(name for name in names if not name.startswith(".") and name not in ours)
 
 
-def prepare_corpus(run: ResolvedSettings, folder: Path, processes: Processes) -> Corpus:
-    """Prepare the corpus in the first process; then load it from the cache in the others."""
+def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, processes: Processes) -> Any:
+    """Prepare the data in the first process; then load them from the cache in the others."""
     corpus, settings = None, run.settings
     if processes.first:
-        for name in TOKENIZERS if run.is_new else ():
+        for name in task.files if run.is_new else ():
             (folder / name).unlink(missing_ok=True)
-            if settings.init_from is not None:
-                load_tokenizer(Path(settings.init_from) / name, links=False).save(folder / name)
-        corpus = Corpus.made(run.split, settings.data, folder)
+        if run.is_new and settings.init_from is not None:
+            copy_files(task, Path(settings.init_from), folder)
+        corpus = task.encode_data(run.data, settings, folder)
     processes.wait()
-    return corpus or Corpus.made(run.split, settings.data, folder)
+    return task.encode_data(run.data, settings, folder) if corpus is None else corpus
+
+
+def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
+    """Copy the files of a task, such as tokenizers, from one folder to another."""
+    for name in task.files:
+        try:
+            content = read_limited(source / name, "tokenizer")
+        except OSError as error:
+            raise DataError(message(str(source / name), f"cannot be read: {error.strerror}")) from None
+        replace(target / name, content)
 
 
 def set_threads(machine: Machine, folder: Path, device: str, processes: Processes) -> None:
@@ -145,19 +165,27 @@ def set_threads(machine: Machine, folder: Path, device: str, processes: Processe
 
 
 def complete(
-    run: ResolvedSettings, corpus: Corpus, device: str, processes: Processes, *, timed: bool = False
+    task: type[RunTask],
+    run: ResolvedSettings,
+    corpus: Any,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
 ) -> PreparedRun:
     """Choose the settings that are still open, by a plan; a resumed run keeps its settings.
 
-    timed: as in plan_run().
+    timed: as in RunTask.plan().
     """
+    notes = (*run.data.notes, *run.notes)
     if run.incomplete is None:
-        return PreparedRun(run.settings, corpus, None)
-    plan = plan_run(run.incomplete, corpus, device, processes, timed=timed)
-    return PreparedRun(build(TranslationSettings, plan.settings, "the settings"), corpus, plan)
+        return PreparedRun(run.settings, corpus, None, notes, run.data.fingerprints)
+    plan = task.plan(run.incomplete, corpus, device, processes, timed)
+    settings = build(task.settings_type, plan.settings, "the settings")
+    return PreparedRun(settings, corpus, plan, notes, run.data.fingerprints)
 
 
-def build_from(settings: TranslationSettings, corpus: Corpus) -> Model:
+def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
     """Build the model of the settings, initialised with the seed."""
     torch.manual_seed(settings.seed)
-    return build_model(settings.model.name, corpus.source.size, corpus.target.size, **settings.model.options)
+    return task.build_model(settings.model, task.sizes(corpus))

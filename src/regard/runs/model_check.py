@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard.errors import DataError, message
 from regard.files.tensor_file import TensorInfo
-from regard.models import Model, build_model
 from regard.runs.run_folder import CONFIG
-from regard.tasks.translation.translation_settings import ModelSettings
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import RunTask
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 
 __all__ = ["check_newest", "check_weights", "outline"]
@@ -26,15 +27,16 @@ MOST_LAYERS, MOST = 1000, 2**24
 
 
 def outline(
+    task: type[RunTask],
     settings: ModelSettings,
-    sizes: tuple[int, int],
+    sizes: tuple[int, ...],
     folder: Path,
     weights: Mapping[str, TensorInfo] | None = None,
-) -> Model:
+) -> nn.Module:
     """Build the model of a run on the meta device: names and shapes, without memory for its tensors.
 
-    sizes: source and target vocabulary sizes. weights: the tensors of a checkpoint. Option values that cannot
-    fit these weights raise first, since building a billion layers takes long on any device.
+    sizes: such as vocabulary sizes, RunTask.sizes(). weights: the tensors of a checkpoint. Option values that
+    cannot fit these weights raise first, since building a billion layers takes long on any device.
     """
     layers, most = MOST_LAYERS, MOST
     if weights is not None:
@@ -48,16 +50,18 @@ def outline(
             raise DataError(message(str(folder / CONFIG), problem, expected=expected))
     try:
         with torch.device("meta"):
-            return build_model(settings.name, *sizes, **settings.options)
+            return task.build_model(settings, sizes)
     except Exception as error:  # options of any type and size reach the constructors of the models
         problem = f"[model] cannot be built: {error}"
         raise DataError(message(str(folder / CONFIG), problem)) from None
 
 
-def check_weights(checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, int]) -> None:
+def check_weights(
+    task: type[RunTask], checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, ...]
+) -> None:
     """Raise DataError if the weights of a checkpoint do not fit the model of its run."""
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
-    expected = outline(settings, sizes, folder, weights).state_dict()
+    expected = outline(task, settings, sizes, folder, weights).state_dict()
     for name, tensor in expected.items():
         if name not in weights:
             raise _misfit(checkpoint, f"{name} is missing")
@@ -69,14 +73,14 @@ def check_weights(checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[
             raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
 
 
-def check_newest(folder: Path, settings: ModelSettings, sizes: tuple[int, int]) -> None:
+def check_newest(task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]) -> None:
     """Check the newest readable checkpoint of a run; Checkpoints.latest() reports damaged ones."""
     for checkpoint in reversed(Checkpoints(folder).all()):
         try:
             checkpoint.shapes("weights")
         except DataError:
             continue
-        check_weights(checkpoint, settings, sizes)
+        check_weights(task, checkpoint, settings, sizes)
         return
 
 

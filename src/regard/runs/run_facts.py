@@ -11,11 +11,11 @@ from typing import Any
 
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
+from regard.runs.model_check import outline
 from regard.runs.run_folder import config_of, fingerprints_of
-from regard.tasks.translation.load_run import WEIGHTS, checked_settings
-from regard.tasks.translation.model_check import outline
-from regard.tasks.translation.translation_data import load_tokenizers
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.runs.run_settings import RunSettings
+from regard.runs.run_task import RunTask
+from regard.runs.stored_runs import WEIGHTS, checked_settings
 from regard.training.checkpoints.averaging import Averaged, averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.progress import Progress
@@ -38,10 +38,10 @@ class Kept:
 class RunFacts:
     """The facts about a run.
 
-    model: its name and options. vocabulary: sizes of the source and target vocabularies. changed: settings
-    that differ from the default. losses: training losses, (step, loss). evaluations: as in log.jsonl.
-    notes: what could not be read, and why. damaged: whether the run cannot be loaded. best_metric: the score
-    that selects the best checkpoint.
+    model: its name and options. vocabulary: the sizes of the task, such as those of the source and target
+    vocabularies. changed: settings that differ from the default. losses: training losses, (step, loss).
+    evaluations: as in log.jsonl. notes: what could not be read, and why. damaged: whether the run cannot be
+    loaded. best_metric: the score that selects the best checkpoint; lower: whether lower scores are better.
     """
 
     folder: Path
@@ -51,26 +51,34 @@ class RunFacts:
     changed: dict[str, Any]
     fingerprints: dict[str, str] = field(default_factory=dict)
     parameters: int | None = None
-    vocabulary: tuple[int, int] | None = None
+    vocabulary: tuple[int, ...] | None = None
     progress: Progress | None = None
     averaged: Averaged | None = None
     losses: list[tuple[int, float]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[Kept] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    best_metric: str = "bleu"
+    best_metric: str = "loss"
+    lower: bool = False
+    size_names: tuple[str, ...] = ()
     damaged: bool = False
 
     @property
     def best(self) -> dict[str, Any] | None:
         """The evaluation with the best score; of equal scores, the one with the lowest loss."""
         scored = [each for each in self.evaluations if math.isfinite(each.get(self.best_metric, math.nan))]
-        sign = -1 if self.best_metric == "loss" else 1
+        sign = -1 if self.lower else 1
         return max(
             scored,
             key=lambda each: (sign * each[self.best_metric], -each.get("loss", math.inf)),
             default=None,
         )
+
+    @property
+    def sizes(self) -> str:
+        """The vocabulary sizes as text."""
+        named = zip(self.vocabulary or (), self.size_names, strict=False)
+        return ", ".join(f"{size:,} {name}" for size, name in named)
 
     @property
     def status(self) -> str:
@@ -82,25 +90,26 @@ class RunFacts:
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        del facts["damaged"]
+        del facts["damaged"], facts["lower"], facts["size_names"]
         # The key of earlier versions, at the same place.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
 
 
-def facts_of(folder: Path) -> RunFacts:
+def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     """Read the facts about a run; raise DataError if the folder is not a run folder. Nothing is written."""
     config = config_of(folder)
-    settings = build(TranslationSettings, config, str(folder / "config.toml"))
+    settings = build(task.settings_type, config, str(folder / "config.toml"))
     notes: list[str] = []
     try:
-        checked_settings(folder)
+        checked_settings(task, folder)
     except DataError as error:
         notes.extend(str(error).splitlines())
     damaged = bool(notes)
-    parameters, vocabulary = _size(folder, settings, notes)
+    parameters, vocabulary = _size(task, folder, settings, notes)
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
     losses, evaluations = _logged(folder / "log.jsonl", notes)
+    best = settings.training.best or task.best
     return RunFacts(
         folder,
         settings.task,
@@ -116,22 +125,24 @@ def facts_of(folder: Path) -> RunFacts:
         evaluations=evaluations,
         checkpoints=kept,
         notes=notes,
-        best_metric=settings.training.best,
+        best_metric=best,
+        lower=task.metrics.get(best) == "lower",
+        size_names=task.size_names,
         damaged=damaged or vocabulary is None,
     )
 
 
 def _size(
-    folder: Path, settings: TranslationSettings, notes: list[str]
-) -> tuple[int | None, tuple[int, int] | None]:
+    task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
+) -> tuple[int | None, tuple[int, ...] | None]:
     """Return the number of parameters and the vocabulary sizes."""
     try:
-        source, target = load_tokenizers(folder, settings.data)
-        model = outline(settings.model, (source.size, target.size), folder)
+        sizes = task.stored_sizes(folder, settings)
+        model = outline(task, settings.model, sizes, folder)
     except RegardError as error:
         notes.append(str(error).splitlines()[0])
         return None, None
-    return sum(each.numel() for each in model.parameters()), (source.size, target.size)
+    return sum(each.numel() for each in model.parameters()), sizes
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:

@@ -1,0 +1,147 @@
+"""Resolve the settings of a run: check what the user set, read the data, and compare with a resumed run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.runs.run_folder import check_settings, config_of, fingerprints_of
+from regard.runs.run_task import ReadData, RunTask
+from regard.runs.stored_runs import checked_settings
+from regard.training.setting_names import current_names
+from regard.training.settings import build, differences, merged, without_alternatives
+
+__all__ = ["ResolvedSettings", "resolve_settings"]
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedSettings:
+    """The settings of a run and its data, checked.
+
+    incomplete: the settings of a new run, for RunTask.plan() to complete; None for a resumed run. notes: on
+    the settings chosen from the data, for the log.
+    """
+
+    settings: Any
+    data: ReadData
+    incomplete: dict[str, Any] | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the run is new; False if it is resumed."""
+        return self.incomplete is not None
+
+
+def resolve_settings(
+    task: type[RunTask], settings: Mapping[str, Any], resumed: Path | None = None, *, change: bool = False
+) -> ResolvedSettings:
+    """Check the settings of a run and read its data.
+
+    settings: nested as in config.toml. resumed: the folder of the run to resume; None for a new run. change:
+    whether its settings and data may differ from before.
+    """
+    settings = _absolute(task, current_names(settings))
+    _check_text(settings)
+    if resumed is not None:
+        return _resolve_resumed(task, settings, resumed, change)
+    if not settings["data"]:
+        raise ArgumentError(message("regard train", "no training data are given", hint=task.no_data_hint))
+    other = None if settings.get("init_from") is None else _checked_config(task, Path(settings["init_from"]))
+    if other is not None:
+        checked_settings(task, Path(settings["init_from"]))
+        settings = _with_model_of(task, other, settings)
+    settings = task.complete_settings(settings, other)
+    checked = build(task.settings_type, settings, "the settings")
+    task.check_settings(checked)
+    task.check_model(checked)
+    data = task.read_data(checked)
+    settings, note = task.fit_settings(settings, data)
+    checked = build(task.settings_type, settings, "the settings")
+    return ResolvedSettings(checked, data, settings, (note,) if note else ())
+
+
+def _resolve_resumed(
+    task: type[RunTask], settings: Mapping[str, Any], folder: Path, change: bool
+) -> ResolvedSettings:
+    before = _checked_config(task, folder)
+    checked_settings(task, folder, task.fixed if change else None)
+    task.check_resumed(folder, before, settings)
+    whole = merged(without_alternatives(before, settings), settings)
+    checked = build(task.settings_type, whole, str(folder / "config.toml"))
+    check_settings(folder, whole, task.fixed if change else None)
+    task.check_settings(checked)
+    _check_data_files(task, folder, whole)
+    fingerprints = None if change else fingerprints_of(folder)
+    return ResolvedSettings(checked, task.read_data(checked, fingerprints), None)
+
+
+def _checked_config(task: type[RunTask], folder: Path) -> dict[str, Any]:
+    """Return the settings of a run as nested values, after validation."""
+    config = config_of(folder)
+    build(task.settings_type, config, str(folder / "config.toml"))
+    return config
+
+
+def _check_text(value: Any, name: str = "") -> None:
+    """Raise for text that is not UTF-8, such as a file name: it cannot be written to config.toml."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_text(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            _check_text(inner, name)
+    elif isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            hint = "rename the file or folder, or give a symbolic link to it"
+            raise ArgumentError(message(name, f"{shown(value)} is not valid UTF-8", hint=hint)) from None
+
+
+def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raise if a data file of a resumed run does not exist, with the command for data that have moved."""
+    data = settings["data"]
+    for name in task.paths:
+        for path in data.get(name) or ():
+            if not os.path.exists(path):
+                names = [other for other in task.paths if data.get(other)]
+                options = " ".join(f"--{other.replace('_', '-')} NEW" for other in names)
+                hint = f"if the data moved: regard train --output {folder} --resume --change {options}"
+                problem = f"data.{name} of {folder}: there is no such file"
+                raise DataError(message(shown(path), problem, hint=hint))
+
+
+def _absolute(task: type[RunTask], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with absolute paths, so that a run can be resumed from any folder."""
+    data = dict(settings.get("data") or {})
+    for name in task.paths:
+        if isinstance(data.get(name), str):
+            data[name] = [data[name]]
+        if isinstance(data.get(name), list):
+            data[name] = [str(Path(path).absolute()) for path in data[name] if isinstance(path, str)]
+    whole = {**settings, "data": data}
+    if isinstance(settings.get("init_from"), str):
+        whole["init_from"] = str(Path(settings["init_from"]).absolute())
+    return whole
+
+
+def _with_model_of(
+    task: type[RunTask], other: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings with the model and vocabulary of the run whose weights are used (--init-from)."""
+    names = task.fixed_data()
+    fixed = {"model": other.get("model", {}), "data": {name: other["data"].get(name) for name in names}}
+    whole = merged(fixed, settings)
+    changed = differences(
+        fixed, {"model": whole["model"], "data": {name: whole["data"].get(name) for name in names}}
+    )
+    if changed:
+        problem = "its weights do not fit these settings\n  " + "\n  ".join(changed)
+        hint = "do not change the model and the tokenizer"
+        raise ArgumentError(message(f"--init-from {settings['init_from']}", problem, hint=hint))
+    return whole

@@ -1,0 +1,208 @@
+"""RunTask: a task that can be trained in a run folder, resumed, loaded and shown.
+
+To add a task, subclass RunTask: declare its settings and files, and implement read_data(), encode_data(),
+build_model() and load() besides the methods of regard.training.Task. Nothing in runs/ names a task.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import nn
+
+from regard.errors import ArgumentError, message
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.checkpoints.checkpoints import Checkpoint
+from regard.training.distributed import Processes
+from regard.training.task import Task
+
+__all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
+
+
+class ReadData(Protocol):
+    """The data of a run, read and checked, before tokenizers are trained."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Hashes of the data, to detect changes when a run is resumed."""
+
+    @property
+    def notes(self) -> Sequence[Any]:
+        """Reports on the data for the log: text, or anything that rich can print."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings with everything chosen, and the choice in one sentence.
+
+    settings: nested as in config.toml. text: the choice. epochs: number of epochs that the run will take.
+    seconds: duration of the run, if the speed was measured.
+    """
+
+    settings: dict[str, Any]
+    text: str = ""
+    epochs: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A run folder to load: its settings, the checkpoint of the weights, and messages about damaged ones."""
+
+    folder: Path
+    settings: Any
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+
+
+class RunTask(Task):
+    """A task with everything that a run folder needs.
+
+    settings_type: all settings of a run, a subclass of RunSettings.
+    files: names of the files that encode_data() writes to the run folder, such as tokenizers. The manifest
+    has their hashes, and --init-from copies them.
+    paths: settings of [data] that are files; they are saved as absolute paths.
+    fixed: prefixes of the settings that cannot change when a run is resumed with --change.
+    for_outputs: prefixes of the settings that the outputs of a trained run depend on.
+    """
+
+    settings_type: ClassVar[type[RunSettings]]
+    files: ClassVar[tuple[str, ...]] = ()
+    paths: ClassVar[tuple[str, ...]] = ()
+    fixed: ClassVar[tuple[str, ...]] = ("task", "model")
+    for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
+    next_command: ClassVar[str] = "regard show {run}"
+    """The command that `regard train` suggests after training; {run} is the run folder."""
+    size_names: ClassVar[tuple[str, ...]] = ()
+    """The name of each size that sizes() returns, such as source and target."""
+    smallest_sizes: ClassVar[tuple[int, ...]] = ()
+    """Sizes for build_model() to check the model options with before the data are read."""
+    no_data_hint: ClassVar[str] = "set the training data in [data]"
+    """The hint of the error for a new run without data."""
+
+    def __init__(
+        self,
+        model: Any,
+        corpus: Any,
+        settings: Any,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        """corpus: the result of encode_data(). device: the kind of device to train on, such as cuda."""
+        self.model, self.corpus, self.settings = model, corpus, settings
+
+    @classmethod
+    def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
+        """Read and check the data. fingerprints: those of the run to resume, if any."""
+        raise TypeError(f"{cls.__name__} does not implement read_data()")
+
+    @classmethod
+    def encode_data(
+        cls, data: Any, settings: Any, folder: Path, cache: Path | None = None, lines: int | None = None
+    ) -> Any:
+        """Return the data as the constructor needs them; write `files` to the folder unless they exist.
+
+        cache: folder for encoded data, if not the usual one. lines: maximum number of lines to train a
+        tokenizer on, for an estimate.
+        """
+        return data
+
+    @classmethod
+    def sizes(cls, corpus: Any) -> tuple[int, ...]:
+        """Return the sizes that the model depends on besides its options, such as vocabulary sizes."""
+        return ()
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: Any) -> tuple[int, ...]:
+        """Return the same sizes, read from the files of a run folder."""
+        return ()
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
+        """Build the model; called with the random seed set, and with torch.device("meta") for checks."""
+        raise TypeError(f"{cls.__name__} does not implement build_model()")
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> Any:
+        """Return what regard.load() returns for a run of this task."""
+        raise TypeError(f"{cls.__name__} does not implement load()")
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        """Raise if an option of regard.load() is unknown, before the run folder is read."""
+
+    @classmethod
+    def complete_settings(
+        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return the settings of a new run with the defaults that validation needs.
+
+        other: the settings of the run of --init-from, if any.
+        """
+        return dict(settings)
+
+    @classmethod
+    def check_settings(cls, settings: Any) -> None:
+        """Raise errors in the settings before the data are read."""
+
+    @classmethod
+    def check_model(cls, settings: Any) -> None:
+        """Raise errors in the model options of a new run, before the data are read."""
+        with torch.device("meta"):
+            check_memory(cls.build_model(settings.model, cls.smallest_sizes))
+
+    @classmethod
+    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Raise if settings of a resumed run contradict those it was started with."""
+
+    @classmethod
+    def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
+        """Return settings chosen from the data, and a note for the log."""
+        return dict(settings), ""
+
+    @classmethod
+    def plan(
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
+    ) -> Plan:
+        """Choose the settings that are still open. timed: measure the speed even if no choice needs it."""
+        return Plan(dict(settings))
+
+    @classmethod
+    def summary(cls, data: Any) -> str:
+        """Return the amount of data in one line, printed before they are prepared; "" prints nothing."""
+        return ""
+
+    def described(self) -> str:
+        """Return the sizes of the data for the log, such as "8,000 tokens"."""
+        return ""
+
+    def corpus_notes(self) -> Sequence[str]:
+        """Return notes on the prepared data for the log."""
+        return ()
+
+    def largest_batch(self) -> Any:
+        """Return the batch of the first epoch that needs the most memory."""
+        return next(iter(self.batches(0)))
+
+    @classmethod
+    def fixed_data(cls) -> tuple[str, ...]:
+        """Return the settings of [data] that --init-from takes from the other run."""
+        return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
+
+
+def check_memory(model: nn.Module) -> None:
+    """Raise if the weights alone, in float32, are larger than the memory of this machine."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return
+    needed = 4 * sum(each.numel() for each in model.parameters())
+    if needed > memory:
+        problem = f"the model needs {needed / 1e9:,.0f} GB for its weights"
+        expected = f"less than the {memory / 1e9:,.0f} GB of memory of this machine"
+        raise ArgumentError(message("the settings", problem, expected=expected, hint="use a smaller model"))

@@ -1,0 +1,66 @@
+"""Find the settings and checkpoints of a run folder, checked against its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import DataError, UnknownName, message
+from regard.runs.model_check import check_weights
+from regard.runs.run_folder import config_of
+from regard.runs.run_manifest import check_manifest
+from regard.runs.run_task import RunTask, StoredRun
+from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
+from regard.training.settings import build
+
+__all__ = ["WEIGHTS", "checked_settings", "find_checkpoint", "open_stored"]
+
+WEIGHTS = ("weights",)
+"""The tensor files that inference needs: damage to others, such as the optimizer state, is ignored."""
+
+
+def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
+    """Return the settings of a run; raise DataError if they or its files changed since training.
+
+    fixed: prefixes of the settings to check; True for those that outputs depend on, None for all.
+    """
+
+    def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+        return build(task.settings_type, config, str(folder / "config.toml")).model_dump()
+
+    config = config_of(folder)
+    prefixes = task.for_outputs if isinstance(fixed, bool) else fixed
+    check_manifest(folder, task.files, config, checked, prefixes)
+    return build(task.settings_type, config, str(folder / "config.toml"))
+
+
+def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
+    """Return a checkpoint of a run, and messages about damaged checkpoints that were skipped.
+
+    which: "best" (the latest, if there was no evaluation yet), "latest", or the number of a step.
+    """
+    checkpoints = Checkpoints(folder)
+    if which.isdigit():
+        steps = {str(each.step): each for each in checkpoints.all()}
+        if which not in steps:
+            raise UnknownName("step", which, steps)
+        checkpoint: Checkpoint | None = steps[which]
+        steps[which].verify(WEIGHTS)
+    elif which in ("best", "latest"):
+        checkpoint = checkpoints.best(WEIGHTS) if which == "best" else None
+        checkpoint = checkpoint or checkpoints.latest(WEIGHTS)
+    else:
+        raise UnknownName("checkpoint", which, ("best", "latest", "the number of a step"))
+    if checkpoint is None:
+        problem, hint = "this run has no checkpoint yet", "train it until the first checkpoint is saved"
+        raise DataError(message(str(folder), problem, hint=hint))
+    return checkpoint, tuple(checkpoints.notes)
+
+
+def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:
+    """Return a run to load, after checking its settings, its files and the shapes of its weights."""
+    settings = checked_settings(task, folder)
+    found, notes = find_checkpoint(folder, checkpoint)
+    check_weights(task, found, settings.model, task.stored_sizes(folder, settings))
+    return StoredRun(folder, settings, found, notes)

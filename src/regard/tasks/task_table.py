@@ -1,0 +1,105 @@
+"""TASKS: every task by name, and load(), which loads a run folder of any task."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import ArgumentError, UnknownName, message
+
+if TYPE_CHECKING:
+    from regard.runs.run_task import RunTask
+
+__all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
+
+TASKS = {"translation": "regard.tasks.translation.translation_task:TranslationTask"}
+"""Task in config.toml -> module:class; the module is imported on use."""
+
+DEFAULT = "translation"
+"""The task of `regard train` without --task, and of a config.toml without a task."""
+
+
+def find_task(name: str) -> type[RunTask]:
+    """Return a task by its name in TASKS, or a task of the user as package.module:Class.
+
+    >>> find_task("translation").__name__
+    'TranslationTask'
+    """
+    place = TASKS.get(name, name)
+    module_name, colon, class_name = place.partition(":")
+    if not colon:
+        raise UnknownName("task", name, [*TASKS, "package.module:Class"])
+    from regard.runs.run_task import RunTask
+
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module exists, but one of its own imports does not
+        hint = "run from the folder of the package, or install it"
+        raise ArgumentError(message("--task", f"there is no module {module_name!r}", hint=hint)) from None
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, RunTask)):
+        problem = f"{module_name} has no class {class_name!r} that is a subclass of regard.runs.RunTask"
+        raise ArgumentError(message("--task", problem))
+    return found
+
+
+def task_of(folder: str | Path, task: str | None = None) -> type[RunTask]:
+    """Return the task of a run folder, which config.toml names.
+
+    task: the name of the task, required if it is not in TASKS: a run folder may come from somebody else, so
+    its config.toml alone never makes Regard import a module.
+    """
+    run_folder = importlib.import_module("regard.runs.run_folder")
+    name = run_folder.config_of(Path(folder)).get("task", DEFAULT)
+    place = str(Path(folder) / run_folder.CONFIG)
+    if not isinstance(name, str) or (name not in TASKS and ":" not in name):
+        raise UnknownName(f"task in {place}:", name, TASKS)
+    if name not in TASKS and task is None:
+        problem = f"the task of this run is {name!r}, which is not part of Regard"
+        raise ArgumentError(
+            message(place, problem, hint=f"if you trust its code: --task {name}, or task={name!r}")
+        )
+    if task is not None and task != name:
+        raise ArgumentError(message(place, f"the task of this run is {name!r}, not {task!r}"))
+    return find_task(name)
+
+
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = "best",
+    device: str = "auto",
+    task: str | None = None,
+    **options: Any,
+) -> Any:
+    """Load a trained run; for a translation run, a translator.
+
+    folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: package.module:Class, for a task
+    of your own. options: those of the object that the task returns, for translation
+    regard.decoding.Translator.
+
+    >>> import regard, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         regard.load(folder)
+    ...     except regard.DataError as error:
+    ...         print(str(error).splitlines()[-1])
+    hint: give a run folder, which regard train --output writes
+    """
+    kind = task_of(folder, task)
+    kind.check_load_options(options)
+    stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
+    return kind.load(stored, device, **options)
+
+
+def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
+    """Build the task of a run folder with untrained weights, for regard.training.nonfinite_steps.replay().
+
+    device: the kind of device that the run was trained on, since batches are padded for CUDA graphs. task: as
+    in load().
+    """
+    return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)
