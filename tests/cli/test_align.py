@@ -116,7 +116,7 @@ def test_runs_and_gold_alignments_that_do_not_fit_exit_with_2(command, trained, 
     said = command(
         "align", trained, *files(korean), "--alignment", korean / "few", "--output", korean / "out"
     )
-    assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
+    assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
     (korean / "strange").write_text("0=0\n" * 12)
     said = command("align", trained, *files(korean), "--alignment", korean / "strange")
     assert (said.status, said.out) == (2, "") and "'0=0'" in said.err
