@@ -193,7 +193,7 @@ def test_alignments_follow_the_kept_pairs_and_their_number_is_checked(tmp_path: 
     for pair, links in zip(kept.train, kept.links, strict=True):
         assert links.written() == lines[pair.number - 1]
     path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"39 .*40 sentence pairs"):
+    with pytest.raises(DataError, match=r"39 .*40 pairs"):
         read_split(Data(**data, alignments=[str(path)], held_out=4))
 
 
