@@ -283,4 +283,4 @@ def test_nan_is_marked_with_a_question_mark(opened: Opened):
     page = opened(replace(sentence(), sites=(site,), source=("a", "b"), source_words=(0, 1)))
     assert page.locator("#panel td").all_text_contents()[-2:] == [".50", "?"]
     page.hover("#panel tbody td >> nth=1")
-    assert described(page) == "x attended to b: not a number"
+    assert described(page) == "x attended to b: NaN"

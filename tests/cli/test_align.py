@@ -116,7 +116,7 @@ def test_runs_and_gold_alignments_that_do_not_fit_exit_with_2(command, trained, 
     said = command(
         "align", trained, *files(korean), "--alignment", korean / "few", "--output", korean / "out"
     )
-    assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
+    assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
     (korean / "strange").write_text("0=0\n" * 12)
     said = command("align", trained, *files(korean), "--alignment", korean / "strange")
     assert (said.status, said.out) == (2, "") and "'0=0'" in said.err
@@ -241,7 +241,7 @@ def test_options_that_cannot_be_combined_exit_with_2(command, trained, korean, o
 def test_choose_needs_one_line_of_links_per_pair(command, trained, unseeing, korean):
     (korean / "few").write_text("0-0\n")
     said = command("align", trained, *files(korean), "--choose", korean / "few")
-    assert said.status == 2 and "1 lines" in said.err and "12 pairs" in said.err
+    assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
     (korean / "empty").write_text("")
     nothing = "--source", korean / "empty", "--target", korean / "empty", "--choose", korean / "empty"
     said = command("align", trained, *nothing)

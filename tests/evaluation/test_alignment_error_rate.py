@@ -128,7 +128,7 @@ def test_scores_are_between_0_and_1(ours, sure, possible):
 
 
 def test_different_numbers_of_sentences_raise():
-    with pytest.raises(ArgumentError, match="1 and 2 sentences"):
+    with pytest.raises(ArgumentError, match="proposed has 1, drawn has 2"):
         score_links([[]], [parse_links(""), parse_links("")])
 
 

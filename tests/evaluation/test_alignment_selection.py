@@ -57,7 +57,7 @@ def test_agreement_is_one_minus_the_alignment_error_rate(pairs):
 
 
 def test_different_numbers_of_sentences_raise():
-    with pytest.raises(ArgumentError, match="1 and 2 sentences"):
+    with pytest.raises(ArgumentError, match="1 or 2 sentences"):
         rank_by_agreement({"a": lines("0-0")}, {"b": lines("0-0", "")})
-    with pytest.raises(ArgumentError, match="1 and 0 sentences"):
+    with pytest.raises(ArgumentError, match="proposed has 1, drawn has 0"):
         rank_by_links({"a": lines("0-0")}, [])

@@ -74,13 +74,13 @@ def test_written_and_printed():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ArgumentError, match="2 true and 1 predicted"):
+    with pytest.raises(ArgumentError, match=r"true has 2 .*predicted has 1"):
         classification_report(["a", "b"], ["a"])
     with pytest.raises(DataError, match="no texts"):
         classification_report([], [])
     with pytest.raises(ArgumentError, match="labels"):
         classification_report([0], [1])
-    with pytest.raises(ArgumentError, match="class 2 of text 1"):
+    with pytest.raises(ArgumentError, match="text 1 has class 2"):
         classification_report([0, 0], [1, 2], ["a", "b"])
     with pytest.raises(UnknownName, match="known: a, b"):
         classification_report(["a"], ["c"], ["a", "b"])

@@ -259,7 +259,7 @@ def test_agreement_of_a_model_with_itself_and_with_another():
     measured = agreement(*random, *sides())
     assert 0 < measured.distance < 1 and measured.same < 1 and "distance" in str(measured)
     blank = ["", ""]
-    with pytest.raises(regard.ArgumentError, match="no word"):
+    with pytest.raises(regard.ArgumentError, match="no target word"):
         agreement(made, made, blank, blank)
 
 

@@ -126,7 +126,8 @@ def test_8192_tokens_are_drawn_from_the_largest_weights():
     diagonal = image.pixels[numpy.arange(256), numpy.arange(256)]
     assert (diagonal == shades(numpy.array(1.0))).all()
     assert (
-        "8,192 by 8,192 tokens" in picture.frames[0].about and "from the largest of each row" in picture.svg()
+        "8,192 by 8,192 tokens" in picture.frames[0].about
+        and "from the largest weights of each row" in picture.svg()
     )
 
 
@@ -216,7 +217,7 @@ def test_hops_and_tape():
         (lambda: gaze(numpy.ones((8, 8)), numpy.ones((2, 2, 2)), ["a"]), "one map for each word"),
         (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), "negative"),
         (lambda: hops([[1.0]], ["a", "b"]), "S = 1"),
-        (lambda: tape(numpy.ones((2, 3)), numpy.ones((3, 2))), "both (T, N)"),
+        (lambda: tape(numpy.ones((2, 3)), numpy.ones((3, 2))), "write has shape (3, 2)"),
         (lambda: tape(numpy.ones((2, 3, 4))), "(T, N)"),
         (lambda: player(numpy.ones((2, 2)), ["a"], ["b"]), "(1, 1)"),
         (lambda: player(numpy.ones((0, 0)), [], []), "source"),

@@ -20,9 +20,10 @@ __all__ = ["Agreement", "agreement"]
 class Agreement:
     """Agreement of the attention of two models on the same sentence pairs.
 
-    distance: the mean Jensen-Shannon distance of their weights, from 0 (equal) to 1 (disjoint).
+    distance: the Jensen-Shannon distance between the weights of the two models, from 0 (equal) to 1
+        (disjoint), averaged over target words.
     same: the fraction of target words for which both models attend most to the same source word.
-    words: the number of target words compared.
+    words: the number of target words that were compared.
 
     >>> print(Agreement(distance=0.25, same=0.9, words=500))
     both models attend most to the same source word for 90.0 % of 500 target words; distance 0.25
@@ -37,7 +38,7 @@ class Agreement:
         return f"both models attend most to the same source word for {share}; distance {self.distance:.2f}"
 
     def written(self) -> dict[str, Any]:
-        """Return a dict for JSON."""
+        """Return the fields as a dict for JSON."""
         return asdict(self)
 
 
@@ -50,10 +51,15 @@ def agreement(
     at: str = CROSS,
     head: int | None = None,
 ) -> Agreement:
-    """Compare the attention of two translators on the same pairs, word by word.
+    """Compare the attention of two translators on the same sentence pairs, for each target word.
 
-    at, head: the sites and the head to compare, for both translators. The tokenizers may differ, because
-    weights are compared by words. Pairs for which the numbers of words differ are skipped.
+    one, other: the translators. Their tokenizers may differ: weights are summed over the subwords of a word
+        before they are compared.
+    sources, targets: the sentences of the pairs.
+    at: the attention layers (sites) to compare, by name, with * as wildcard; several are averaged.
+    head: the index of the head to compare. Default: the mean over heads.
+
+    A pair is skipped if the two translators divide it into different numbers of words.
     """
     left, right = list(sources), list(targets)
     distances, same = [], []
@@ -67,7 +73,7 @@ def agreement(
                 distances.append(distance)
                 same.append(ours.argmax() == theirs.argmax())
     if not distances:
-        problem = "no word for which both models recorded attention"
+        problem = "there is no target word for which both models recorded attention"
         hint = "use models with attention: bahdanau, luong or transformer"
         raise ArgumentError(message("agreement()", problem, hint=hint))
     return Agreement(float(numpy.mean(distances)), float(numpy.mean(same)), len(distances))
@@ -76,6 +82,6 @@ def agreement(
 def _weights(
     translator: Translates, sources: list[str], targets: list[str], at: str, head: int | None
 ) -> Any:
-    """Return the weights (target words, source words) of each pair."""
+    """Return, for each pair, the weights as an array of shape (target words, source words)."""
     scored = translator.score(sources, targets, look=CROSS)
     return [each.align(at, head).matrix.double().numpy() for each in scored]

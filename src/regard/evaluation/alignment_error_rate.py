@@ -1,8 +1,8 @@
 """Alignment error rate: word alignments in Pharaoh format, compared with gold alignments.
 
-A line has the links of one pair: "0-0 1-2" links the first source word to the first target word, and the
-second source word to the third target word. "1p2" or "1?2" is a possible link: annotators disagree on it, or
-it is part of a phrase. In "1-2:0.83", the probability is ignored.
+In Pharaoh format, a line contains the links of one sentence pair. "0-0 1-2" links the first source word to
+the first target word, and the second source word to the third target word. "1p2" or "1?2" is a possible link:
+annotators disagree on it, or it is part of a phrase. In "1-2:0.83", 0.83 is a probability; it is ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ LINK = re.compile(r"([0-9]{1,9})([-p?])([0-9]{1,9})(?::[0-9]{1,9}(?:\.[0-9]{1,18
 class Links:
     """The links of one sentence pair, as (source word, target word), counted from 0.
 
-    sure, possible: as in Och and Ney (2003). Sure links are always added to the possible ones.
+    sure, possible: the sure and the possible links, as in Och and Ney (2003). The constructor adds the sure
+        links to the possible links.
 
     >>> links = parse_links("0-0 1-2 1p3")
     >>> sorted(links.sure), sorted(links.possible)
@@ -55,7 +56,7 @@ class Links:
         return self.written()
 
     def written(self, base: int = 0) -> str:
-        """Return the line in Pharaoh format, sorted. base: the index of the first word, 0 or 1."""
+        """Return the links as a line in Pharaoh format, sorted. base: the index of the first word, 0 or 1."""
         _check_base("written()", base)
         return " ".join(
             f"{source + base}{'-' if (source, target) in self.sure else 'p'}{target + base}"
@@ -73,8 +74,13 @@ class AlignmentScore:
 
     precision = |A & P| / |A|    recall = |A & S| / |S|    error_rate = 1 - (|A & S| + |A & P|) / (|A| + |S|)
 
-    Counts are summed over all sentences before the division. With a zero denominator, precision and recall
-    are 1 and the error rate is 0. proposed, sure: |A| and |S|. hits, sure_hits: |A & P| and |A & S|.
+    The counts are summed over all sentences before the division. If the denominator is 0, precision and
+    recall are 1, and the error rate is 0.
+
+    proposed: |A|, the number of proposed links.
+    sure: |S|, the number of sure links.
+    hits: |A & P|, the number of proposed links that are possible.
+    sure_hits: |A & S|, the number of proposed links that are sure.
 
     >>> score = AlignmentScore(proposed=4, sure=3, hits=3, sure_hits=2)
     >>> print(score)
@@ -106,8 +112,9 @@ class AlignmentScore:
 
 
 def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links:
-    """Parse a line in Pharaoh format. base: the index of the first word in the line, 0 or 1.
+    """Parse a line in Pharaoh format.
 
+    base: the index that the line uses for the first word, 0 or 1.
     place: the file and line, for error messages.
 
     >>> sorted(parse_links("1-1 2-3", base=1).sure)
@@ -123,13 +130,17 @@ def parse_links(line: str, base: int = 0, place: str = "parse_links()") -> Links
         source, target = int(parts[1]) - base, int(parts[3]) - base
         if min(source, target) < 0:
             hint = "use base=0 if words are counted from 0"
-            raise DataError(message(place, f"'{written}' has word 0, but base is 1", hint=hint))
+            raise DataError(
+                message(place, f"'{written}' contains the word index 0, but base is 1", hint=hint)
+            )
         links[parts[2] == "-"].add((source, target))
     return Links(frozenset(links[True]), frozenset(links[False]))
 
 
 def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
-    """Read a file in Pharaoh format, plain or gzip, with one line per pair; an empty line has no links.
+    """Read a file in Pharaoh format, plain or gzip, with one line per sentence pair; a line may be empty.
+
+    base: the index that the file uses for the first word, 0 or 1.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +154,9 @@ def read_links(path: str | os.PathLike[str], base: int = 0) -> list[Links]:
 
 
 def linked(proposed: Any) -> frozenset[Link]:
-    """Return proposed links as a set: the sure ones of Links, the links of an Alignment, or given pairs.
+    """Return proposed links as a set of pairs (source word, target word).
+
+    proposed: Links, of which only the sure links are returned; an Alignment; or an iterable of pairs.
 
     >>> sorted(linked(parse_links("0-0 1p1"))), sorted(linked([(0, 0), (1, 1)]))
     ([(0, 0)], [(0, 0), (1, 1)])
@@ -173,18 +186,20 @@ def score_links(
 ) -> AlignmentScore:
     """Compare proposed links with gold alignments.
 
-    proposed: for each sentence Links, of which the sure ones count, or pairs of word indices from 0.
+    proposed: the links of each sentence: Links, of which only the sure links count, or pairs (source word,
+        target word), counted from 0.
     drawn: the gold alignments, with sure and possible links.
-    lengths: the number of source and target words of each sentence, to raise DataError for links that are
-        out of range, for example because words are counted from 1.
+    lengths: the number of source and target words of each sentence. If passed, a link that is out of range,
+        for example because words are counted from 1, raises DataError.
 
     >>> score_links([[(0, 0), (1, 1), (2, 2)]], [parse_links("0-0 1p1")]).error_rate
     0.25
     """
     if len(proposed) != len(drawn) or (lengths is not None and len(lengths) != len(drawn)):
-        counts = [len(each) for each in (proposed, drawn, lengths) if each is not None]
-        problem = f"{' and '.join(map(str, counts))} sentences"
-        expected = "the same number in every argument"
+        arguments = {"proposed": proposed, "drawn": drawn, "lengths": lengths}
+        counts = (f"{name} has {len(each)}" for name, each in arguments.items() if each is not None)
+        problem = f"the numbers of sentences differ: {', '.join(counts)}"
+        expected = "the same number of sentences in every argument"
         raise ArgumentError(message("score_links()", problem, expected=expected))
     sums = [0, 0, 0, 0]
     for index, (hypothesis, gold) in enumerate(zip(proposed, drawn, strict=True)):

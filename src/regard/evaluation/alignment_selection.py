@@ -1,4 +1,7 @@
-"""Rank the ways to compute an alignment from attention, with gold alignments or without."""
+"""Choose how to compute an alignment from attention: rank layers and heads, with or without gold alignments.
+
+Here, a way to compute an alignment is any hashable object, for example a Choice of layer, head and step.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ Proposed = Sequence[Links | Iterable[Link]]
 def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[tuple[Way, AlignmentScore]]:
     """Sort ways to compute alignments by their alignment error rate, lowest first.
 
-    ways: maps each way, for example a Choice, to the links that it gives for each sentence. drawn: the gold
-    alignments. Ties keep the order of the input.
+    ways: maps each way, for example a Choice, to its links for each sentence.
+    drawn: the gold alignments.
+
+    Ways with the same error rate keep the order of `ways`.
 
     >>> from regard.evaluation import parse_links
     >>> ways = {"a": [[(0, 1)], [(0, 0)]], "b": [[(0, 0)], [(0, 0)]]}
@@ -35,15 +40,20 @@ def rank_by_links(ways: Mapping[Way, Proposed], drawn: Sequence[Links]) -> list[
 def rank_by_agreement(
     forward: Mapping[Way, Proposed], backward: Mapping[Other, Proposed]
 ) -> list[tuple[Way, Other, float]]:
-    """Sort pairs of ways, one for each direction, by the F1 of their links; needs no gold alignments.
+    """Rank the ways to compute alignments in both translation directions, without gold alignments.
 
-    F1 = 2 |A & B| / (|A| + |B|), summed over sentences; 0 if neither proposes a link.
+    Links that the models of both directions propose are probably correct. Therefore each forward way is
+    compared with each backward way, and the pairs are sorted by the F1 of their links, highest first:
 
-    Links that the models of both directions propose are probably right. Chen et al. (2020) choose layers in
-    this way, by the alignment error rate of one direction against the other.
+        F1 = 2 |A & B| / (|A| + |B|),  with A the links of the forward way and B those of the backward way
 
-    forward, backward: map each way to its links for each sentence, all as (source word, target word): swap
-    the sides of the backward links.
+    The counts are summed over all sentences. F1 is 0 if there are no links. Chen et al. (2020) select layers
+    similarly, by the alignment error rate of one direction with the other as gold alignment.
+
+    forward, backward: map each way to its links for each sentence. All links are (source word, target word),
+        so the sides of the backward links must be swapped.
+
+    Returns tuples (forward way, backward way, F1).
 
     >>> forward = {"a": [[(0, 0), (1, 1)]], "b": [[(0, 1), (1, 1)]]}
     >>> backward = {"c": [[(0, 0), (1, 1)]], "d": [[(1, 0)]]}
@@ -52,8 +62,8 @@ def rank_by_agreement(
     """
     counts = {len(proposed) for proposed in (*forward.values(), *backward.values())}
     if len(counts) > 1:
-        problem = f"{' and '.join(map(str, sorted(counts)))} sentences"
-        expected = "the same number of sentences for every way"
+        problem = f"the ways have links for {' or '.join(map(str, sorted(counts)))} sentences"
+        expected = "the same number of sentences for every way in forward and backward"
         raise ArgumentError(message("rank_by_agreement()", problem, expected=expected))
     shape = len(forward), len(backward)
     both = numpy.zeros(shape, dtype=numpy.int64)
@@ -74,7 +84,7 @@ def rank_by_agreement(
 
 
 def _incidence(first: list[frozenset[Link]], second: list[frozenset[Link]]) -> tuple[Any, Any]:
-    """Return two 0/1 matrices (sets, links); the product of two rows is the number of links they share."""
+    """Return a 0/1 matrix (sets, links) for each argument; the dot product of rows counts shared links."""
     columns = {link: place for place, link in enumerate(frozenset().union(*first, *second))}
     matrices = []
     for sets in (first, second):

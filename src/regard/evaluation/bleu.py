@@ -18,7 +18,7 @@ References = Iterable[str] | Iterable[Iterable[str]]
 
 @dataclass(frozen=True)
 class Score:
-    """The score of a corpus with its signature; only scores with the same signature are comparable.
+    """The score of a corpus, and its signature: only scores with the same signature can be compared.
 
     >>> print(Score("BLEU", 27.314, "nrefs:1|case:mixed"))
     BLEU 27.31  nrefs:1|case:mixed
@@ -38,7 +38,7 @@ def bleu(
     """Compute corpus BLEU (Papineni et al. 2002): n-gram precision up to 4-grams, 0 to 100, higher is better.
 
     translations: plain, detokenized text.
-    references: one for each translation, or several lists of them.
+    references: a list with one reference for each translation, or several such lists.
     tokenize: one of TOKENIZERS. "13a" is the standard for European languages; "ko-mecab" and "ja-mecab" need
         sacrebleu's extras; "char" works for Korean without them.
     lowercase: ignore case.
@@ -56,7 +56,9 @@ def bleu(
     except RuntimeError:
         extra = tokenize.partition("-")[0]
         hint = f"pip install sacrebleu[{extra}], or use tokenize='char'"
-        raise ArgumentError(message("bleu()", f"'{tokenize}' is not installed", hint=hint)) from None
+        raise ArgumentError(
+            message("bleu()", f"the tokenizer '{tokenize}' is not installed", hint=hint)
+        ) from None
     return _scored("bleu()", metric, "BLEU", translations, references)
 
 
@@ -65,7 +67,10 @@ def chrf(
 ) -> Score:
     """Compute corpus chrF2 (Popović 2015): character n-gram F-score (n up to 6), 0 to 100, higher is better.
 
-    It needs no tokenizer, so it suits Korean well. words: the maximum order of word n-grams; 2 gives chrF++.
+    chrF needs no tokenizer, so it suits Korean well.
+
+    translations, references: as in bleu().
+    words: the maximum order of word n-grams, which count in addition to character n-grams; 2 gives chrF++.
     lowercase: ignore case.
 
     >>> chrf(["고양이가 앉았다"], ["고양이가 앉았다"]).value
@@ -82,6 +87,8 @@ def chrf(
 def ter(translations: Iterable[str], references: References) -> Score:
     """Compute corpus TER (Snover et al. 2006): edits per reference word in percent, lower is better.
 
+    translations, references: as in bleu().
+
     >>> ter(["the cat sat"], ["the cat sits"]).value.__round__(2)
     33.33
     """
@@ -93,10 +100,10 @@ def ter(translations: Iterable[str], references: References) -> Score:
 def checked_sentences(
     call: str, translations: Iterable[str], references: References
 ) -> tuple[list[str], list[list[str]]]:
-    """Check and return the translations, and the references as lists with one reference per translation."""
+    """Check the arguments. Return the translations, and lists with one reference for each translation."""
     if isinstance(translations, str) or isinstance(references, str):
-        problem = "an argument is a str"
-        raise ArgumentError(message(call, problem, expected="lists of sentences", hint="[text]"))
+        problem = f"{'translations' if isinstance(translations, str) else 'references'} is a single str"
+        raise ArgumentError(message(call, problem, expected="a list of sentences", hint="use [text]"))
     hypotheses, listed = list(translations), list(references)
     one_each = all(isinstance(each, str) for each in listed)
     several: list[list[Any]] = [listed] if one_each else [list(each) for each in listed]
@@ -104,8 +111,10 @@ def checked_sentences(
         raise DataError(message(call, "there is nothing to score", expected="at least one translation"))
     for each in several:
         if len(each) != len(hypotheses):
-            problem = f"{len(hypotheses)} translations but {len(each)} references"
-            raise DataError(message(call, problem, expected="one for each, in the same order"))
+            problem = f"there are {len(hypotheses)} translations, but {len(each)} references"
+            raise DataError(
+                message(call, problem, expected="one reference for each translation, in the same order")
+            )
     for kind, sentences in (("translation", hypotheses), *(("reference", each) for each in several)):
         for number, sentence in enumerate(sentences, 1):
             if not isinstance(sentence, str):

@@ -1,4 +1,4 @@
-"""Classification: the predicted class of a text or a pair, its probability, and the words attended to.
+"""Classification: the predicted class of a text or of a pair of texts, and the words attended to.
 
 print(result) prints the label; rich.print(result) and notebooks draw the words shaded by their weights;
 result.save("x.html") writes a page.
@@ -32,10 +32,10 @@ SIDES = ("first", "second")
 """The names of the two texts of a pair."""
 
 BEGIN = "<s>"
-"""How BOS is shown, which some classifiers put before the text."""
+"""The text shown for BOS, a token that some classifiers put before the first token of the text."""
 
 DRAWN = 400
-"""Maximum number of words that are drawn."""
+"""Maximum number of words of a text that are drawn."""
 
 LISTED = 20
 """Maximum number of classes whose probabilities are printed, the most probable first."""
@@ -48,10 +48,14 @@ _shortened.maxstring = 80
 class ReadText:
     """A text as the classifier reads it: its tokens, its words, and the attention of the classifier to them.
 
-    tokens: token ids, including EOS. pieces: the text of each token, "</s>" for EOS.
-    word_numbers: the index of the word (or character, see unit) that each token belongs to, -1 for EOS.
-    attention: by site, the weights ([H,] T, S); "pool" is the pooling, with T = 1.
-    unit: "word" or "character". unknown: the words or characters that the vocabulary does not cover.
+    text: the text itself.
+    tokens: token ids, including EOS.
+    pieces: the text of each token, "</s>" for EOS.
+    word_numbers: for each token, the index of its word (or character, see `unit`); -1 for EOS.
+    attention: maps the name of each recorded attention layer (site) to its weights ([H,] T, S). The site
+        "pool" is the pooling, with T = 1.
+    unit: "word" or "character".
+    unknown: the words or characters that the vocabulary does not cover.
 
     >>> weights = {"pool": numpy.array([[0.25, 0.5, 0.25, 0.0]])}
     >>> read = ReadText("bad film", (8, 9, 5, 3), ("▁b", "ad", "▁film", "</s>"), (0, 0, 1, -1), weights)
@@ -84,7 +88,7 @@ class ReadText:
 
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
-        """The weight of each word in the pooling, summed over its tokens; None if it was not recorded."""
+        """The weight of each word in the pooling, summed over its tokens; None if not recorded."""
         if POOL not in self.attention or not self.places:
             return None
         by_word = joined(self.attention[POOL].astype(numpy.float64), self.places, axis=1)[0]
@@ -109,11 +113,12 @@ class ReadText:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classification:
-    """The predicted class of a text or a pair, with the probability of each class and the attention.
+    """The predicted class of a text or of a pair of texts, with probabilities and attention.
 
     label: the predicted class; None if there was nothing to classify (a blank line).
-    probabilities: the probability of each class by label, in the order of the classes; {} without a label.
-    texts: the text, or the two texts of the pair, as they were read. notes: messages for the user.
+    probabilities: maps each label to its probability, in the order of the classes; {} if `label` is None.
+    texts: the text, or the two texts of the pair, as the classifier read them.
+    notes: messages for the user.
 
     >>> read = ReadText("fine", (7, 3), ("fine", "</s>"), (0, -1))
     >>> result = Classification("pos", {"neg": 0.25, "pos": 0.75}, (read,))
@@ -147,7 +152,7 @@ class Classification:
         return sorted(self.probabilities.items(), key=lambda item: -item[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the weights of sites other than the pooling, as a dict for JSON."""
+        """Return the result as a dict for JSON; of the attention weights, only those of the pooling."""
         return {
             "label": self.label,
             "probability": self.probability,
@@ -159,8 +164,8 @@ class Classification:
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
 
-        The sites of a pair are named "first.pool", "second.pool" and so on. The query of the pooling is shown
-        as the label.
+        For a pair, the names of the sites begin with "first." or "second.", for example "first.pool". The
+        pooling has one query; its row is labelled with the predicted class.
         """
         sites = []
         for side, read in zip(SIDES, self.texts, strict=False):
@@ -210,14 +215,14 @@ class Classification:
 
     @property
     def _all_notes(self) -> tuple[str, ...]:
-        """The notes, with one on the words that the vocabulary does not cover."""
+        """The notes, and one more if there are words that the vocabulary does not cover."""
         unknown = list(dict.fromkeys(word for read in self.texts for word in read.unknown))
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
         words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
         return (*self.notes, words) if unknown else self.notes
 
     def _summary(self) -> str:
-        """Return label and probabilities as one line."""
+        """Return the label and the probabilities as one line."""
         if self.label is None:
             return "not classified"
         chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])

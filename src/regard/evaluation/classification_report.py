@@ -19,10 +19,10 @@ from regard.errors import ArgumentError, DataError, message, printable
 __all__ = ["ClassScore", "ClassificationReport", "classification_report"]
 
 SHOWN = 20
-"""Maximum number of classes for which the confusion matrix is printed."""
+"""With more classes than this, the confusion matrix is not printed."""
 
 WIDEST = 12
-"""Longer labels are cut in the columns of the confusion matrix."""
+"""Maximum number of characters of a label above a column of the confusion matrix; longer ones are cut."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,14 @@ class ClassScore:
 
     precision = TP / (TP + FP),  recall = TP / (TP + FN),  F1 = 2 TP / (2 TP + FP + FN)
 
-    with TP the texts of this class that were predicted as it, FP the other texts that were predicted as it,
-    and FN the texts of this class that were predicted as another. A quotient 0 / 0 is 0.
+    TP  number of texts of this class that were predicted as this class
+    FP  number of texts of other classes that were predicted as this class
+    FN  number of texts of this class that were predicted as another class
 
-    support: number of texts of this class. predicted: number of texts that were predicted as it.
+    A score is 0 if its denominator is 0.
+
+    support: number of texts of this class, TP + FN.
+    predicted: number of texts that were predicted as this class, TP + FP.
     """
 
     label: str
@@ -47,10 +51,10 @@ class ClassScore:
 
 @dataclass(frozen=True, eq=False)
 class ClassificationReport:
-    """The result of comparing predicted classes with the true ones; prints as tables.
+    """The comparison of predicted classes with true classes; print() shows it as tables.
 
-    labels: the classes. confusion: (C, C), the number of texts of each true class (row) and predicted class
-    (column).
+    labels: the C classes.
+    confusion: (C, C), the number of texts for each true class (row) and predicted class (column).
 
     >>> report = classification_report(["a", "a", "a", "b"], ["a", "a", "b", "b"])
     >>> report.accuracy, round(report.macro_f1, 4), report.confusion.tolist()
@@ -76,16 +80,16 @@ class ClassificationReport:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of the texts whose predicted class is the true one."""
+        """The fraction of texts whose predicted class is the true class."""
         return float(numpy.trace(self.confusion)) / self.count
 
     @property
     def macro_f1(self) -> float:
-        """The mean of F1 over the classes that occur among the true or the predicted ones, equally weighted.
+        """The unweighted mean of F1 over the classes that occur among the true or the predicted classes.
 
-        As f1_score(y_true, y_pred, average="macro") of scikit-learn with its defaults: a class with texts but
-        without predictions, or with predictions but without texts, counts as 0; a class with neither is left
-        out of the mean.
+        It equals f1_score(y_true, y_pred, average="macro") of scikit-learn with its defaults. The F1 of a
+        class is 0 if it has texts but no predictions, or predictions but no texts. A class with neither is
+        not part of the mean.
         """
         present = [each.f1 for each in self.classes if each.support or each.predicted]
         return sum(present) / len(present)
@@ -159,7 +163,8 @@ def classification_report(
     """Compare predicted classes with the true ones.
 
     true, predicted: a class for each text, as labels or as indices into `labels`; lists, arrays or tensors.
-    labels: the classes, in the order of the rows of the confusion matrix. Default: those that occur, sorted.
+    labels: the classes, in the order of the rows of the confusion matrix. Default: the labels that occur,
+        sorted.
 
     >>> report = classification_report([0, 1, 2], [0, 2, 2], labels=["no", "yes", "maybe"])
     >>> [each.f1.__round__(3) for each in report.classes]
@@ -169,14 +174,14 @@ def classification_report(
     rows: list[Any] = list(true)
     columns: list[Any] = list(predicted)
     if len(rows) != len(columns):
-        problem = f"{len(rows)} true and {len(columns)} predicted classes"
-        raise ArgumentError(message(call, problem, expected="the same number"))
+        problem = f"true has {len(rows)} classes, predicted has {len(columns)}"
+        raise ArgumentError(message(call, problem, expected="one class for each text in both"))
     if not rows:
-        raise DataError(message(call, "there are no texts", expected="at least one"))
+        raise DataError(message(call, "there are no texts", expected="at least one text"))
     if labels is None:
         if not all(isinstance(value, str) for value in (*rows, *columns)):
             problem = "the classes are indices, but labels is not set"
-            raise ArgumentError(message(call, problem, expected="labels=[...]"))
+            raise ArgumentError(message(call, problem, expected="labels=[...], the name of each class"))
         labels = Labels.of((*rows, *columns))
     labels = labels if isinstance(labels, Labels) else Labels(tuple(labels))
     confusion = numpy.zeros((len(labels), len(labels)), numpy.int64)
@@ -188,7 +193,7 @@ def _indices(call: str, values: Sequence[Any], labels: Labels) -> list[int]:
     indices = [labels.index(value) if isinstance(value, str) else int(value) for value in values]
     for place, index in enumerate(indices):
         if not 0 <= index < len(labels):
-            problem = f"class {index} of text {place}"
+            problem = f"text {place} has class {index}, which is not an index into labels"
             raise ArgumentError(message(call, problem, expected=f"0 to {len(labels) - 1}"))
     return indices
 

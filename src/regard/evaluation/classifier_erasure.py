@@ -1,7 +1,10 @@
 """Erasure for classifiers: does the prediction depend on the words that the pooling attends to?
 
-As in erasure.py, there are two ways to remove a word. Hidden: its keys are masked in the pooling; what the
-encoder has passed to other positions remains. Unknown: its tokens are replaced by UNK before the encoder.
+As in erasure.py, there are two ways to remove a word:
+
+hidden   its keys are masked in the pooling; information about the word that the encoder has passed to other
+         positions remains
+unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
 """
 
 from __future__ import annotations
@@ -32,12 +35,16 @@ __all__ = ["ClassifierErasure", "TextErasure", "erase_words"]
 class TextErasure:
     """How much the predicted label of one text depends on the words that the pooling attends to.
 
-    line: index from 0. side: "first", or "second" for the second text of a pair. label: the predicted class.
-    looked: the indices of the k words with the largest weights. words: these words.
-    weight: their weight in the pooling.
-    hidden, unknown: the decrease of the label's log-probability, in nats, when they are masked in the
-        pooling, or replaced by UNK.
-    hidden_random, unknown_random: the mean decrease for k other words of the same text, drawn at random.
+    line: the index of the line, from 0.
+    side: "first", or "second" for the second text of a pair.
+    label: the predicted class.
+    looked: the indices of the k words with the largest weights in the pooling.
+    words: the text of these k words.
+    weight: the sum of the weights of these k words.
+    hidden: the decrease of the log-probability of the label, in nats, if these k words are masked in the
+        pooling.
+    unknown: the same if these k words are replaced by UNK.
+    hidden_random, unknown_random: the mean decrease for k other words of the text, drawn at random.
     """
 
     line: int
@@ -54,10 +61,11 @@ class TextErasure:
 
 @dataclass(frozen=True)
 class ClassifierErasure:
-    """Erasure of words over some texts.
+    """The result of erase_words() for all texts.
 
-    texts: the measurements of each text; a pair has two, one for each side.
-    skipped: number of texts without a measurement, because they have at most k words.
+    texts: the measurements of each text; a pair has two texts.
+    k: number of words that were removed.
+    skipped: number of texts that were not measured, because they have at most k words.
 
     >>> text = TextErasure(0, "first", "pos", (1,), ("good",), 0.9, 3.0, 0.5, 4.0, 1.0)
     >>> print(ClassifierErasure((text,), k=1))
@@ -70,19 +78,19 @@ class ClassifierErasure:
     skipped: int = 0
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of TextErasure over the texts; NaN without texts."""
+        """Return the mean of a field of TextErasure, for example "hidden"; NaN if there are no texts."""
         return float(numpy.mean([getattr(each, name) for each in self.texts])) if self.texts else math.nan
 
     @property
     def better(self) -> float:
-        """The fraction of texts for which hiding the attended words costs more than hiding random words."""
+        """The fraction of texts for which `hidden` is larger than `hidden_random`."""
         wins = [each.hidden > each.hidden_random for each in self.texts]
         return sum(wins) / len(wins) if wins else math.nan
 
     def summary(self) -> str:
         """Return one sentence for the caption of a picture."""
         if not self.texts:
-            return "too few words to measure what hiding them costs"
+            return "the texts have too few words to measure the effect of hiding words"
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
         others = "a random word" if self.k == 1 else f"{self.k} random words"
         costs = in_nats(self.mean("hidden")), in_nats(self.mean("hidden_random"))
@@ -94,7 +102,7 @@ class ClassifierErasure:
         return f"{self.summary()}{count}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the means as a dict for JSON; None if undefined."""
+        """Return the settings and the means as a dict for JSON; a mean that is undefined is None."""
         names = ("weight", "hidden", "hidden_random", "unknown", "unknown_random")
         numbers = {name: self.mean(name) for name in names} | {"better": self.better}
         means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
@@ -104,12 +112,16 @@ class ClassifierErasure:
 def erase_words(
     classifier: TextClassifier, lines: Line | Iterable[Line], *, k: int = 1, samples: int = 3, seed: int = 0
 ) -> ClassifierErasure:
-    """Remove the most attended words of each text, or random ones, and measure the predicted label.
+    """Measure how much the predicted label of each text depends on the words that the pooling attends to.
 
-    classifier: its model pools by attention. lines: as in TextClassifier.classify().
-    k: number of words to remove. samples: number of random draws of k other words. seed: random seed.
+    The log-probability of the label is computed without the k most attended words and, for comparison,
+    without k other words drawn at random. For a pair, words are removed from one of its texts at a time.
 
-    For a pair, the words of each of its texts are removed in turn.
+    classifier: a classifier whose pooling is attention.
+    lines: as in TextClassifier.classify().
+    k: number of words to remove.
+    samples: number of random draws of k other words.
+    seed: random seed.
 
     >>> from regard.data.class_labels import Labels
     >>> from regard.data.tokenizers import train_tokenizer
@@ -121,10 +133,12 @@ def erase_words(
     """
     call = "erase_words()"
     if k < 1 or samples < 1:
-        raise ArgumentError(message(call, f"k is {k} and samples {samples}", expected="1 or more of each"))
+        raise ArgumentError(
+            message(call, f"k is {k} and samples is {samples}", expected="at least 1 for both")
+        )
     site = classifier.model.pool_site
     if site is None:
-        problem = "the pooling of this classifier is not attention"
+        problem = "the pooling of this classifier does not use attention"
         raise ArgumentError(message(call, problem, hint='train a classifier with pooling="attention"'))
     results = classifier.classify(lines, look=site)
     results = [results] if isinstance(results, Classification) else results
@@ -135,7 +149,12 @@ def erase_words(
 
 @dataclass(frozen=True)
 class _Trial:
-    """One evaluation of a line, with tokens of one side hidden in the pooling or replaced by UNK."""
+    """One evaluation of a line with some tokens of one side removed.
+
+    line: the index of the line. side: 0 for the first text, 1 for the second.
+    hidden: the positions of the tokens that are masked in the pooling.
+    unknown: the positions of the tokens that are replaced by UNK.
+    """
 
     line: int
     side: int = 0
@@ -145,7 +164,11 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Text:
-    """One text with the index of its trial without erasure, and those of the others by purpose."""
+    """One text and the indices of its trials.
+
+    looked: the indices of the most attended words. plain: the index of the trial without erasure.
+    trials: maps a field of TextErasure, for example "hidden_random", to the indices of its trials.
+    """
 
     line: int
     side: int
@@ -165,7 +188,7 @@ class _Text:
 
 
 class _Plan:
-    """Collects the trials of all texts, so that they run in batches."""
+    """Collects the trials of all texts before they are computed, so that they run in batches."""
 
     def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -183,7 +206,7 @@ class _Plan:
     def _add(
         self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
     ) -> None:
-        """Add the trials of one text; random draws depend only on the seed, the line and the side."""
+        """Add the trials of one text. The random draws depend only on the seed, the line and the side."""
         order = [int(word) for word in numpy.argsort(-numpy.array(weights), kind="stable")]
         looked, others = order[: self.k], order[self.k :]
         generator = numpy.random.default_rng([self.seed, line, side])
@@ -201,7 +224,7 @@ class _Plan:
         self.texts.append(_Text(line, side, result, tuple(looked), plain, trials))
 
     def _trial(self, trial: _Trial) -> int:
-        """Return the index of a trial; equal trials, of short texts, are run once."""
+        """Return the index of a trial. Equal trials, which occur in short texts, are computed only once."""
         if trial not in self.indices:
             self.indices[trial] = len(self.trials)
             self.trials.append(trial)
@@ -211,7 +234,7 @@ class _Plan:
 def _label_scores(
     classifier: TextClassifier, site: str, results: Sequence[Classification], trials: Sequence[_Trial]
 ) -> NDArray[numpy.float64]:
-    """Return the log-probability of the predicted label in each trial, (trials,)."""
+    """Return the log-probability of the predicted label in each trial, with shape (trials,)."""
     scores = numpy.zeros(len(trials))
     lengths = {
         index: max(len(read.tokens) for read in results[trial.line].texts)
@@ -236,7 +259,11 @@ def _label_scores(
 
 
 class _HideWords:
-    """An edit of the pooling that masks the hidden tokens of each trial; the n-th call is that of side n."""
+    """An `edit` function for scope() that masks the hidden tokens of each trial in the pooling.
+
+    The model calls the pooling once for each text of a pair: the first call is for side 0, the second for
+    side 1.
+    """
 
     def __init__(
         self, trials: Sequence[_Trial], sides: Sequence[Sequence[Sequence[int]]], device: torch.device

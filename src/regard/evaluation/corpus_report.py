@@ -1,4 +1,4 @@
-"""Compute all scores of a corpus."""
+"""evaluate_corpus(): compute BLEU, chrF, TER and exact match of a corpus in one call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def evaluate_corpus(
 ) -> list[Score]:
     """Compute BLEU, chrF, TER and exact match of a corpus and, if requested, Moses BLEU.
 
-    tokenize: as in bleu(). lowercase: whether BLEU, chrF and exact match ignore case; TER always does, as its
-    signature says. moses: the language of the text for moses_bleu(); None disables it.
+    translations, references, tokenize: as in bleu().
+    lowercase: whether BLEU, chrF and exact match ignore case. TER always ignores case.
+    moses: the language of the text for moses_bleu(); None disables Moses BLEU.
 
     >>> for score in evaluate_corpus(["The cat sat on the mat"], ["the cat sat on a mat"]):
     ...     print(score.name, round(score.value, 1))

@@ -1,8 +1,12 @@
-"""Erasure: the log-probability of target words when some source words are removed, in batches of trials.
+"""Erasure: compute the log-probability of a target word after some source words are removed.
 
-There are two ways to remove a source word. Hidden: its keys are masked at the cross-attention sites for the
-rows of the target word; information that the encoder has passed to other positions remains. Unknown: its
-tokens are replaced by UNK before the encoder, so no information remains.
+There are two ways to remove a source word:
+
+hidden   its keys are masked in the cross-attention of the target word; information about the word that the
+         encoder has passed to other positions remains
+unknown  its tokens are replaced by UNK before the encoder, so that no information about it remains
+
+One such computation is a Trial. Many trials are computed in one batch.
 """
 
 from __future__ import annotations
@@ -28,17 +32,17 @@ from regard.sites import scope
 __all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
 
 CROSS = "*cross"
-"""The cross-attention sites: the decoder attends to the source."""
+"""Pattern of the names of the cross-attention sites, in which the decoder attends to the source."""
 
 CELLS, LOGITS = 2**16, 2**22
-"""Maximum numbers of attention scores (target rows times source tokens) and of logits in a batch."""
+"""Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
 
 _cudnn_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The tokens of a source and a target, both with EOS."""
+    """The token ids of a source and of a target sentence, each ending in EOS."""
 
     source: tuple[int, ...]
     target: tuple[int, ...]
@@ -48,8 +52,10 @@ class Pair:
 class Trial:
     """One evaluation of a target word with some source tokens removed.
 
-    pair: the index of the pair. rows: the positions of the word's tokens in the target. hidden, unknown: the
-    positions of the removed source tokens, by the way they are removed.
+    pair: the index of the sentence pair.
+    rows: the positions of the tokens of the target word.
+    hidden: the positions of the source tokens whose keys are masked.
+    unknown: the positions of the source tokens that are replaced by UNK.
     """
 
     pair: int
@@ -59,12 +65,12 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """The number of target tokens that the trial needs."""
+        """The number of target tokens up to the end of the word; the model does not need later tokens."""
         return max(self.rows) + 1
 
 
 def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> NDArray[numpy.float64]:
-    """Return the log-probability of the target word of each trial, (trials,)."""
+    """Return the log-probability of the target word of each trial, with shape (trials,)."""
     log_probabilities = numpy.zeros(len(trials))
     with in_eval_mode(model), torch.no_grad():
         for indices in _batches(model, pairs, trials):
@@ -78,10 +84,11 @@ def word_scores(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) ->
 
 
 def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> list[NDArray[numpy.float64]]:
-    """Return |gradient x input| of each source token for the target word of each trial, (S,) for each trial.
+    """Return |gradient x input| of each source token, as an array of shape (S,) for each trial.
 
-    The gradient of the log-probability with respect to the token's embedding, times the embedding, summed
-    over the width: to first order, the change if the embedding were 0.
+    This is the gradient of the log-probability of the target word with respect to the embedding of a source
+    token, multiplied by the embedding, summed over the width, as an absolute value. To first order, it is the
+    change of the log-probability if the embedding were 0.
     """
     table = getattr(model, "source", None)
     if not isinstance(table, nn.Embedding):
@@ -107,7 +114,7 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
 
 
 class _HideKeys:
-    """An edit of attention calls that masks the hidden keys of each trial; hidden_BTS: True where hidden."""
+    """An `edit` function for scope(): masks keys in an attention call. hidden_BTS: True where masked."""
 
     def __init__(self, hidden_BTS: Tensor):
         self.visible_BTS = ~hidden_BTS
@@ -127,7 +134,7 @@ def _token_scores(model: Model, batch: Batch) -> Tensor:
 
 
 def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
-    """Return which rows belong to the word of each trial, bool (B, T)."""
+    """Return a bool tensor (B, T), True at the tokens of the target word of each trial."""
     rows_BT = torch.zeros(like_BT.shape, dtype=torch.bool)
     for row, trial in enumerate(trials):
         rows_BT[row, list(trial.rows)] = True
@@ -135,7 +142,10 @@ def _word_rows(trials: Sequence[Trial], like_BT: Tensor) -> Tensor:
 
 
 def _collated(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> tuple[Batch, Tensor]:
-    """Return the trials as a batch, with targets cut after the word, and the hidden keys, bool (B, T, S)."""
+    """Return a batch with a row for each trial, and a bool tensor (B, T, S), True where a key is hidden.
+
+    Each target is cut after the last token of the target word.
+    """
     sources, targets = [], []
     for trial in trials:
         pair = pairs[trial.pair]
@@ -163,7 +173,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> Iterator[list[int]]:
-    """Yield batches of trial indices; trials of similar size share a batch, the largest come first."""
+    """Yield batches of trial indices, largest trials first, so that trials of similar size share a batch."""
 
     def size(index: int) -> tuple[int, int]:
         return trials[index].length, len(pairs[trials[index].pair].source)
@@ -183,9 +193,9 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
 
 @contextmanager
 def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Disable cuDNN on CUDA: it has no backward pass for recurrent layers in eval mode.
+    """Disable cuDNN on CUDA, because cuDNN has no backward pass for recurrent layers in eval mode.
 
-    The setting is global to the process, so a lock lets only one thread change it at a time.
+    The setting applies to the whole process, so a lock lets only one thread change it at a time.
     """
     if device.type != "cuda":
         yield
@@ -196,9 +206,10 @@ def _without_cudnn(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
-    """Make the embedded source, the first output of the table in this thread, a leaf that requires grad.
+    """Make the source embeddings of the next forward pass a leaf tensor that requires grad.
 
-    The yielded list contains the leaf after the forward pass.
+    The source embeddings are the first output of `table` in this thread. After the forward pass, the yielded
+    list contains the leaf.
     """
     leaves: list[Tensor] = []
     thread = threading.get_ident()

@@ -1,4 +1,4 @@
-"""Exact match: how many hypotheses are equal to a reference."""
+"""Exact match: the percentage of translations that are equal to a reference."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ __all__ = ["exact_match"]
 def exact_match(translations: Iterable[str], references: References, *, lowercase: bool = False) -> Score:
     """Compute the percentage of translations that are equal to a reference, 0 to 100, higher is better.
 
-    For tasks with one correct answer, such as dates, numbers or labels. references: one for each translation,
-    or several lists of them, any of which may match. Both sides are normalised before the comparison: Unicode
-    NFC, and runs of white space become one space. lowercase: ignore case.
+    Use it for tasks with one correct answer, such as dates, numbers or labels. Translations and references
+    are normalised before the comparison: Unicode NFC, and runs of white space become one space.
+
+    references: a list with one reference for each translation, or several such lists; it is enough if one
+        reference matches.
+    lowercase: ignore case.
 
     >>> exact_match(["2021-03-03", "2021-03-30"], ["2021-03-03", "2021-03-03"]).value
     50.0

@@ -21,12 +21,12 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
 
 FRACTIONS = (0.1, 0.2, 0.5)
-"""Fractions of the source words that are removed (comprehensiveness) or kept (sufficiency)."""
+"""Fractions of the source words that are hidden (comprehensiveness) or kept (sufficiency)."""
 
 
 @runtime_checkable
 class Result(Protocol):
-    """A source and a target, such as the results of translate() and score()."""
+    """An object with a source and a target text, such as the results of translate() and score()."""
 
     @property
     def source(self) -> str:
@@ -38,29 +38,33 @@ class Result(Protocol):
 
 
 class Translates(Protocol):
-    """The part of the Translator interface that is used here."""
+    """The part of the interface of Translator that faithfulness() and agreement() use."""
 
     model: Model
 
     def translate(self, lines: Any, *, look: str | None) -> Any:
-        """Translate lines; look: the sites whose attention is recorded."""
+        """Translate lines. look: the attention layers (sites) to record."""
 
     def score(self, sources: Any, targets: Any, *, look: str | None) -> Any:
-        """Score pairs; look: the sites whose attention is recorded."""
+        """Compute the log-probabilities of targets. look: the attention layers (sites) to record."""
 
 
 @dataclass(frozen=True)
 class WordTruth:
     """How much the prediction of one target word depends on the source words that it attends to.
 
-    sentence, word: indices from 0.
-    looked: the k source words with the highest attention weights.
-    hidden, unknown: the decrease of the target word's log-probability, in nats, when those source words are
-        hidden from the cross-attention, or replaced by UNK.
+    sentence, word: indices of the sentence and of the target word, from 0.
+    text: the target word.
+    looked: the indices of the k source words with the largest attention weights.
+    hidden: the decrease of the log-probability of the target word, in nats, if the cross-attention cannot see
+        these k source words.
+    unknown: the same if these k source words are replaced by UNK.
     hidden_random, unknown_random: the mean decrease for k other source words, drawn at random.
-    comprehensiveness, sufficiency: decreases of the probability (DeYoung et al. 2020).
-    kendall, spearman: rank correlation of the weights with |gradient x input| over the source words, NaN if
-        undefined.
+    comprehensiveness: the decrease of the probability if the most attended source words are hidden.
+    sufficiency: the decrease of the probability if all source words except the most attended are hidden.
+        Both are means over FRACTIONS (DeYoung et al. 2020).
+    kendall, spearman: rank correlation between the attention weights and |gradient x input|, over the source
+        words; NaN if undefined.
     """
 
     sentence: int
@@ -79,12 +83,14 @@ class WordTruth:
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Faithfulness of attention over some sentences.
+    """Faithfulness of attention over some sentences; the result of faithfulness().
 
     words: the measurements of each target word.
-    uniform: the mean decrease of the log-probability, in nats, with uniform attention instead.
+    uniform: the mean decrease of the log-probability, in nats, if the attention weights are made uniform.
+    k, at, head: the arguments of faithfulness().
+    sentences: the number of sentences.
     skipped: the number of target words that were skipped because the source has at most k words.
-    unit: the alignment unit, "word" or "character".
+    unit: what counts as a word, "word" or "character".
 
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
@@ -102,20 +108,20 @@ class Faithfulness:
     unit: str = "word"
 
     def mean(self, name: str) -> float:
-        """Return the mean of a field of WordTruth over the words, NaN values excluded."""
+        """Return the mean of a field of WordTruth, for example "hidden", over the words; NaN is left out."""
         values = numpy.array([getattr(each, name) for each in self.words], dtype=float)
         values = values[~numpy.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
 
     @property
     def better(self) -> float:
-        """The fraction of words for which hiding the attended words costs more than hiding random words."""
+        """The fraction of words for which `hidden` is larger than `hidden_random`."""
         return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
 
     def summary(self) -> str:
         """Return one sentence for the caption of a picture."""
         if not self.words:
-            return f"too few source {self.unit}s to measure the faithfulness of the attention"
+            return f"the source has too few {self.unit}s to measure the faithfulness of the attention"
         attended, random = (_in_nats(self.mean(name)) for name in ("hidden", "hidden_random"))
         one, several = self.unit, f"{self.unit}s"
         hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
@@ -129,7 +135,7 @@ class Faithfulness:
         return f"{self.summary()} ({len(self.words):,} target {self.unit}{'s' * (len(self.words) != 1)})"
 
     def written(self) -> dict[str, Any]:
-        """Return the means as a dict for JSON; None if undefined."""
+        """Return the settings and the means as a dict for JSON; a mean that is undefined is None."""
         names = [name for name in asdict(_NONE) if name not in ("sentence", "word", "text", "looked")]
         numbers: dict[str, float] = {name: self.mean(name) for name in names}
         numbers |= {"better": self.better if self.words else math.nan, "uniform": self.uniform}
@@ -139,7 +145,7 @@ class Faithfulness:
 
 
 def _in_nats(mean: float) -> str:
-    """Format with one decimal, or with two below 0.95; never "-0.0"."""
+    """Format a number with one decimal, or with two if it is below 0.95; never as "-0.0"."""
     digits = 2 if 0.005 <= abs(mean) < 0.95 else 1
     return f"{round(mean, digits) + 0.0:.{digits}f}"
 
@@ -158,14 +164,20 @@ def faithfulness(
     at: str = CROSS,
     head: int | None = None,
 ) -> Faithfulness:
-    """Measure faithfulness: remove the most attended source words of each target word, or random ones.
+    """Measure how much each target word depends on the source words that it attends to.
 
-    sources, targets: one pair (two str) or lists. Default targets: the translations. sources may also be one
-        result of this translator, a Translation or a Scored.
+    The log-probability of each target word is computed without its k most attended source words and, for
+    comparison, without k other source words drawn at random.
+
+    sources: a sentence or a list of sentences; or one result of this translator, a Translation or a Scored.
+    targets: the target of each source. Default: the translations by this translator.
     k: the number of source words to remove.
-    samples: the number of random draws of k other words. seed: random seed.
-    at, head: the attention that ranks the source words, and that is made uniform for the `uniform` field.
-        Words are always hidden at all cross-attention sites.
+    samples: the number of random draws of k other words.
+    seed: random seed.
+    at: the cross-attention layers (sites) that rank the source words, by name, with * as wildcard; several
+        are averaged. For the `uniform` field, the weights of these layers are made uniform. Source words are
+        always hidden in all cross-attention layers.
+    head: the index of the head of these layers. Default: the mean over heads.
 
     >>> from regard.data import train_tokenizers
     >>> from regard.decoding import Translator
@@ -178,8 +190,8 @@ def faithfulness(
     (4, 'cat')
     """
     if k < 1 or samples < 1:
-        problem = f"k is {k} and samples {samples}"
-        raise ArgumentError(message("faithfulness()", problem, expected="1 or more of each"))
+        problem = f"k is {k} and samples is {samples}"
+        raise ArgumentError(message("faithfulness()", problem, expected="at least 1 for both"))
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
         sources = sources.source
@@ -195,19 +207,23 @@ def faithfulness(
 
 @dataclass(frozen=True)
 class _Word:
-    """A target word, its weights on the source words, and the indices of its trials by purpose."""
+    """A target word, its weights for the source words, and the indices of its trials.
+
+    tokens: the positions of the tokens of each source word. looked: the most attended source words.
+    trials: maps a name, for example "hidden_random", to the indices of trials (see _Plan._planned).
+    """
 
     sentence: int
     word: int
     text: str
     weights: NDArray[numpy.float64]
-    tokens: tuple[tuple[int, ...], ...]  # of each source word
+    tokens: tuple[tuple[int, ...], ...]
     looked: tuple[int, ...]
     trials: dict[str, list[int]]
 
 
 class _Plan:
-    """Collects the trials of all words, so that they run in batches."""
+    """Collects the trials of all words before they are computed, so that they run in batches."""
 
     def __init__(self, k: int, samples: int, seed: int):
         self.k, self.samples, self.seed = k, samples, seed
@@ -219,7 +235,7 @@ class _Plan:
         self.unit = "word"
 
     def add(self, number: int, model: Model, scored: Any, at: str, head: int | None) -> None:
-        """Add the trials of one pair."""
+        """Add the trials of one sentence pair. number: its index. scored: a result of Translator.score()."""
         (passage,) = scored.passages
         self.unit = scored.units[1]
         if not passage.attention:
@@ -246,7 +262,7 @@ class _Plan:
         tokens: tuple[tuple[int, ...], ...],
         rows: tuple[int, ...],
     ) -> _Word:
-        """Return a word with its trials; random draws depend only on the seed and the word's position."""
+        """Return a word with its trials. The random draws depend only on seed, sentence and word index."""
         order = [int(each) for each in numpy.argsort(-weights, kind="stable")]
         looked, others = order[: self.k], order[self.k :]
         generator = numpy.random.default_rng([self.seed, sentence, word])
@@ -258,7 +274,7 @@ class _Plan:
 
         def plan(name: str, hidden: Iterable[int] = (), unknown: Iterable[int] = ()) -> None:
             trial = Trial(len(self.pairs) - 1, rows, tuple(sorted(hidden)), tuple(sorted(unknown)))
-            if trial not in self.indices:  # in short sentences, several purposes share a trial
+            if trial not in self.indices:  # in short sentences, equal trials can have several names
                 self.indices[trial] = len(self.trials)
                 self.trials.append(trial)
             trials.setdefault(name, []).append(self.indices[trial])
@@ -293,7 +309,7 @@ class _Plan:
 def _measure(
     word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
 ) -> WordTruth:
-    """Compute the measurements of one word from the log-probabilities of its trials, by purpose."""
+    """Compute the measurements of one word. scores: the log-probabilities of its trials, by name."""
     before = scores["plain"][0]
     costs = {
         name: float((before - scores[name]).mean())
@@ -314,7 +330,7 @@ def _measure(
 
 
 def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the positions of the tokens of each word; tokens of no word are left out."""
+    """Return the positions of the tokens of each word. words: the word index of each token, -1 for none."""
     positions: dict[int, list[int]] = {}
     for place, word in enumerate(words):
         if word >= 0:

@@ -11,7 +11,7 @@ from regard.evaluation import AlignmentScore, Links, past_the_end, score_links
 __all__ = ["check_links", "evaluate_alignments"]
 
 MAX_OUT_OF_RANGE = 0.05
-"""Maximum fraction of sentences with out-of-range gold links; above it, the file does not match the pairs."""
+"""Maximum fraction of sentences with out-of-range gold links; if there are more, DataError is raised."""
 
 
 def evaluate_alignments(
@@ -22,21 +22,25 @@ def evaluate_alignments(
 ) -> AlignmentScore:
     """Compare links with gold alignments.
 
-    words: the number of source and target words of each pair. place: the file, for error messages.
+    links: the proposed links of each pair.
+    gold: the gold alignment of each pair.
+    words: the number of source and target words of each pair.
+    place: the file, for error messages.
     """
     check_links(gold, words, place)
     return score_links(links, gold)
 
 
 def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: str) -> None:
-    """Raise DataError if gold alignments do not match the pairs, for example with another base or line count.
+    """Raise DataError if the gold alignments do not match the sentence pairs.
 
-    A few out-of-range links are taken for annotation errors. They count as links that were not found, as in
-    other tools, and are reported on standard error.
+    They do not match if there is not one line for each pair, or if many links are out of range, for example
+    because the file counts words from 1. A few out-of-range links are assumed to be annotation errors. They
+    are reported on standard error and count as links that were not found, as in other tools.
     """
     if len(gold) != len(words):
-        problem = f"{len(gold):,} lines of gold alignments for {len(words):,} pairs"
-        raise DataError(message(place, problem, expected="one line for each pair, empty if it has no link"))
+        problem = f"there are {len(gold):,} lines of gold alignments, but {len(words):,} sentence pairs"
+        raise DataError(message(place, problem, expected="one line for each pair, empty if it has no links"))
     out_of_range = past_the_end(gold, words)
     if not out_of_range:
         return
@@ -47,4 +51,4 @@ def check_links(gold: Sequence[Links], words: Sequence[tuple[int, int]], place: 
         hint = "use --base 1 if words are counted from 1, or check whether the sides are swapped"
         raise DataError(message(where, problem, hint=hint))
     total = f"; {len(out_of_range)} such links in total" if len(out_of_range) > 1 else ""
-    say(f"{where}: {problem}; it counts as not found{total}")
+    say(f"{where}: {problem}; the link counts as not found{total}")

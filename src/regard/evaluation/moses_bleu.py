@@ -17,11 +17,11 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
     Both sides are lower-cased, their punctuation is normalised (normalize-punctuation.perl -l language), and
     they are tokenized (tokenizer.perl -l language, without splitting hyphens), in this order, as in the
     preprocessing of Multi30k. Then BLEU-4 = brevity * (p1 p2 p3 p4)^(1/4) over the corpus, as in
-    multi-bleu.perl and fairseq: a precision of 0 gives 0, and with several references the brevity penalty
-    uses the one closest in length.
+    multi-bleu.perl and fairseq: if one of the precisions is 0, BLEU is 0; with several references, the
+    brevity penalty uses the reference closest in length.
 
     translations: plain text, neither tokenized nor escaped.
-    references: one for each translation, or several lists of them.
+    references: a list with one reference for each translation, or several such lists.
     language: the language of the text, as in moses_words().
 
     Differs from the papers: sacremoses replaces the Perl scripts. It gives the published numbers of words for
@@ -47,7 +47,7 @@ def moses_bleu(translations: Iterable[str], references: References, language: st
 
 
 VERSIONS = {"sacremoses": "sacremoses", "version": "sacrebleu"}
-"""The versions at the end of a signature: the key and the package."""
+"""The version fields at the end of a signature: maps the name of the field to the package."""
 
 
 def moses_words(language: str = "en") -> Callable[[str], str]:
@@ -65,7 +65,8 @@ def moses_words(language: str = "en") -> Callable[[str], str]:
     except ImportError:
         problem, hint = "sacremoses is not installed", install_command("moses")
         raise ArgumentError(message("moses_bleu()", problem, hint=hint)) from None
-    # For an unknown language, Moses would use English abbreviations; Japanese and Korean need none.
+    # For an unknown language, Moses would use English abbreviations. Japanese and Korean have no list, but
+    # do not need one.
     languages = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}
     if language not in languages:
         raise UnknownName("language of Moses", language, languages)

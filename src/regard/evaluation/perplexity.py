@@ -1,8 +1,11 @@
 """Perplexity of language models: per token, per word, and bits per character.
 
-text_loss(model, StreamBatches(text, streams=1).epoch(0), text)   recurrent, the state carried over
-text_loss(model, SlidingWindows(text, window, stride), text)      Transformer, sliding windows
-text_loss(model, DocumentBatches(text, shuffle=False).epoch(0), text)
+For a recurrent model, which carries its state from batch to batch:
+    text_loss(model, StreamBatches(text, streams=1).epoch(0), text)
+For a Transformer, with sliding windows:
+    text_loss(model, SlidingWindows(text, window, stride), text)
+For separate documents:
+    text_loss(model, DocumentBatches(text, shuffle=False).epoch(0), text)
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ __all__ = ["TextLoss", "text_loss", "token_losses"]
 class TextLoss:
     """The negative log-likelihood of a text, and the perplexities that follow from it.
 
-    total: sum over tokens of -log p(x_t | x_1 ... x_t-1), in nats. tokens: number of tokens, with EOS.
-    counts: lines, words and characters of the text; None if they are unknown.
+    total: the sum of -log p(x_t | x_1 ... x_t-1) over all tokens x_t, in nats.
+    tokens: number of tokens, including EOS.
+    counts: the numbers of lines, words and characters of the text; None if unknown.
 
     >>> loss = TextLoss(total=12 * math.log(2), tokens=6, counts=TextCounts(lines=1, words=2, characters=7))
     >>> loss.perplexity, round(loss.word_perplexity, 6), loss.bits_per_character
@@ -49,19 +53,22 @@ class TextLoss:
     def word_perplexity(self) -> float:
         """Perplexity per word: exp(total / (words + lines)); the end of a line counts as a word.
 
-        This is the perplexity that is published for Penn Treebank, whatever the tokenizer.
+        This is the perplexity that papers report for Penn Treebank. It does not depend on the tokenizer.
         """
         counts = self._counts("word_perplexity")
         return _exp(self.total / (counts.words + counts.lines))
 
     @property
     def bits_per_character(self) -> float:
-        """Bits per character: total / log 2 / (characters + lines); a line end counts as a character."""
+        """Bits per character: total / log 2 / (characters + lines); each line end counts as a character."""
         counts = self._counts("bits_per_character")
         return self.total / math.log(2) / (counts.characters + counts.lines)
 
     def scores(self) -> dict[str, float]:
-        """Return loss per token, perplexity and, if counts are known, the two others, by name."""
+        """Return a dict of the loss per token and the perplexity.
+
+        If `counts` is known, the dict also has the word perplexity and the bits per character.
+        """
         scores = {"loss": self.total / self.tokens, "perplexity": self.perplexity}
         if self.counts is None:
             return scores
@@ -79,11 +86,13 @@ class TextLoss:
 def text_loss(
     model: LanguageModel, batches: Iterable[TextBatch], text: EncodedText | None = None
 ) -> TextLoss:
-    """Compute the negative log-likelihood of all counted targets of batches, without dropout.
+    """Compute the negative log-likelihood of all targets of the batches except padding, without dropout.
 
-    batches: in order. The state is carried from batch to batch where batch.carried says so.
-    text: the text of the batches, for perplexity per word and bits per character. Raises ArgumentError if the
-        batches do not count each of its tokens once.
+    batches: the batches of a text, in order. If batch.carried is True, the model continues from the state
+        after the previous batch.
+    text: the text of the batches, needed for the perplexity per word and the bits per character.
+
+    Raises ArgumentError if the number of targets differs from the number of tokens of `text`.
 
     >>> from regard.data.text_batching import SlidingWindows
     >>> from regard.data.tokenizers import train_tokenizer
@@ -103,19 +112,19 @@ def text_loss(
             state, losses_BT = token_losses(model, batch.to(device), state)
             total += losses_BT.double().sum().item()
     if not tokens:
-        problem = "the batches count no tokens"
+        problem = "the batches have no target tokens"
         raise ArgumentError(message("text_loss()", problem, expected="at least one target that is not PAD"))
     if text is not None and tokens != text.token_count:
-        problem = f"the batches count {tokens} tokens, but the text has {text.token_count}"
-        hint = "StreamBatches(streams=1) and SlidingWindows count every token of a text once"
+        problem = f"the batches have {tokens} target tokens, but the text has {text.token_count} tokens"
+        hint = "use StreamBatches(streams=1) or SlidingWindows, in which every token is a target once"
         raise ArgumentError(message("text_loss()", problem, hint=hint))
     return TextLoss(total, tokens, None if text is None else text.counts)
 
 
 def token_losses(model: LanguageModel, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
-    """Return the state after a batch, and -log p of each target, (B, T), 0 where the target is PAD.
+    """Return the state after a batch, and the loss -log p of each target, (B, T); 0 where the target is PAD.
 
-    state: the state after the previous batch, which is used if batch.carried.
+    state: the state after the previous batch. It is used only if batch.carried is True.
 
     >>> from regard.models import build_language_model
     >>> model = build_language_model("lstm", 6, width=4)

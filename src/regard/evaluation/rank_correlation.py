@@ -11,8 +11,9 @@ __all__ = ["jensen_shannon", "kendall", "spearman"]
 def kendall(one: ArrayLike, other: ArrayLike) -> float:
     """Compute Kendall's tau-b, the rank correlation with a correction for ties.
 
-    tau = (concordant - discordant) / sqrt((pairs - ties of one) (pairs - ties of other)); NaN if all values
-    of one argument are equal.
+    tau = (concordant - discordant) / sqrt((pairs - ties of `one`) (pairs - ties of `other`))
+
+    Each term is a number of pairs of positions. The result is NaN if all values of one argument are equal.
 
     >>> kendall([1, 2, 3, 4], [1, 2, 4, 3]), kendall([1, 1], [1, 2])
     (0.6666666666666666, nan)
@@ -25,7 +26,9 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def spearman(one: ArrayLike, other: ArrayLike) -> float:
-    """Compute Spearman's rho, the correlation of ranks (mean ranks for ties); NaN if all values are equal.
+    """Compute Spearman's rho, the correlation of the ranks. Equal values get the mean of their ranks.
+
+    The result is NaN if all values of one argument are equal.
 
     >>> round(spearman([1, 2, 3, 4], [1, 2, 4, 3]), 6)
     0.8
@@ -39,8 +42,9 @@ def spearman(one: ArrayLike, other: ArrayLike) -> float:
 def jensen_shannon(one: ArrayLike, other: ArrayLike) -> float:
     """Compute the Jensen-Shannon distance of two distributions, from 0 (equal) to 1 (disjoint).
 
-    sqrt((KL(p, m) + KL(q, m)) / 2) in bits, m = (p + q) / 2. The arguments are normalised to sum to 1; NaN
-    if the sum of one of them is not positive.
+    distance = sqrt((KL(p, m) + KL(q, m)) / 2) in bits, with m = (p + q) / 2
+
+    p and q are the two arguments, divided by their sums. The result is NaN if one of the sums is 0 or less.
 
     >>> jensen_shannon([0.5, 0.5], [1, 1]), jensen_shannon([1, 0], [0, 3])
     (0.0, 1.0)

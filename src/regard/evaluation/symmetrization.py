@@ -15,7 +15,7 @@ from regard.evaluation.alignment_error_rate import Link, Links, linked
 __all__ = ["SYMMETRISATIONS", "symmetrise"]
 
 AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
-"""Offsets of the neighbours of a link, as (target, source), in the order in which they are tried."""
+"""The neighbours of a link as offsets (target, source), in the order in which they are tried."""
 
 LinkSet = frozenset[Link]
 
@@ -23,18 +23,23 @@ LinkSet = frozenset[Link]
 def symmetrise(
     forward: Links | Iterable[Link], backward: Links | Iterable[Link], how: str = "grow-diag-final-and"
 ) -> Links:
-    """Combine the alignments of two directions, both given as (source word, target word), counted from 0.
+    """Combine the alignments of two translation directions.
 
-    forward: links of the source-to-target model. backward: links of the target-to-source model, with the
-    sides swapped, see Links.turned(). how: the method:
+    Links are pairs (source word, target word), counted from 0, in both directions.
 
-    intersection         links that both propose
-    union                links that either proposes
+    forward: links of the source-to-target model.
+    backward: links of the target-to-source model, with the sides swapped (see Links.turned()).
+    how: the method, one of
+
+    intersection         the links that are in forward and in backward
+    union                the links that are in forward or in backward
     grow-diag            start with the intersection; for each link, sorted by target and then source word,
                          add its neighbours, diagonal ones included, that are in the union and have an
                          unaligned word; repeat until no link is added
-    grow-diag-final      then add links of forward, then of backward, with at least one unaligned word
-    grow-diag-final-and  then add links of forward, then of backward, with two unaligned words
+    grow-diag-final      after grow-diag, add the links of forward, then those of backward, of which at least
+                         one word is unaligned
+    grow-diag-final-and  after grow-diag, add the links of forward, then those of backward, of which both
+                         words are unaligned
 
     >>> forward, backward = [(0, 0), (1, 1), (1, 2), (3, 4)], [(0, 0), (1, 1), (2, 2), (4, 1)]
     >>> for how in SYMMETRISATIONS:
@@ -55,7 +60,7 @@ def _in_order(links: Iterable[Link]) -> list[Link]:
 
 
 def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
-    """Apply grow-diag."""
+    """Return the links of the method grow-diag, see symmetrise()."""
     union, links = forward | backward, set(forward & backward)
     sources, targets = {source for source, _ in links}, {target for _, target in links}
     before = -1
@@ -76,7 +81,7 @@ def _grow_diag(forward: LinkSet, backward: LinkSet) -> LinkSet:
 
 
 def _add_unaligned(links: LinkSet, proposed: LinkSet, both: bool) -> LinkSet:
-    """Add the proposed links whose words are unaligned: both words, or at least one of them."""
+    """Add proposed links with unaligned words. both: whether both words must be unaligned, or only one."""
     sources, targets = {source for source, _ in links}, {target for _, target in links}
     added = set()
     for source, target in _in_order(proposed):

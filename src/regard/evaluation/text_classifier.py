@@ -33,7 +33,7 @@ Line = str | tuple[str, str]
 """A text, or a pair of texts."""
 
 AT_ONCE = 4096
-"""Number of lines that stream() reads and classifies together; sorting them by length reduces padding."""
+"""Number of lines that stream() reads at a time; it sorts them by length, which reduces padding."""
 
 BLANK = "not classified: the line is blank"
 
@@ -41,10 +41,11 @@ BLANK = "not classified: the line is blank"
 class TextClassifier:
     """Classify lines of text with a model: one result per line, in order, also for blank lines.
 
-    model: a Classifier. tokenizer, labels: those that the model was trained with.
-    tokens_per_batch: number of tokens per batch, padding included.
-    longest: maximum number of tokens of a text, EOS included; less if the model's own maximum is less. A
-        longer text is truncated, and the notes of the result say so.
+    model: a Classifier.
+    tokenizer, labels: the tokenizer and the labels that the model was trained with.
+    tokens_per_batch: maximum number of tokens per batch, padding included.
+    longest: maximum number of tokens of a text, EOS included; if model.longest is smaller, that is the
+        maximum. A longer text is truncated, and the notes of the result say so.
 
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.models.classifiers import build_classifier
@@ -71,10 +72,12 @@ class TextClassifier:
         labels = labels if isinstance(labels, Labels) else Labels(tuple(labels))
         if len(labels) != model.classes:
             problem = f"there are {len(labels)} labels, but the model has {model.classes} classes"
-            raise ArgumentError(message(call, problem, hint="use the labels that it was trained with"))
+            raise ArgumentError(message(call, problem, hint="use the labels that the model was trained with"))
         if tokenizer.size != model.vocabulary_size:
             problem = f"the tokenizer has {tokenizer.size} tokens, but the model has {model.vocabulary_size}"
-            raise ArgumentError(message(call, problem, hint="use the tokenizer that it was trained with"))
+            raise ArgumentError(
+                message(call, problem, hint="use the tokenizer that the model was trained with")
+            )
         self.model, self.tokenizer, self.labels = model, tokenizer, labels
         self.tokens_per_batch = tokens_per_batch
         self.longest = longest if model.longest is None else min(longest, model.longest)
@@ -94,12 +97,14 @@ class TextClassifier:
     def classify(
         self, lines: Line | Iterable[Line], *, look: str | None = POOL
     ) -> Classification | list[Classification]:
-        """Classify one line, or several; for a model of pairs, a pair is a tuple (first, second).
+        """Classify one line or several lines.
 
-        look: the sites whose attention is recorded, with * as wildcard: "pool" is the pooling, "*" is
-            everything, None nothing.
+        lines: one line, or an iterable of lines. A line is a str; for a model of pairs, it is a tuple
+            (first, second).
+        look: the names of the attention layers (sites) to record, with * as wildcard. "pool" records the
+            pooling, "*" every layer, None nothing.
 
-        For one line, or one pair, return one Classification.
+        Returns one Classification for one line, and a list for several lines.
         """
         single = isinstance(lines, str) or (self.model.pairs and isinstance(lines, tuple) and _is_pair(lines))
         texts = self._checked([lines] if single else lines)  # type: ignore[list-item]
@@ -120,7 +125,10 @@ class TextClassifier:
         """Classify labelled texts and compare the results with their labels."""
         if texts.pairs != self.model.pairs:
             unit = "pairs" if self.model.pairs else "single texts"
-            raise ArgumentError(message("evaluate()", f"{texts.name} does not fit", expected=unit))
+            problem = f"{texts.name} contains {'pairs' if texts.pairs else 'single texts'}"
+            raise ArgumentError(
+                message("evaluate()", problem, expected=f"{unit}, as in the training of the model")
+            )
         true = texts.label_indices(self.labels)
         sides = (texts.firsts,) if texts.seconds is None else (texts.firsts, texts.seconds)
         predicted = []
@@ -165,7 +173,7 @@ class TextClassifier:
         return [results[row] for row in range(len(lines))]
 
     def _read(self, lines: list[tuple[str, ...]]) -> list[tuple[tuple[ReadText, ...], list[str]]]:
-        """Return the texts of each line with their tokens, truncated to `longest`, and notes for the user."""
+        """Return, for each line, its texts with their tokens (at most `longest`) and notes for the user."""
         notes = [list[str]() for _ in lines]
         sides = []
         for side in zip(*lines, strict=True):
@@ -191,7 +199,7 @@ class TextClassifier:
     def _classified(
         self, lines: list[tuple[tuple[ReadText, ...], list[str]]], look: str | None
     ) -> Iterator[Classification]:
-        """Run one batch."""
+        """Classify one batch of lines, and record the attention of the sites that match `look`."""
         sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
         batch = LabelledBatch.collate(*sides)
         recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
@@ -212,11 +220,11 @@ class TextClassifier:
             yield Classification(self.labels[best[row]], chances, read, tuple(notes))
 
     def _with_attention(self, text: ReadText, attention: dict[str, NDArray[Any]]) -> ReadText:
-        """Return the text with its weights by site ([H,] T, S), without padding."""
+        """Return the text with the weights of each site, ([H,] T, S), cut to the tokens of the text."""
         size = len(text.tokens) + self.model.begins
         unpadded = {
-            # The pooling has one query; at the other sites, every token is a query. Copied, because a view
-            # would keep the weights of the whole batch in memory.
+            # The pooling has one query; at the other sites, every token is a query. The weights are copied,
+            # because a view would keep the weights of the whole batch in memory.
             site: (weights[..., :size] if site == POOL else weights[..., :size, :size]).copy()
             for site, weights in attention.items()
         }
@@ -224,7 +232,7 @@ class TextClassifier:
 
 
 def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.float64]:
-    """Return the log-probability of each class for each text of a batch, (B, C), in eval mode."""
+    """Return the log-probability of each class for each text, (B, C), computed in eval mode."""
     device = next(model.parameters()).device
     with in_eval_mode(model), torch.no_grad():
         logits_BC = model(batch.to(device)).cpu().double()
@@ -234,7 +242,7 @@ def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.
 def batches_by_length(lengths: dict[int, int], tokens: int) -> Iterator[list[int]]:
     """Yield batches of rows, longest first, with at most `tokens` tokens each, padding included.
 
-    lengths: the number of tokens of each row. A longer row is a batch of its own.
+    lengths: maps each row to its number of tokens. A row with more tokens than `tokens` is its own batch.
 
     >>> list(batches_by_length({0: 2, 1: 5, 2: 3}, tokens=6))
     [[1], [2, 0]]
@@ -254,7 +262,7 @@ def _is_pair(line: object) -> bool:
 
 
 def _valid(text: str) -> str:
-    """Return valid Unicode text: surrogate pairs are joined, lone ones replaced."""
+    """Return the text as valid Unicode: surrogate pairs are joined, lone surrogates become U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

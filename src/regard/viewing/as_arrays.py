@@ -20,7 +20,9 @@ HINTS = {
     ("S", True): "select one query: weights[query]; or draw all queries with draw()",
     ("S", False): "pass a single weight as [weight]",
 }
-"""Hint by expected shape, and by whether the array that was passed has at least two dimensions."""
+"""The hint for weights of the wrong shape.
+
+The keys are (expected dimensions, whether the array that was passed has at least two dimensions)."""
 
 
 def checked_weights(
@@ -28,15 +30,17 @@ def checked_weights(
 ) -> tuple[NDArray[numpy.float64], float]:
     """Return the weights as a float64 array, and the top of the scale: `most`, or else the largest weight.
 
-    call: the name of the public function, for error messages. letters: the expected dimensions, for example
-    "HTS" for an array of shape (H, T, S). Raise ArgumentError for any other shape, and for negative or
-    infinite weights; NaN is allowed.
+    call: the name of the public function, for error messages.
+    letters: the expected dimensions, for example "HTS" for an array of shape (H, T, S).
+    most: the weight at the top of the colour scale, or None.
+
+    Raises ArgumentError for any other shape, and for negative or infinite weights; NaN is allowed.
     """
     if weights is None or hasattr(weights, "weights"):
         problem = (
             "weights is None: they were not recorded"
             if weights is None
-            else "got a whole result, not its weights"
+            else "got a whole attention result, not its weights"
         )
         hint = "record them: seen = attention(..., look=Look(weights=True)), then pass seen.weights"
         raise ArgumentError(message(call, problem, expected=f"weights, ({', '.join(letters)})", hint=hint))
@@ -46,7 +50,7 @@ def checked_weights(
             message(call, "got a mask, not weights", expected=f"weights, ({', '.join(letters)})", hint=hint)
         )
     try:
-        # Duck typing: drawing does not import torch.
+        # A tensor is recognised by its method detach(), so that drawing does not import torch.
         numbers = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
         array = numpy.asarray(numbers, dtype=numpy.float64)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -68,7 +72,10 @@ def checked_weights(
 
 
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:
-    """Raise ArgumentError unless `words` has one word for each row (axis 0) or column (axis 1) of weights."""
+    """Raise ArgumentError unless there is one word for each row (axis 0) or column (axis 1) of the weights.
+
+    call, name: the public function and its argument, for error messages.
+    """
     letters, size = "TS"[-weights.ndim :], weights.shape[axis]
     if not isinstance(words, str) and len(words) == size:
         return

@@ -31,8 +31,8 @@ class Entry(Shown):
     """One translation: its words, and the attention weight of each target word for each source word.
 
     source, target: lists of words.
-    weights: (T, S), an array, a tensor or lists; None if there are none. T and S may be smaller than the
-        numbers of words: then only the first words have weights.
+    weights: (T, S), an array, a tensor or lists; None if there are no weights. T and S may be smaller than
+        the numbers of words: then only the first T target words and the first S source words have weights.
     score: the log-probability of the translation.
     notes: remarks printed below the translation.
     reference: the reference translation.

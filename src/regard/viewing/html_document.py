@@ -16,7 +16,7 @@ from regard.viewing.terminal_colors import clean
 __all__ = ["JOINERS", "Page", "check_ending", "document", "safe", "static"]
 
 JOINERS = "\u200c\u200d"
-"""Zero-width joiners, needed by composed emoji and by Persian; other control characters are escaped."""
+"""Zero-width joiners. Composed emoji and Persian need them; other control characters are escaped."""
 
 
 class Page(str):
@@ -37,10 +37,14 @@ class Page(str):
 
 
 def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
-    """Return a complete document. body: its lines of HTML, which the caller has already escaped.
+    """Return a complete HTML document.
 
-    The policy forbids requests, form submission and frames; with trusted types, the browser also refuses any
-    script that tries to turn text into markup.
+    title: the title, as plain text.
+    style, script: the CSS and the JavaScript of the document.
+    body: lines of HTML, which the caller has already escaped.
+
+    The Content-Security-Policy forbids network requests, form submission and frames. With trusted types, the
+    browser also refuses any script that tries to turn text into markup.
     """
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
@@ -87,7 +91,7 @@ def _hash(text: str) -> str:
 
 
 def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise ArgumentError unless the name of the file ends in `ending`."""
+    """Raise ArgumentError unless the name of the file ends in `ending`. hint: the first words of the hint."""
     if path.suffix.lower() != ending:
         hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"
         problem = f"{clean(path.name)!r} does not end in {ending}"

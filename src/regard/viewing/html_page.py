@@ -42,8 +42,11 @@ WEIGHTS = "attention of each target word (rows) to each source word (columns); b
 def page(entries: Iterable[Entry], title: str = "Translations", about: str = "") -> str:
     """Return a self-contained HTML page of translations: source, target, and a table of attention weights.
 
-    entries: one translation, or up to a few hundred. about: a line below the title. On the page, pointing at
-    a word, or moving to it with Tab and the arrow keys, shows its largest weights.
+    entries: the translations, at most a few hundred.
+    title: the heading of the page.
+    about: a line below the heading.
+
+    A reader who points at a word, or moves to it with Tab and the arrow keys, sees its largest weights.
 
     >>> from regard.viewing import Entry, page
     >>> text = page([Entry(["고양이"], ["<cat>"], [[1.0]])], title="One word")
@@ -100,7 +103,10 @@ def save_page(
 
 
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:
-    """Yield the HTML of one translation. number: its position on a page of several, or None."""
+    """Yield the HTML of one translation.
+
+    number: its number on a page of several translations, or None. unfolded: whether its table is expanded.
+    """
     yield "<article>" if number is None else f'<article id="t{number}">'
     if number is not None:
         yield f'<h2><a href="#t{number}">{number}</a></h2>'
@@ -143,8 +149,8 @@ _NOTHING = '<i class="quiet">nothing</i>'
 def _line(words: Sequence[str], weighted: int, apart: bool) -> str:
     """Return a sentence as HTML, with a <span> around each of the first `weighted` words.
 
-    apart: whether to join the words with spaces. No <bdi>: the browser derives the direction of the line from
-    its words, and keeps them in the order of the sentence.
+    apart: whether to join the words with spaces. The words have no <bdi> element, so that the browser derives
+    the direction of the line from the words and keeps them in the order of the sentence.
     """
     words = words if apart else [" " if word == SHOWN_SPACE else word for word in words]
     spans = [f"<span>{safe(word)}</span>" for word in words[:weighted]]
@@ -169,7 +175,7 @@ def table(entry: Entry) -> Iterator[str]:
 
 
 def _cell(weight: float, level: float) -> str:
-    """Return a table cell with the weight to two digits; its class sets the colour (no inline styles)."""
+    """Return a table cell with the weight to two digits. Its CSS class sets the colour: no inline styles."""
     if weight != weight:
         return "<td>?</td>"
     number = f"{weight:.2f}".removeprefix("0").removesuffix(".00")

@@ -28,10 +28,10 @@ from regard.viewing.view_inputs import Drawable, drawable
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 
 UNIFORM_KEYS, UNIFORM_RATIO = 4, 1.5
-"""With at least UNIFORM_KEYS keys, weights count as uniform if none exceeds UNIFORM_RATIO / S."""
+"""Weights for S keys count as nearly uniform if S >= UNIFORM_KEYS and no weight exceeds UNIFORM_RATIO / S."""
 
 NOT_AVERAGED = ("self", "rollout", "long")
-"""Views that do not draw the mean of the sites that `site` matches."""
+"""The views that do not draw the mean over the sites that match `site`."""
 
 BETWEEN = 36.0
 """Distance between matrices on one canvas, in points."""
@@ -52,10 +52,11 @@ def picture(
         sequence, whose words are the positions 0, 1, 2, ...
     view: "matrix", "lines", "heads", "word" (one key over time), "shaded", "self" (self-attention of encoder
         and decoder), "rollout", "player" (an animation) or "long".
-    site: name of a site, * matches any text; several sites are averaged. Default: the cross-attention sites,
-        or, if there are none, the last site and those whose names begin with the same part.
+    site: name of an attention layer (site), with * as wildcard; several sites are averaged. Default: the
+        cross-attention sites. If there are none: the last site, and the sites of the same kind, whose names
+        have the same part before the first dot.
     head: index of one head. Default: the mean over heads.
-    word: a key for "word", a query for "shaded"; an index or the word itself.
+    word: the word to draw, as an index or as text: a key in the view "word", a query in the view "shaded".
     title: a line above the picture. Default: the title of `seen`, usually the target sentence.
 
     >>> from regard.viewing import Seen, Site, picture
@@ -96,7 +97,7 @@ def _sites_drawn(seen: Seen) -> Iterator[str]:
 
 
 def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> Iterator[str]:
-    """Yield a note if the weights are nearly uniform: even then the largest is drawn in the darkest shade."""
+    """Yield a note if the weights are nearly uniform, because the shades exaggerate small differences."""
     if view in NOT_AVERAGED:
         return
     drawn: list[NDArray[Any]] = [each.weights for each in matching(seen, site)] if view == "heads" else []
@@ -163,7 +164,7 @@ def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
 def _rollout(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     if head is not None:
         raise ArgumentError(
-            message("picture()", "view 'rollout' uses all heads of all layers; head=... does not apply")
+            message("picture()", "view 'rollout' uses all heads of all layers, so head=... is not allowed")
         )
     _no_word("rollout", word)
     rolled = seen.rollout(site or "encoder")
@@ -176,7 +177,7 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
     _no_word("player", word)
     choice = chosen(seen, site, head)
     if choice.kind != "cross":
-        problem = f"view 'player' needs a cross-attention site, and {choice.about} is none"
+        problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
         hint = "cross-attention sites have names that end in 'cross'; view='self' draws self-attention"
         raise ArgumentError(message("picture()", problem, hint=hint))
     reading = chosen(seen, "encoder*self", head).weights if _own(seen, "encoder") else None
@@ -242,7 +243,10 @@ def _own(seen: Seen, part: str) -> list[Site]:
 
 
 def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
-    """Return decoder self-attention as (T, T) weights over target words; None if columns and words differ."""
+    """Return decoder self-attention as weights (T, T) over target words, without BOS.
+
+    count: T. None if the rows or columns are not the target words.
+    """
     skipped = 1 if choice.columns[:1] == (BEGIN,) else 0
     weights = choice.weights[:, skipped:]
     if BEGIN in choice.columns[skipped:] or weights.shape[0] != count or weights.shape[1] > count:

@@ -1,8 +1,8 @@
 """Pooled: a summary of the attention of long sequences that never needs the whole T x S matrix in memory.
 
-It holds the largest weights of each row with their keys, and a block map: the maximum and the mean of each
-block of the matrix. For 8,192 tokens the matrix has 67 million weights; the map and the 32 largest weights of
-each row are 0.7 million numbers.
+A Pooled holds the largest weights of each row with their keys, and a block map: the matrix is divided into
+blocks, and the map has the maximum and the mean of each block. For 8,192 tokens, the matrix has 67 million
+weights; the map and the 32 largest weights of each row are 0.7 million numbers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ MAP = 256
 """Maximum number of blocks along each side of the map."""
 
 STRIP = 2**22
-"""Number of weights of an array that are processed at a time."""
+"""Number of weights that are processed at a time: an array is divided into strips of about this size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """One attention site of a long sequence; made by `pooled` or `pooled_from_top`.
+    """One attention layer (site) of a long sequence; made by `pooled` or `pooled_from_top`.
 
-    keys, weights: (H, T, k), the keys and weights of the k largest of each row, largest first; rows with
-        fewer weights are padded with key -1 and weight 0.
-    maxima, means: (H, t, s), maximum and mean of each block, t and s at most 256.
+    name: the name of the site.
+    keys, weights: (H, T, k), the positions of the keys and the weights of the k largest weights of each row,
+        largest first; rows with fewer weights are padded with key -1 and weight 0.
+    maxima, means: (H, t, s), the maximum and the mean of each block; t and s are at most 256.
     rows, columns: the T queries and S keys as text.
-    whole: True if the map was computed from all weights; False if from the k largest of each row, so that the
-        means are too small.
+    whole: True if the block map was computed from all weights; False if it was computed from the k largest
+        weights of each row only. Then the means are too small.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Pooled:
         if not fitting:
             expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maxima and means {sizes}"
             raise ArgumentError(
-                message(f"Pooled({self.name!r})", "the shapes do not match", expected=expected)
+                message(f"Pooled({self.name!r})", "the shapes of the arrays do not match", expected=expected)
             )
         low, high = int(self.keys.min(initial=0)), int(self.keys.max(initial=-1))
         if low < -1 or high >= len(self.columns):
@@ -77,11 +78,14 @@ class Pooled:
 
 
 def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str], top: int = 32) -> Pooled:
-    """Return the `top` largest weights of each row and a block map of long attention.
+    """Return a Pooled: the `top` largest weights of each row, and a block map.
 
-    weights: an array (H, T, S) or (T, S), for example a memory map; or an iterable of its strips, (H, n, S)
-    or (n, S), in row order, such as Look(rows=...) returns. Only one strip is in memory at a time.
+    name: the name of the site.
+    weights: an array (H, T, S) or (T, S), for example a memory map. Or an iterable of strips of n rows each,
+        (H, n, S) or (n, S), in row order, as Look(rows=...) records them. Only one strip is in memory at a
+        time.
     rows, columns: the T queries and S keys as text.
+    top: the number of weights of each row to keep.
 
     >>> from regard.viewing import pooled
     >>> words = [f"w{place}" for place in range(1000)]
@@ -128,9 +132,12 @@ def pooled(name: str, weights: Any, rows: Sequence[str], columns: Sequence[str],
 def pooled_from_top(name: str, top: Any, rows: Sequence[str], columns: Sequence[str]) -> Pooled:
     """Return a Pooled from the k largest weights of each row, as recorded by Look(top=k).
 
-    top: attended.top, with weights and keys of shape ([H,] T, k). rows, columns: the T queries and S keys as
-    text. The block map is computed from these weights alone: the maximum of a block is exact if it is among
-    the k largest of its row; the means are too small.
+    name: the name of the site.
+    top: attended.top, with weights and keys of shape ([H,] T, k).
+    rows, columns: the T queries and S keys as text.
+
+    The block map is computed from these weights only. The maximum of a block is exact if it is among the k
+    largest weights of its row. The means are too small.
 
     >>> import regard, torch
     >>> from regard.viewing import pooled_from_top
@@ -199,7 +206,10 @@ def _strips(weights: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return keys and weights of the `top` largest of each row, largest first; key -1 for weight 0."""
+    """Return the keys and the values of the `top` largest weights of each row, largest first.
+
+    The key of a weight of 0 is -1.
+    """
     some = numpy.argpartition(strip, -top, axis=-1)[..., -top:] if top else strip[..., :0].astype(int)
     weights = numpy.take_along_axis(strip, some, -1)
     order = numpy.argsort(-weights, axis=-1, kind="stable")
@@ -221,5 +231,5 @@ def _pool(
 
 
 def _numpy(array: Any) -> NDArray[Any]:
-    # Duck typing: drawing does not import torch.
+    # A tensor is recognised by its method detach(), so that drawing does not import torch.
     return numpy.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)

@@ -25,7 +25,9 @@ __all__ = ["Seen", "Site"]
 
 SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weights", "values")
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
-"""The fields of a site that are saved in a file: in the JSON header, and as arrays."""
+"""The fields of a Site (SITE, ARRAYS) and of a Pooled (LONG, LONG_ARRAYS) that are saved in a file.
+
+SITE and LONG are saved in the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
 
 TEXT = {
     "source": [str],
@@ -40,7 +42,7 @@ TEXT = {
 }
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
-"""The type of each value in the JSON header of a file; [str] stands for a list of str."""
+"""The types of the values in the JSON header: of a Seen, of a Site and of a Pooled. [str]: a list of str."""
 
 BEGIN = "<s>"
 """The begin-of-sentence token: the first input of a decoder."""
@@ -48,14 +50,14 @@ BEGIN = "<s>"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Seen:
-    """The recorded attention of one sentence: sites, subwords, and the words that the subwords belong to.
+    """The recorded attention of one sentence, with its subwords and words.
 
     sites: a Site for each recorded attention layer.
     source, target: subwords, including "</s>".
     source_words, target_words: for each subword, the index of its word; -1 for special tokens.
     title, notes: text printed above and below pictures.
     score: the log-probability of the target.
-    long: sites of sequences that are too long for a matrix, each a Pooled.
+    long: a Pooled for each recorded attention layer of a sequence that is too long for a matrix.
 
     >>> from regard.viewing import Seen, Site
     >>> source, target = ("▁고", "양이", "</s>"), ("▁cat", "</s>")
@@ -117,7 +119,7 @@ class Seen:
         raise UnknownName("site", name, [site.name for site in self.sites])
 
     def words(self) -> Seen:
-        """Return a copy with subwords joined to words.
+        """Return a copy in which the subwords are joined to words.
 
         Weights are summed over the subwords of a key and averaged over the subwords of a query. Special
         tokens such as "</s>" stay as they are. Value norms exist for subwords only and are dropped.
@@ -135,8 +137,8 @@ class Seen:
     def without_specials(self, renormalise: bool) -> Seen:
         """Return a copy without the special tokens, such as "</s>" and "<s>".
 
-        renormalise: True to scale each row to its previous sum; False to drop the weight of the special
-        tokens. A row whose weight was all on special tokens becomes 0.
+        renormalise: True to scale the remaining weights of each row to the previous sum of the row; False to
+            leave them unchanged. A row with weights for special tokens only becomes 0.
         """
         source, target = real(self.source_words), real(self.target_words)
         return replace(
@@ -162,7 +164,7 @@ class Seen:
         return weighted.noted("weights are multiplied by value norms")
 
     def noted(self, *notes: object) -> Seen:
-        """Return a copy with more notes, which are printed below pictures: faithfulness results, for example.
+        """Return a copy with more notes, for example faithfulness results. Notes are printed below pictures.
 
         >>> Seen((), (), (), (), ()).noted("translated with beam size 5").notes
         ('translated with beam size 5',)
@@ -170,12 +172,16 @@ class Seen:
         return replace(self, notes=(*self.notes, *map(str, notes)))
 
     def rollout(self, part: str = "encoder") -> Site:
-        """Compute attention rollout: how much of each input token the last layer of a part holds.
+        """Compute attention rollout, an estimate of how much each input token contributes to the last layer.
 
             R = A_L ... A_2 A_1,  A = (W + I) / 2,  each row divided by its sum
 
-        with W the self-attention weights of a layer, averaged over heads (Abnar and Zuidema 2020, eq. 1).
-        part: "encoder" or "decoder". Returns a Site whose rows and columns are the tokens of that part.
+        with L the number of layers, and W the self-attention weights of a layer, averaged over heads (Abnar
+        and Zuidema 2020, eq. 1).
+
+        part: "encoder" or "decoder".
+
+        Returns a Site whose rows and columns are the tokens of that part.
 
         >>> weights = numpy.full((2, 2, 2), 0.5)
         >>> sites = [Site(f"encoder.{layer}.self", weights, ("a", "b"), ("a", "b")) for layer in range(2)]
@@ -200,11 +206,11 @@ class Seen:
         return replace(layers[-1], name=f"{part}.rollout", weights=rolled.astype(numpy.float32), values=None)
 
     def picture(self, view: str = "matrix", **options: Any) -> Any:
-        """Draw it; the arguments are those of `regard.viewing.picture`."""
+        """Draw the recorded attention; the arguments are those of `regard.viewing.picture`."""
         return importlib.import_module("regard.viewing.picture").picture(self, view, **options)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file atomically, in the safetensors format: a JSON header followed by the arrays.
+        """Write the object to a file atomically, in the safetensors format: a JSON header, then the arrays.
 
         Seen.load reads the file on any machine, without the model.
         """
@@ -242,7 +248,10 @@ class Seen:
             raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
 
     def _numbered(self, site: Site) -> Site:
-        """Return the site with row_words and column_words, found by matching its rows and columns."""
+        """Return the site with row_words and column_words.
+
+        If they are missing, they are found by comparing rows and columns with `source` and `target`.
+        """
         if site.row_words is not None and site.column_words is not None:
             return site
         target_first = site.kind != "encoder"
@@ -253,6 +262,7 @@ class Seen:
         )
 
     def _words_of(self, pieces: tuple[str, ...], target_first: bool) -> tuple[int, ...]:
+        """Return the word index of each subword: those of the source, the target, or the decoder input."""
         sides = [(self.source, self.source_words), (self.target, self.target_words)]
         read = ((BEGIN, *self.target[:-1]), (-1, *self.target_words[:-1]))
         for subwords, numbers in (*(reversed(sides) if target_first else sides), read):

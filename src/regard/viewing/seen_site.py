@@ -24,8 +24,8 @@ class Site:
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
     values: (H, S), the norms of the values, if known.
-    row_words, column_words: for each row and column, the index of the word that it is a subword of; -1 for
-        special tokens. Default: taken from the sentence of the Seen that the site belongs to.
+    row_words, column_words: for each row and each column, a subword, the index of its word; -1 for special
+        tokens. Default: the word indices of the Seen that contains the site.
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -81,7 +81,7 @@ class Site:
         return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
 
     def words(self) -> Site:
-        """Return a copy with subwords joined to words; see `Seen.words`."""
+        """Return a copy in which the subwords are joined to words; see `Seen.words`."""
         row_words, column_words = self._numbers
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
@@ -126,7 +126,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word indices of rows and columns; by default, each row and column is its own word."""
+        """The word indices of rows and columns. If they are unknown, each row and column is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -135,15 +135,17 @@ class Site:
 
 
 def word_numbers(call: str, name: str, indices: Sequence[int], size: int) -> tuple[int, ...]:
-    """Return the word index of each subword as a tuple; raise ArgumentError if there are not `size`."""
+    """Return the word indices as a tuple; raise ArgumentError if there are not `size` of them."""
     numbers = tuple(map(int, indices))
     if len(numbers) != size:
-        raise ArgumentError(message(call, f"{name} has {len(numbers)} entries", expected=f"{size}"))
+        raise ArgumentError(
+            message(call, f"{name} has {len(numbers)} entries", expected=f"{size}, one per token")
+        )
     return numbers
 
 
 def real(numbers: Sequence[int]) -> list[int]:
-    """Return the positions whose word index is not -1: all but the special tokens."""
+    """Return the positions of all tokens except special tokens, whose word index is -1."""
     return [place for place, number in enumerate(numbers) if number >= 0]
 
 
@@ -153,15 +155,15 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions; all positions of a group share it."""
+    """Return the word index of each group of positions. All positions of a group have the same word index."""
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords; a lone space is written as ␣."""
+    """Return the text of each group of subwords; a group that is only a space is written as ␣."""
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 
 def _array(array: Any) -> NDArray[Any]:
-    # Duck typing: drawing does not import torch.
+    # A tensor is recognised by its method detach(), so that drawing does not import torch.
     return numpy.asarray(array.detach().cpu().float().numpy() if hasattr(array, "detach") else array)

@@ -1,4 +1,4 @@
-"""Convert terminal drawings to SVG: text stays text, on the character grid of the terminal, no web fonts."""
+"""Convert terminal drawings to SVG. Text stays text, on the character grid of a terminal; no web fonts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from regard.viewing.pictures.svg_writer import svg_of
 
 __all__ = ["to_svg"]
 
-# rich's own SVG export gives wide characters the width of narrow ones, and loads fonts from a CDN.
+# The SVG export of rich is not used: it gives wide characters the width of narrow characters, and it loads
+# fonts from a CDN.
 SIZE, CELL, LINE, MARGIN = 14, 8.4, 19, 14
 _DARK, _LIGHT = ColorTriplet(13, 15, 21), ColorTriplet(222, 225, 232)
 _COLOURS = [
@@ -29,9 +30,11 @@ _THEME = TerminalTheme((13, 15, 21), (222, 225, 232), _COLOURS, [*_COLOURS[:-1],
 
 
 def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
-    """Return anything that rich can print as the text of an SVG file; a Picture returns its own SVG.
+    """Convert a drawing to the text of an SVG file.
 
-    width: maximum width in terminal cells. title: the <title> of the SVG, read by screen readers.
+    drawing: anything that rich can print; for a Picture, its own method svg() is used.
+    width: maximum width in terminal cells.
+    title: the <title> of the SVG, read by screen readers.
 
     >>> from regard.viewing import draw, to_svg
     >>> picture = to_svg(draw([[0.9, 0.1]], ["I"], ["나는", "고양이"]))

@@ -26,14 +26,14 @@ from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 __all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw", "legend_line"]
 
 LEGEND = 20
-"""Maximum width of the legend in cells."""
+"""Maximum width of the legend in terminal cells (the width of one narrow character)."""
 
 LONGEST, LONGEST_SIDE = 18, 24
-"""Maximum width of column and row labels in cells; longer words are truncated."""
+"""Maximum width of a column label and of a row label in terminal cells; longer words are truncated."""
 
 
 class Shown:
-    """Base class of objects that rich can print; str() gives plain characters, and notebooks show an SVG."""
+    """Base class of objects that rich can print. str() returns plain characters; notebooks show an SVG."""
 
     def __str__(self) -> str:
         page = io.StringIO()
@@ -112,7 +112,7 @@ class Matrix(Drawing):
         return [max(6 if self.numbers else 4, cell_len(column) + 2) for column in self.columns]
 
     def _fitted(self, available: int) -> tuple[list[int], bool]:
-        """Return the widths of the columns that fit, and whether their labels are written vertically."""
+        """Return the widths of the columns that fit in `available` cells, and whether labels are vertical."""
         needed = self._label_widths
         for widths in ([max(needed, default=0)] * len(needed), needed):
             if sum(widths) <= available:
@@ -199,8 +199,10 @@ def bars(
 ) -> Bars:
     """Draw one row of weights as bars, one for each key.
 
-    weights: (S,), an array, a tensor or a list. labels: S words. most: the weight of a bar of full length.
-    Default: 1, or the largest weight if that is larger.
+    weights: (S,), an array, a tensor or a list.
+    labels: S words.
+    title: one or more lines above the bars.
+    most: the weight of a bar of full length. Default: 1, or the largest weight if that is larger.
 
     >>> from regard.viewing import bars
     >>> print(bars([0.25, 0.75], ["주어", "어디에서"]))
@@ -224,7 +226,7 @@ class Beside(Shown):
 
 
 def beside(*drawings: RenderableType) -> Beside:
-    """Return the drawings side by side; those that do not fit go to the next row.
+    """Return the drawings side by side; drawings that do not fit in the width go to the next row.
 
     >>> from regard.viewing import beside, draw
     >>> pair = beside(draw([[1.0]], ["a"], ["b"]), draw([[1.0]], ["c"], ["d"]))
@@ -248,7 +250,7 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
 
 
 def legend_line(shades: Shades, side: int, most: float) -> Text:
-    """Return the colour scale from 0 to `most`, indented by `side` cells."""
+    """Return a line with the colour scale from 0 to `most`, indented by `side` cells."""
     line = Text(" " * side).append("0 ", "dim")
     if shades.colour:
         for step in range(12):

@@ -11,12 +11,12 @@ from rich.style import Style
 
 __all__ = ["Shades", "clean", "cropped", "ramp"]
 
-# From dark to light with increasing lightness, so that it also works in greyscale.
+# The lightness increases from colour to colour, so that the scale also works in greyscale.
 _RAMP = ((20, 23, 31), (33, 60, 96), (38, 122, 142), (122, 196, 152), (253, 246, 208))
 
 
 class Shades:
-    """The cells and bars of one console: in colour if it has at least 256 colours, else as characters."""
+    """Draws cells and bars for one console: in colour if it has at least 256 colours, else as characters."""
 
     def __init__(self, console: Console, options: ConsoleOptions):
         self.colour = console.color_system in ("256", "truecolor") and not console.no_color
@@ -25,7 +25,7 @@ class Shades:
         self.nothing = "." if options.ascii_only else "·"
 
     def cell(self, level: float, width: int, number: str = "") -> tuple[str, Style]:
-        """Return text and style of a matrix cell. level: from 0 to 1, or NaN. number: text in the cell."""
+        """Return text and style of a matrix cell. level: from 0 to 1, or NaN. number: text of the cell."""
         if level != level:
             return "?".center(width), Style()
         if self.colour:
@@ -40,7 +40,7 @@ class Shades:
         return (block * max(width - 1, 1)).ljust(width), Style()
 
     def bar(self, level: float, width: int) -> tuple[str, Style]:
-        """Return text and style of a bar of level * width cells, rounded to half a cell."""
+        """Return the text and style of a bar of level * width terminal cells, rounded to half a cell."""
         whole, half = divmod(round(level * width * 2) if level == level else 0, 2)
         if self.plain:
             return "#" * (whole + half), Style()

@@ -26,8 +26,10 @@ Drawable = Seen | HasSeen | Mapping[str, Sequence[Any]]
 
 
 def seen_of(source: object, call: str) -> Seen:
-    """Return the Seen of a Seen (itself), a Translation (its subwords) or a Record (positions for words).
+    """Convert an object that contains recorded attention to a Seen.
 
+    source: a Seen, which is returned itself; a Translation, whose Seen has subwords; or a Record, the result
+        of record(), whose Seen has the positions 0, 1, 2, ... as words.
     call: the name of the public function, for error messages.
     """
     if isinstance(source, Seen):
@@ -43,13 +45,13 @@ def seen_of(source: object, call: str) -> Seen:
 
 
 def drawable(source: object, call: str) -> Seen:
-    """Return the Seen to draw: like `seen_of`, but with the subwords of a Translation joined to words."""
+    """Like `seen_of`, but the subwords of a Translation are joined to words."""
     seen = seen_of(source, call)
     return seen if seen is source or isinstance(source, Mapping) else seen.words()
 
 
 def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
-    """Return the Seen of a Record; queries and keys are named by their positions."""
+    """Return the Seen of a Record. Queries and keys are labelled with their positions."""
     sites = []
     for name, calls in record.items():
         weights = _joined(name, calls, call)
@@ -59,7 +61,10 @@ def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
 
 
 def _joined(name: str, calls: Sequence[Any], call: str) -> NDArray[Any]:
-    """Return the weights (H, T, S) of a site for one sequence; calls with one query each are concatenated."""
+    """Return the weights (H, T, S) of a site for one sequence.
+
+    If the site was called several times with one query, as in step-by-step decoding, the calls are joined.
+    """
     weights = [_weights(name, each, call) for each in calls]
     if len(weights) > 1 and any(each.shape[-2] != 1 for each in weights):
         problem = f"site {name!r} was called {len(weights)} times"
@@ -77,7 +82,7 @@ def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
     if weights is None:
         problem = f"the weights of site {name!r} were not recorded"
         raise ArgumentError(message(call, problem, hint="use record(Look(weights=True)), the default"))
-    # Duck typing: drawing does not import torch.
+    # A tensor is recognised by its method detach(), so that drawing does not import torch.
     array = numpy.asarray(weights.detach().cpu().float().numpy() if hasattr(weights, "detach") else weights)
     if array.ndim > 2 and array.shape[0] != 1:
         problem = f"site {name!r} was called with a batch of {array.shape[0]} sequences"

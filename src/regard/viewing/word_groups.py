@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 __all__ = ["SHOWN_SPACE", "SPACE", "grouped", "joined", "spelled", "spelled_or_space"]
 
 SPACE = "\u2581"
-"""The mark for a space inside a subword, as in SentencePiece."""
+"""The character that stands for a space inside a subword, as in SentencePiece: ▁."""
 
 SHOWN_SPACE = "\u2423"
-"""How a space is shown if it is a token of its own: ␣."""
+"""The character that is shown for a token that is only a space: ␣."""
 
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 """The byte tokens of SentencePiece (byte fallback), for characters that are not in the vocabulary."""
 
 
 def grouped(numbers: Sequence[int]) -> list[list[int]]:
-    """Return the positions of the subwords of each word, ordered by first subword.
+    """Return a group for each word: the positions of its subwords. Groups are sorted by their first position.
 
-    numbers: the word index of each subword; -1, for a special token, forms a group of its own.
+    numbers: the word index of each subword. A special token has index -1 and forms a group of its own.
 
     >>> grouped([0, 0, 1, -1, -1])
     [[0, 1], [2], [3], [4]]
@@ -61,7 +61,7 @@ def spelled_or_space(pieces: Sequence[str]) -> str:
 def joined(
     weights: NDArray[numpy.float32], groups: Sequence[Sequence[int]], axis: int
 ) -> NDArray[numpy.float32]:
-    """Sum weights over the subwords of each word, along one axis."""
+    """Sum weights over the subwords of each word, along one axis. groups: see grouped()."""
     if not groups:
         return weights
     order = [place for group in groups for place in group]

@@ -30,24 +30,25 @@ SCRIPTS = (
     *("data", "table", "long", "element", "reading", "matrix", "canvas", "map", "lines"),
     *("sentence", "steps", "heads", "choices", "explorer"),
 )
-"""The files that make up the script, in load order."""
+"""The JavaScript files that are joined to one script, in this order."""
 
 
 def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> Page:
-    """Return one self-contained HTML page with every view of recorded attention, without network requests.
+    """Return an interactive HTML page with every view of recorded attention.
 
-    The page has the alignment matrix, two columns of words joined by lines, a sentence with shaded words, the
-    attention to one word over time, thumbnails of all layers and heads, and rollout. The reader chooses
-    subwords or words, with or without special tokens, and weights or weights times value norms. Long
-    sequences are drawn with zoom, from a block map and the largest weights of each row.
+    The page is one file and makes no network requests. It has the alignment matrix, two columns of words
+    joined by lines, a sentence with shaded words, the attention to one word over time, thumbnails of all
+    layers and heads, and rollout. The reader chooses subwords or words, with or without special tokens, and
+    weights or weights times value norms. Long sequences are drawn with zoom, from a block map and the largest
+    weights of each row.
 
     seen: a Seen, a Translation, or the result of record() for one sequence.
-    path: file to write, ending in .html. Default: none is written.
+    path: file to write, ending in .html. Default: no file is written.
     title: heading of the page. Default: the title of `seen`.
 
-    Returns the page, a str that a notebook displays. The matrices take less than 9 MB: if they would take
-    more, only the largest weights of each row are kept. Weights are rounded, with an error of at most 0.4 %
-    of the largest weight (see `regard.viewing.explorer.packing`).
+    Returns the page, a str that a notebook displays. The matrices take less than 9 MB; if there are more
+    weights, only the largest of each row are kept. Weights are rounded; the error is at most 0.4 % of the
+    largest weight (see `regard.viewing.explorer.packing`).
 
     >>> from regard.viewing import Seen, Site, explore
     >>> site = Site("decoder.cross", [[0.9, 0.1]], ["<cat>"], ["고양이", "</s>"])
@@ -79,7 +80,7 @@ def _body(seen: Seen, heading: str) -> Iterator[str]:
         text = base64.b64encode(block).decode()
         yield f'<script type="text/plain" id="block-{number}">{text}</script>'
     data = json.dumps({"sides": packed.sides, "sites": packed.sites}, separators=(",", ":"))
-    # Without "<", no text in the data can close the script element or open another.
+    # Without the character "<", no text in the data can close the script element or open another one.
     for character in "<>&":
         data = data.replace(character, f"\\u{ord(character):04x}")
     yield f'<script type="application/json" id="data">{data}</script>'

@@ -1,6 +1,7 @@
 // Draw large matrices on a canvas: each pixel shows the largest weight that falls on it.
 
-// Max-pool the weights in view to a grid of at most `tall` x `wide` bins: { first row and column, bin size, cells }.
+// Max-pool the visible weights to a grid of at most `tall` x `wide` bins. The result has the first row and column,
+// the numbers of rows and columns of a bin, and the cells: the largest weight of each bin.
 function gridOf(source, view, tall, wide) {
   if (source.long && source.long.blockRows * tall < view.height * 2 && source.long.blockColumns * wide < view.width * 2) {
     return blocksIn(source, view);

@@ -29,7 +29,7 @@ function scaleOf(bits, most) {
   return scale;
 }
 
-// Return the plane that holds a head, or the mean over heads; see _planes in packing.py.
+// Return the number of the plane (stored matrix) of a head, or of the mean over heads; see _planes in packing.py.
 function planeNumber(site, head, measure) {
   if (site.form === "long") return site.mean ? (head === "mean" ? 0 : head + 1) : head === "mean" ? 0 : head;
   if (head !== "mean") return head;
@@ -86,7 +86,7 @@ function valuesOf(site, head) {
   return new Float32Array(bytes.slice(start, start + 4 * columns).buffer);
 }
 
-// Return one plane as a dense matrix; not for long sites.
+// Return one plane as a dense matrix. Long sites, which are too large, use longOf instead.
 function denseOf(site, plane) {
   const key = `${page.sites.indexOf(site)} ${plane}`;
   if (!planes.has(key)) {

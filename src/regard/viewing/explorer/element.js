@@ -32,7 +32,7 @@ function formatCount(number) {
   return number.toLocaleString("en");
 }
 
-// Format a weight with this many digits: .90, 1; ? for NaN.
+// Format a weight with this many digits, without a leading zero: .90 or 1; NaN is "?".
 function formatNumber(weight, digits = 2) {
   if (Number.isNaN(weight)) return "?";
   const text = weight.toFixed(weight >= 10 ? 1 : digits).replace(/^0\./, ".");
@@ -41,7 +41,7 @@ function formatNumber(weight, digits = 2) {
 
 // Format a weight for a sentence; small weights in scientific notation.
 function formatWeight(weight) {
-  if (Number.isNaN(weight)) return "not a number";
+  if (Number.isNaN(weight)) return "NaN";
   if (weight > 0 && weight < 0.0005) return weight.toExponential(1);
   return formatNumber(weight, 3);
 }

@@ -1,4 +1,5 @@
-// Long sites: a block map, the largest weights of each row, and the window of tokens that the other views draw.
+// Sites of long sequences are stored as a block map and the largest weights of each row. The matrix view draws both;
+// the other views draw a window of tokens around the selected cell.
 const MAP = 256;
 const WINDOW = 48;
 const longSites = new Map();

@@ -1,4 +1,4 @@
-// The matrix as a canvas: zoom with + and -, drag to move, select a cell with the pointer or the arrow keys.
+// A large matrix on a canvas: zoom with + and -, drag to move, select a cell with the pointer or the arrow keys.
 const LEGIBLE = 13;
 const HIGHEST = 480;
 const MARGIN = 10;
@@ -189,7 +189,7 @@ function listen(map) {
 function mapKey(map, event) {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const { cursor } = map.state;
-  // A step is one bin of the grid, so that it is visible.
+  // An arrow key moves by one bin of the grid (one visible cell), so that every step is visible.
   const [down, across] = [map.grid.binRows, map.grid.binColumns];
   const moved = {
     ArrowDown: { ...cursor, row: cursor.row + down },
@@ -263,7 +263,7 @@ function showSelectedRow(map) {
     ),
   );
   map.chosen.replaceChildren(
-    element("h3", {}, element("bdi", {}, truncated(source.rowNames[row] || "")), element("span", { class: "quiet" }, ` row ${formatCount(row + 1)} looked most at`)),
+    element("h3", {}, element("bdi", {}, truncated(source.rowNames[row] || "")), element("span", { class: "quiet" }, ` row ${formatCount(row + 1)} attended most to`)),
     element("ol", {}, ...bars),
   );
 }

@@ -6,7 +6,10 @@ most sqrt(weight * most) / L + most / (4 L^2). With 8 bits, that is 0.4 % of the
 weight a hundred times smaller; weights below most / 250,000 become 0. With 16 bits, the error is 257 times
 smaller.
 
-If a page has too many weights, only the largest of each row are stored, with their keys.
+If a page has too many weights, only the largest weights of each row are stored, with their keys.
+
+A plane is one stored matrix of a site: the weights of one head, or a mean over heads. A side is the sequence
+of subwords of the rows, or of the columns, of a site.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ LONGEST = 200
 
 
 def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Return weights (planes, ...) as integers on the square-root scale. most: the maximum of each plane.
+    """Return weights (planes, ...) as integers on the square-root scale.
+
+    most: (planes,), the largest weight of each plane. bits: 8 or 16.
 
     >>> quantised(numpy.array([[0.0, 0.25, 1.0, numpy.nan]]), numpy.array([1.0]), 8).tolist()
     [[0, 127, 254, 255]]
@@ -55,7 +60,12 @@ def quantised(weights: NDArray[Any], most: NDArray[Any], bits: int) -> NDArray[A
 
 @dataclass
 class Packed:
-    """The data of a page: metadata for JSON, and a block of bytes for each site."""
+    """The data of a page.
+
+    sides: the different sequences of subwords, with their words; for JSON.
+    sites: the name, kind, sides and format of each site; for JSON.
+    blocks: the weights of each site as bytes.
+    """
 
     sides: list[dict[str, Any]] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
@@ -125,7 +135,11 @@ def pack(seen: Seen) -> Packed:
 
 
 def _planes(site: Site) -> NDArray[numpy.float32]:
-    """Return the weights of each head, their mean, and the mean of weight × value norm if norms are known."""
+    """Return the planes of a site.
+
+    They are the weights of each head, the mean over heads and, if the value norms are known, the mean of
+    weight × value norm over heads. A site with one head has one plane.
+    """
     if site.heads == 1:
         return site.weights
     planes = [site.weights, site.weights.mean(0, keepdims=True)]
@@ -135,7 +149,10 @@ def _planes(site: Site) -> NDArray[numpy.float32]:
 
 
 def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str, Any], bytes]:
-    """Pack a site as a whole matrix, or as the `kept` largest weights of each row with their keys."""
+    """Pack a site. kept: how many of the largest weights of each row to store; None stores all weights.
+
+    Return the description of the format, for JSON, and the bytes.
+    """
     most = _most(planes)
     about: dict[str, Any] = {"form": "whole", "bits": bits, "most": _rounded(most)}
     if kept is None or kept >= planes.shape[2]:
@@ -148,7 +165,10 @@ def _short(planes: NDArray[Any], kept: int | None, bits: int) -> tuple[dict[str,
 
 
 def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
-    """Pack a site of a long sequence: keys and weights of the largest per row, block maxima, block means."""
+    """Pack a site of a long sequence: the largest weights of each row with their keys, and the block map.
+
+    Return the description of the format, for JSON, and the bytes.
+    """
     wide = _wide(len(site.columns))
     most, most_mean = _most(site.maxima), _most(site.means)
     about = {
@@ -171,19 +191,22 @@ def _long(site: Pooled) -> tuple[dict[str, Any], bytes]:
 
 
 def _wide(columns: int) -> bool:
-    """Whether keys need four bytes instead of two; the largest number stands for "no key"."""
+    """Whether keys need four bytes instead of two. The largest integer of the type stands for "no key"."""
     return columns > 2**16 - 1
 
 
 def _pooled_site(site: Site) -> Pooled:
-    """Pool a site that is too large for a matrix; with several heads, their mean comes first."""
+    """Return the Pooled of a site that is too large for a matrix. Of several heads, the mean comes first."""
     mean = site.weights.mean(0, keepdims=True)
     weights = site.weights if site.heads == 1 else numpy.concatenate([mean, site.weights])
     return pooled(site.name, weights, site.rows, site.columns)
 
 
 def _means(seen: Seen) -> list[Site]:
-    """Return, for each kind of attention that has several layers, the mean over layers and heads."""
+    """Return the mean over layers and heads of each kind of attention (cross, encoder, decoder).
+
+    A kind with one layer has no mean.
+    """
     means = []
     for kind in ("cross", "encoder", "decoder"):
         layers = [site for site in seen.sites if site.kind == kind]
@@ -196,6 +219,7 @@ def _means(seen: Seen) -> list[Site]:
 
 
 def _rollouts(seen: Seen) -> list[Site]:
+    """Return the attention rollout of the encoder, if its self-attention was recorded."""
     layers = [site for site in seen.sites if site.kind == "encoder" and site.name.endswith("self")]
     square = len({site.weights.shape[1:] for site in layers}) == 1
     return [seen.rollout()] if square and layers[0].rows == layers[0].columns else []
@@ -206,7 +230,8 @@ def _most(planes: NDArray[Any]) -> NDArray[Any]:
     largest_weight = (
         numpy.where(numpy.isnan(planes), 0.0, planes).reshape(len(planes), -1).max(1, initial=0.0)
     )
-    # Rounded before weights are divided by it, because the page multiplies by the rounded number.
+    # The maximum is rounded before the weights are divided by it, because the page, which reads the rounded
+    # number, multiplies by it.
     return numpy.array(_rounded(numpy.where(largest_weight > 0, largest_weight, 1.0)))
 
 

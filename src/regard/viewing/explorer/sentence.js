@@ -1,4 +1,4 @@
-// A sentence with shaded words: select one, and the others are shaded by its weights.
+// A sentence with shaded words: if a word is selected, the other words are shaded by its weights.
 
 function sentenceView(panel, table, state) {
   const itself = table.rows.length === table.columns.length && table.rows.every((name, place) => name.text === table.columns[place].text);
@@ -25,7 +25,7 @@ function sentenceView(panel, table, state) {
     else describeColumn(table, place);
   };
   if (itself) {
-    const turned = choiceOf("direction", "Shade", [["given", "what it attended to"], ["received", "what attended to it"]], state.direction, (value) => {
+    const turned = choiceOf("direction", "Shade", [["given", "words it attended to"], ["received", "words that attended to it"]], state.direction, (value) => {
       state.direction = value;
       const place = lines[0].words.findIndex((word) => word.getAttribute("aria-pressed") === "true");
       if (place >= 0) show(0, place);

@@ -1,4 +1,4 @@
-// One word over time: the weights of a key at each step (a column), or the weights of one step (a row).
+// One word over time: the weights of one key for each query (a column), or of one query for each key (a row).
 
 function stepsView(panel, table, state) {
   if (!table.rows.length || !table.columns.length) return;

@@ -1,4 +1,4 @@
-"""player(): an animation of a translation, first the encoder, then the decoder word by word."""
+"""player(): an animation of a translation: first the encoder, then the decoder, word by word."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARCS, BETWEEN = 46.0, 96.0
 """Height of the arcs of self-attention, and distance between the two sentences, in points."""
 
 FAINTEST, SECONDS = 0.06, 0.9
-"""Smallest weight that is drawn, and duration of a frame."""
+"""Smallest weight that is drawn as a line, and duration of a frame in seconds."""
 
 Weights = NDArray[numpy.floating] | None
 
@@ -84,7 +84,7 @@ def player(
 
 
 class _Stage:
-    """The layout of both sentences, the same in every frame."""
+    """The positions of the words of both sentences, which are the same in every frame."""
 
     def __init__(self, source: Sequence[str], target: Sequence[str], title: str, arcs: bool):
         self.source, self.target, self.title = source, target, title
@@ -98,7 +98,10 @@ class _Stage:
         self.tops = (0.0, HEIGHT + BETWEEN)
 
     def encoded(self, place: int, caption: str, reading: Weights) -> Canvas:
-        """Return an encoder frame: a source word with its self-attention, or with the words before it."""
+        """Return the frame of one source word.
+
+        place: the index of the word. reading: its self-attention weights (S,); None shows the words up to it.
+        """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         for other, word in enumerate(self.source):
             level = 0.0 if reading is None else float(reading[other])
@@ -118,7 +121,12 @@ class _Stage:
         cross: Weights = None,
         all_cross: Weights = None,
     ) -> Canvas:
-        """Return a frame of the decoder. step: index of the target word that is being generated."""
+        """Return a frame of the decoder.
+
+        step: index of the target word that is being generated.
+        past, cross: self-attention (T,) and cross-attention (S,) weights of this word.
+        all_cross: (T, S), the cross-attention of all words, for the last frame.
+        """
         canvas = Canvas(self.title or "Animation of a translation", caption)
         levels = numpy.zeros(len(self.source)) if cross is None else numpy.asarray(cross)
         if all_cross is not None:
@@ -168,7 +176,7 @@ class _Stage:
                 )
 
     def _arcs(self, canvas: Canvas, side: int, row: int, weights: NDArray[numpy.floating]) -> None:
-        """Draw arcs above the source, or below the target, from the keys to the query in this row."""
+        """Draw arcs from the keys to query `row`: above the source (side 0), or below the target (side 1)."""
         edge, direction = (self.tops[0], -1.0) if side == 0 else (self.tops[1] + HEIGHT, 1.0)
         whole = abs(self.left[side][-1] - self.left[side][0]) or 1.0
         for place, weight in enumerate(weights):

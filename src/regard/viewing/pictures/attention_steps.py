@@ -23,7 +23,7 @@ FORMULAS = {
     "scaled_dot": "query · key / √D",
     "cosine": "query · key / (|query| |key|)",
 }
-"""The formula of each score function without learned parameters."""
+"""The score functions without learned parameters, and their formulas."""
 
 WIDTH, HEIGHT, GAP = 36.0, 18.0, 26.0
 """Width and height of a cell, and distance between grids, in points."""
@@ -59,8 +59,8 @@ def steps(
     query: (T, D).
     key: (S, D).
     value: (S, E).
-    score: "dot", "scaled_dot" or "cosine"; if `scores` is passed, a name for them.
-    scores: (T, S), computed by any other score function; -inf for masked keys.
+    score: "dot", "scaled_dot" or "cosine"; if `scores` is passed, any name or formula to write above them.
+    scores: (T, S), the scores, if another score function computes them; -inf for masked keys.
     rows, columns: T words for the queries, S words for the keys.
     title, about: a title, and a line below it.
 
@@ -203,11 +203,11 @@ def _names(
 
 
 def _grid(step: Step) -> Canvas:
-    """Return a canvas with one grid, its first cell at (0, 0) and its name above the columns."""
+    """Return a canvas with the grid of one step: the first cell is at (0, 0), the name is above the grid."""
     canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
     width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
-    levels = finite / most * 0.85  # keep the cells light enough to read the numbers
+    levels = finite / most * 0.85  # cells stay light enough to read the numbers
     canvas.cells(0, 0, levels, width, HEIGHT)
     for row, column in numpy.ndindex(*levels.shape):
         text, level = _formatted(float(step.numbers[row, column])), float(levels[row, column])
@@ -245,7 +245,7 @@ def _printed(step: Step) -> list[Text]:
 
 
 def _left_out(arrays: dict[str, NDArray[numpy.float64]], scores: NDArray[numpy.float64]) -> str:
-    """Return a note on what is not drawn; an empty string if everything is."""
+    """Return a note that says which part is drawn; an empty string if everything is drawn."""
     sizes = (("queries", scores.shape[0], ROWS), ("keys", scores.shape[1], ROWS))
     wide = (
         ("components of each key", arrays["key"].shape[1], COLUMNS),

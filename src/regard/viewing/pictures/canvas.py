@@ -1,7 +1,7 @@
 """Canvas: a list of marks (boxes, text, curves, images) that svg_writer.py and matplotlib_writer.py draw.
 
-Coordinates are in points; x points right and y points down, and both may be negative. The size of a canvas is
-that of the bounding box of its marks.
+Coordinates are in points. x increases to the right and y increases downwards; both may be negative. The size
+of a canvas is the size of the bounding box of its marks, plus a margin.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SIZE = 10.0
 """Default font size in points."""
 
 MIDDLE = 0.36
-"""Height of the middle of lower-case letters above the baseline, for font size 1."""
+"""Distance from the baseline to the middle of lower-case letters, for font size 1."""
 
 NARROWEST = 300.0
-"""Minimum line width of titles and notes in points; narrow pictures are extended to it."""
+"""Titles and notes are wrapped at the width of the picture, but at least at this width, in points."""
 
 MANY = 4000
 """A grid of more cells than this is drawn as one image instead of boxes."""
@@ -31,9 +31,11 @@ MANY = 4000
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. edge: the colour of its border, "" for none. round: the radius of its corners.
+    """A rectangle.
 
-    crisp: without antialiasing, so that adjacent boxes have no seam; for SVG.
+    edge: the colour of the border; "" for no border.
+    round: the radius of the corners.
+    crisp: draw without antialiasing, so that there is no gap between adjacent boxes; only in SVG.
     """
 
     x: float
@@ -55,9 +57,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text. x: its start, middle or end (see anchor). y: its middle. angle: counter-clockwise.
+    """A line of text.
 
-    width: stretch the text to this width. Default: its own. width, bold and italic are for SVG.
+    x: the position of the start, middle or end of the text, see `anchor`.
+    y: the position of the middle of its height.
+    anchor: "start", "middle" or "end".
+    angle: rotation in degrees, counter-clockwise.
+    width: stretch the text to this width. Default: do not stretch. Only in SVG, like `bold` and `italic`.
     """
 
     x: float
@@ -105,7 +111,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Raster:
-    """An image, pixels (h, w, 3) of uint8, scaled to a rectangle. smooth: interpolate between pixels."""
+    """An image, scaled to a rectangle. pixels: (h, w, 3), uint8. smooth: interpolate between pixels."""
 
     x: float
     y: float
@@ -127,10 +133,14 @@ Mark = Box | Words | Curve | Raster
 
 @dataclass(frozen=True)
 class Paper:
-    """What an SVG file has behind and around the marks. round: the radius of its corners.
+    """The background and the defaults of an SVG file.
 
-    font: a key of svg_writer.FONTS. font_size: that of the file, which text of this size does not repeat.
-    size: width and height. Default: those of the marks and the margin; then the marks are moved into it.
+    color: the background colour.
+    round: the radius of the corners of the background.
+    font: a key of svg_writer.FONTS.
+    font_size: the font size of the whole file; text of this size has no font-size attribute of its own.
+    size: width and height of the file. Default: the bounding box of the marks and the margin; then the marks
+        are moved so that the box starts at (0, 0).
     """
 
     color: str = WHITE
@@ -172,7 +182,10 @@ class Canvas:
     def cells(
         self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
     ) -> None:
-        """Add a grid of cells shaded by levels (T, S) from 0 to 1; a large grid is one image."""
+        """Add a grid of cells, shaded by levels (T, S) from 0 to 1. A large grid (see MANY) is one image.
+
+        width, height: the size of a cell, including the gap to the next cell.
+        """
         rows, columns = levels.shape
         if rows * columns > MANY:
             self.raster(x, y, columns * width, rows * height, shades(levels))
@@ -194,7 +207,7 @@ class Canvas:
         self.marks.append(Raster(x, y, width, height, pixels, smooth))
 
     def head(self, title: str, *lines: str) -> None:
-        """Add a title and grey lines above the marks so far, wrapped to their width."""
+        """Add a title and grey lines of text above the existing marks, wrapped at their width."""
         left, top, right, _ = self.bounds
         width = max(right - left, NARROWEST)
         for line in reversed([part for each in lines for part in wrapped(each, 8.5, width)]):
@@ -205,7 +218,7 @@ class Canvas:
             top -= 16
 
     def foot(self, *lines: str) -> None:
-        """Add grey lines below the marks so far, wrapped to their width."""
+        """Add grey lines of text below the existing marks, wrapped at their width."""
         left, _, right, bottom = self.bounds
         parts = [part for each in lines for part in wrapped(each, 8, max(right - left, NARROWEST))]
         for number, line in enumerate(parts):
@@ -252,7 +265,7 @@ class Canvas:
 
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
-    """Wrap text to lines of at most `width` points, between words, or inside a word that is wider.
+    """Wrap text to lines of at most `width` points. A word that is wider than a line is split.
 
     >>> wrapped("a cat sleeps", 10, 50)
     ['a cat', 'sleeps']
@@ -273,7 +286,7 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
 
 
 def same_size(frames: list[Canvas]) -> list[Canvas]:
-    """Return the canvases of an animation with a white background of the same size, large enough for each."""
+    """Give the canvases of an animation the same size: add a white background that is as large as needed."""
     boxes = [canvas.bounds for canvas in frames]
     left, top = min(box[0] for box in boxes), min(box[1] for box in boxes)
     right, bottom = max(box[2] for box in boxes), max(box[3] for box in boxes)

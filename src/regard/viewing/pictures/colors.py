@@ -1,4 +1,4 @@
-"""The colours of pictures, and an estimate of text width that needs no font.
+"""The colours of pictures, and an estimate of the width of a text that needs no font file.
 
 Lightness alone encodes the value, so that pictures work in greyscale, in print and for colour-blind readers.
 Negative numbers have a second hue, and their minus sign is always printed.
@@ -32,13 +32,13 @@ _WIDTHS = {
     **dict.fromkeys("ABCDGHKNOPQRSTUVXYZ", 0.73),
 }
 _NARROW, _WIDE = 0.63, 1.0
-"""Character widths in em of DejaVu Sans, which comes with matplotlib and is wider than most fonts."""
+"""Character widths of DejaVu Sans, in units of the font size. It comes with matplotlib and is a wide font."""
 
 _MARKS = ("Mn", "Me", "Cf")
 
 
 def shades(levels: NDArray[numpy.floating]) -> NDArray[numpy.uint8]:
-    """Return RGB colours (..., 3) of levels from -1 to 1; negative levels have a second hue, NaN is grey.
+    """Return the RGB colours (..., 3) of levels from -1 to 1. Negative levels have a second hue; NaN is grey.
 
     >>> import numpy
     >>> shades(numpy.array([0.0, 1.0])).tolist()
@@ -64,7 +64,7 @@ def text_color_on(level: float) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Estimate the width of a text in points; rather too large than too small.
+    """Estimate the width of a text in points. The estimate is usually too large, so that text has room.
 
     >>> width_of("고양이", 10), width_of("i", 10)
     (30.0, 3.6)
@@ -73,7 +73,7 @@ def width_of(text: str, size: float) -> float:
 
 
 def label(word: object, longest: int = 28) -> str:
-    """Return a word ready to draw: control characters escaped, truncated to `longest` terminal cells.
+    """Return the text of a label: control characters are escaped, and long text is cut to `longest` cells.
 
     >>> label("a" * 40), label("line\\nbreak")
     ('aaaaaaaaaaaaaaaaaaaaaaaaaaa…', 'line\\\\nbreak')

@@ -1,4 +1,4 @@
-"""Find an installed font for each text; characters that no font has are replaced, and reported.
+"""Find an installed font for each text. Characters that no font has are replaced and reported.
 
 Matplotlib's cached list of fonts may be out of date, so this module searches the font files itself and reads
 which characters each one has.
@@ -17,7 +17,7 @@ from regard.errors import ArgumentError, install_command, message
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
-"""Replacement for a character that no font has: the first of these that the font has."""
+"""Replacements for a character that no font has; the first that the font of the text has is used."""
 
 FIRST = (
     "notosanscjk",
@@ -45,10 +45,10 @@ THEN = (
 """East Asian fonts of macOS, Windows and Linux, preferred next."""
 
 LAST = ("bold", "italic", "oblique", "light", "thin", "black", "condensed", "mono", "coding", "serif")
-"""Styles that are tried last."""
+"""Fonts whose file names contain one of these words (styles) are tried last."""
 
 NEVER = ("emoji", "lastresort")
-"""Fonts that are never used: their glyphs are coloured images, or boxes."""
+"""Fonts whose paths contain one of these words are never used: they have coloured images or boxes."""
 
 MOST = 300
 """Maximum number of fonts that are searched for a character."""
@@ -59,10 +59,10 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""By the first word of a character's Unicode name: the script, and its font package on Debian and Ubuntu."""
+"""Maps the first word of a Unicode character name to the script and its font package (Debian, Ubuntu)."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
-"""Joiners and variation selectors: invisible, so that a font may lack them."""
+"""Joiners and variation selectors: they are invisible, so a font need not have them."""
 
 
 class Run(NamedTuple):
@@ -73,7 +73,10 @@ class Run(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A text split into runs of one font each; missing: the characters that were replaced."""
+    """A text, split into runs that are drawn with one font each.
+
+    missing: the characters that no font has, which were replaced.
+    """
 
     runs: tuple[Run, ...]
     missing: str
@@ -93,7 +96,7 @@ def needs(name: str) -> ArgumentError:
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """Split a text into runs by font; a single run if one font has all of its characters.
+    """Split a text into runs by font. If one font has all characters of the text, there is one run.
 
     >>> written("cat").missing
     ''
@@ -142,7 +145,7 @@ def hint_for(missing: Iterable[str]) -> str:
 
 
 def _named(character: str) -> str:
-    """Return the script of a letter; of any other character, its code point and name."""
+    """Return the script of a letter, or the code point and name of any other character."""
     if unicodedata.category(character)[0] in "LM":
         return _script(character).capitalize()
     return f"U+{ord(character):04X} {unicodedata.name(character, '').lower()}".rstrip()
@@ -157,7 +160,7 @@ def _may_lack(character: str) -> bool:
 
 
 def _without_silent(text: str, font: str) -> str:
-    """Remove the joiners that a font lacks, which would be drawn as boxes."""
+    """Remove the joiners that a font does not have, because they would be drawn as boxes."""
     return "".join(each for each in text if each not in _SILENT or each in _characters(font))
 
 

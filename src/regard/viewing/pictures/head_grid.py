@@ -27,14 +27,16 @@ SIDE, GAP = 66.0, 8.0
 """Size of a thumbnail, and distance between thumbnails, in points."""
 
 FINE = 96
-"""Maximum number of cells along a thumbnail; larger matrices are max-pooled."""
+"""Maximum number of cells along a side of a thumbnail; larger matrices are max-pooled."""
 
 CELLS = 3000
-"""Above this total number of cells, thumbnails are drawn as images instead of boxes."""
+"""If all thumbnails together have more cells than this, they are drawn as images instead of boxes."""
 
 
 def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     """Draw every head of every site as a small matrix, all with the same colour scale.
+
+    sites: the attention layers, a row for each. title, about: a title, and a line below the title.
 
     >>> from regard.viewing import Site, heads
     >>> print(heads([Site("decoder.cross", [[[0.9, 0.1], [0.0, 1.0]]], ["a", "cat"], ["나는", "고양이"])]))
@@ -104,7 +106,7 @@ def _thumbnail(
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails(Drawing):
-    """The heads of one site side by side in the terminal, one or two cells wide for each weight."""
+    """The heads of one site side by side in the terminal; a weight is one or two characters wide."""
 
     name: str
     heads: tuple[NDArray[numpy.float64], ...]
@@ -144,7 +146,7 @@ class Scale(Drawing):
 
 
 def _across(columns: int) -> int:
-    """Return the width of a weight in terminal cells."""
+    """Return the width of a weight in terminal cells: 2 if the matrix is narrow, else 1."""
     return 2 if columns * 2 <= 16 else 1
 
 

@@ -1,4 +1,4 @@
-"""gaze(): an image repeated for each word, bright where the word attends to it."""
+"""gaze(): the same image for each word, bright in the regions that the word attends to."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ LARGEST = 256
 """Maximum number of pixels along each side of an image."""
 
 DIM = 0.3
-"""Brightness factor where the weight is 0."""
+"""Factor for the brightness of the image where the weight is 0."""
 
 
 def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", about: str = "") -> Picture:
     """Draw an image for each word, bright where its weights are large and dim elsewhere (Xu et al. 2015).
 
     image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
-    weights: (T, h, w), usually on a coarser grid than the image; they are interpolated.
+    weights: (T, h, w), a map for each word, usually coarser than the image; the maps are interpolated.
     words: T words.
+    title, about: a title, and a line below the title.
 
     >>> import numpy
     >>> from regard.viewing import gaze
@@ -66,7 +67,7 @@ def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", abo
 
 
 def _image(data: Any) -> NDArray[numpy.float64]:
-    """Return an image as (height, width, 3) from 0 to 1, subsampled to at most LARGEST pixels per side."""
+    """Return an image as an array (height, width, 3) from 0 to 1, with at most LARGEST pixels per side."""
     image = numpy.asarray(data)
     if image.ndim == 2:
         image = numpy.repeat(image[..., None], 3, axis=-1)

@@ -28,7 +28,7 @@ FAINTEST = 0.05
 """Weights below this fraction of the largest weight have no line."""
 
 KEYS_SHOWN = 4
-"""Maximum number of keys per query in the terminal."""
+"""Maximum number of keys that are printed for each query in the terminal."""
 
 
 def lines(
@@ -71,7 +71,7 @@ def lines(
 
 @dataclass(frozen=True, eq=False)
 class Joined(Drawing):
-    """Each query with its keys of largest weight, for the terminal."""
+    """A line for each query with the keys of its largest weights, for the terminal."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

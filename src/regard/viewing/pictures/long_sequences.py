@@ -1,4 +1,4 @@
-"""long_map(): attention of a long sequence as a map of blocks, without the whole matrix."""
+"""long_map(): draw the attention of a long sequence as a map of blocks, without the whole matrix."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ TICKS = 8
 
 
 def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None = None) -> Picture:
-    """Draw the largest weight of each block of a long sequence, from `pooled` or `pooled_from_top`.
+    """Draw the attention of a long sequence: a cell for each block of weights shows the largest of them.
 
-    seen: a Pooled. about: a line below the title. head: index of one head. Default: the maximum over heads.
+    seen: a Pooled, the result of `pooled` or `pooled_from_top`.
+    title, about: a title, and a line below the title.
+    head: index of one head. Default: the maximum over heads.
 
     >>> import numpy
     >>> from regard.viewing import long_map
@@ -53,8 +55,8 @@ def long_map(seen: Pooled, title: str = "", about: str = "", *, head: int | None
                 canvas.words(-7, at, f"{place:,}", 8, anchor="end", color=QUIET)
     canvas.scale(0, height + 14, most)
     block = f"{_side(rows, maxima.shape[0])} by {_side(columns, maxima.shape[1])}"
-    description = f"{rows:,} by {columns:,} tokens; each cell the largest weight of {block}"
-    description += "" if seen.whole else ", from the largest of each row"
+    description = f"{rows:,} by {columns:,} tokens; each cell shows the largest weight of {block} tokens"
+    description += "" if seen.whole else ", from the largest weights of each row"
     which = f"head {head}" if head is not None else f"{seen.heads} heads" if seen.heads > 1 else ""
     canvas.head(
         label(title or seen.name, 90), label(about, 110), " · ".join(filter(None, (description, which)))

@@ -21,10 +21,10 @@ from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 __all__ = ["gif_of", "hints", "pdf_of", "png_of"]
 
 DPI = 216
-"""Three pixels per point, so that the edges of cells fall on whole pixels."""
+"""Resolution: three pixels per point, so that the edges of cells fall on whole pixels."""
 
 PIXELS, EDGE = 40_000_000, 60_000
-"""Maximum number of pixels in total and along a side; larger pictures get a lower resolution."""
+"""Maximum number of pixels of a picture, and of one of its sides; larger pictures get a lower resolution."""
 
 MOVING = 1600
 """Maximum width of a GIF in pixels."""
@@ -65,7 +65,8 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
         _, agg = _drawn(canvas, min(DPI, 72 * MOVING / canvas.size[0]))
         agg.draw()
         images.append(Image.fromarray(numpy.asarray(agg.buffer_rgba())[..., :3]))
-    # All frames use the palette of the last, which has the most marks: palettes that differ would flicker.
+    # All frames use the palette of the last frame, which has the most marks. With different palettes, the
+    # colours would flicker.
     palette = images[-1].quantize(128, dither=Image.Dither.NONE)
     first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images)
     duration = [round(1000 * seconds)] * len(others) + [round(2000 * seconds)]
@@ -75,7 +76,7 @@ def gif_of(frames: Sequence[Canvas], seconds: float) -> bytes:
 
 
 def hints(frames: Sequence[Canvas]) -> tuple[str, ...]:
-    """Return hints on characters that no installed font has; an empty tuple if all can be drawn."""
+    """Return hints on characters that no installed font has; an empty tuple if there are none."""
     texts = {mark.text for canvas in frames for mark in canvas.marks if isinstance(mark, Words)}
     hint = hint_for("".join(written(text).missing for text in texts))
     return (hint,) if hint else ()
@@ -112,7 +113,7 @@ def _artists(marks: Sequence[Mark], figure: Any, width: float, height: float) ->
     from matplotlib.transforms import Bbox, TransformedBbox
 
     for kind, some in groupby(marks, lambda m: isinstance(m, Box) and not (m.round or m.edge)):
-        if kind:  # consecutive plain boxes are one collection
+        if kind:  # consecutive boxes without border and round corners are drawn as one collection
             boxes = [mark for mark in some if isinstance(mark, Box)]
             corners = [_corners(box) for box in boxes]
             fills = [box.fill for box in boxes]
@@ -154,7 +155,7 @@ def _shape(mark: Box | Curve) -> Any:
 
 
 def _texts(mark: Words) -> Iterator[Any]:
-    """Yield a line of text as matplotlib texts, one for each font that it needs (usually one)."""
+    """Yield a line of text as matplotlib Text objects, one for each font that it needs (usually one)."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.text import Text
 

@@ -17,13 +17,13 @@ from regard.viewing.terminal import draw
 __all__ = ["grid", "matrix"]
 
 LONG = 48
-"""With more words than this, cells are smaller; labels that do not fit are left out."""
+"""With more words than this along a side, cells are smaller, and labels that do not fit are left out."""
 
 EDGE = 720.0
 """Length in points of a side with more than LONG words."""
 
 LEVEL = 620.0
-"""Column labels are horizontal if they fit into this many points, else slanted."""
+"""Column labels are horizontal if they fit into this width in points, otherwise slanted."""
 
 
 def matrix(
@@ -115,10 +115,10 @@ def _above(canvas: Canvas, words: Sequence[str], width: float, level: bool) -> N
 
 
 def _cell(count: int) -> float:
-    """Return the size of a cell if there are `count` of them along a side."""
+    """Return the size in points of a cell in a matrix with `count` cells along this side."""
     return 18.0 if count <= LONG else max(float(int(EDGE / count)), EDGE / count)
 
 
 def _step(size: float) -> int:
-    """Return n if cells of this size have room for every n-th label only."""
+    """Return n: if cells have this size in points, only every n-th label has room."""
     return 1 if size >= 9 else int(numpy.ceil(11 / size))

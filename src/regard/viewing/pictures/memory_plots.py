@@ -1,4 +1,4 @@
-"""hops() and tape(): attention of Memory Networks and Neural Turing Machines over time."""
+"""hops() and tape(): the attention of Memory Networks and of Neural Turing Machines over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST = 60
 """Maximum width of a sentence in terminal cells; longer sentences are truncated."""
 
 BAND, FINEST, COARSEST = 330.0, 1.5, 12.0
-"""Maximum length of the picture of a tape, and smallest and largest cell, in points."""
+"""Maximum length of a side of the picture of a tape, and minimum and maximum size of a cell, in points."""
 
 
 def hops(
@@ -38,7 +38,9 @@ def hops(
 ) -> Picture:
     """Draw the weight of each hop for each sentence of a story (Sukhbaatar et al. 2015).
 
-    weights: (K, S), for K hops. sentences: S sentences. question, answer: shown above and below the matrix.
+    weights: (K, S), the weights of K hops for S sentences.
+    sentences: S sentences.
+    question, answer: text above and below the matrix.
 
     >>> from regard.viewing import hops
     >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
@@ -75,8 +77,11 @@ def hops(
 def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:
     """Draw the read and write weights of a Neural Turing Machine over time (Graves et al. 2014, figure 6).
 
-    read: (T, N), the weights of the read head at each of T steps, for N memory slots. write: (T, N), those of
-    the write head, if there is one. Time runs to the right and the memory slots run down, as in the paper.
+    read: (T, N), the weights of the read head at each of T steps, for N memory slots.
+    write: (T, N), the weights of the write head. Default: none.
+    title, about: a title, and a line below the title.
+
+    The horizontal axis is time, the vertical axis the memory slots, as in the paper.
 
     >>> import numpy
     >>> from regard.viewing import tape
@@ -96,11 +101,13 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
     arrays = {name: checked_weights("tape()", each, "TN", None)[0] for name, each in inputs.items()}
     shapes = {array.shape for array in arrays.values()}
     if len(shapes) > 1 or not all(array.size for array in arrays.values()):
-        problem = f"read has shape {arrays['read'].shape}, write {arrays.get('write', arrays['read']).shape}"
-        raise ArgumentError(message("tape()", problem, expected="both (T, N), T and N at least 1"))
+        problem = ", ".join(f"{name} has shape {array.shape}" for name, array in arrays.items())
+        raise ArgumentError(
+            message("tape()", problem, expected="(T, N) with the same T and N for both, at least 1")
+        )
     (steps, places) = shapes.pop()
     cell = min(max(BAND / max(steps, places), FINEST), COARSEST)
-    canvas = Canvas(label(title, 90) or "Heads over a tape", about)
+    canvas = Canvas(label(title, 90) or "Read and write weights over time", about)
     most = max(float(array.max(initial=0.0)) for array in arrays.values()) or 1.0
     left = 0.0
     for name, array in arrays.items():
@@ -113,7 +120,7 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
         canvas.words(left, high + 10, f"time, {steps:,} steps", 8, color=QUIET)
         left += wide + 24
     high = min(places * cell, BAND)
-    canvas.words(-9, high / 2, f"tape, {places:,} places", 8, anchor="middle", angle=90, color=QUIET)
+    canvas.words(-9, high / 2, f"memory, {places:,} slots", 8, anchor="middle", angle=90, color=QUIET)
     canvas.scale(0, high + 28, most)
     canvas.head(label(title, 90), label(about, 110))
     drawn = [Thumbnails(name, (pooled_down(array.T, 16, 60) / most,)) for name, array in arrays.items()]

@@ -25,8 +25,9 @@ SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 class Picture(Shown):
     """A picture, or an animation of several frames: print it, show it in a notebook, save it.
 
-    frames: the canvases that are written to files. terminal: the same picture for rich.print(). seconds: how
-    long an animation shows each frame.
+    frames: the canvases that are written to files, one for each frame.
+    terminal: the same picture for rich.print().
+    seconds: how long an animation shows each frame.
 
     >>> from regard.viewing import matrix
     >>> picture = matrix([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"])
@@ -51,8 +52,9 @@ class Picture(Shown):
     def save(self, path: str | Path) -> tuple[str, ...]:
         """Write a .png, .svg, .pdf or .gif file, atomically.
 
-        An animation is written as one .gif, or as one file per frame: x-01.png, x-02.png, ... Returns hints
-        on characters that no installed font has; the picture shows them too.
+        An animation is written as one .gif file, or as one file per frame: x-01.png, x-02.png, ...
+
+        Returns hints on characters that no installed font has. The picture contains these hints too.
         """
         path = Path(path)
         suffix = path.suffix.lower()
@@ -76,30 +78,30 @@ class Picture(Shown):
         return () if suffix == ".svg" else self.hints
 
     def svg(self, title: str = "") -> str:
-        """Return the text of an SVG file, of the last frame of an animation. title: for screen readers."""
+        """Return the picture, or the last frame of an animation, as SVG text. title: for screen readers."""
         return svg_of(self.frames[-1], title)
 
     def png(self) -> bytes:
-        """Return the bytes of a PNG file, of the last frame of an animation."""
+        """Return the picture, or the last frame of an animation, as the bytes of a PNG file."""
         from regard.viewing.pictures.matplotlib_writer import png_of
 
         return png_of(self.frames[-1])
 
     def pdf(self) -> bytes:
-        """Return the bytes of a PDF file, of the last frame of an animation."""
+        """Return the picture, or the last frame of an animation, as the bytes of a PDF file."""
         from regard.viewing.pictures.matplotlib_writer import pdf_of
 
         return pdf_of(self.frames[-1])
 
     def gif(self) -> bytes:
-        """Return the bytes of a GIF file with all frames."""
+        """Return all frames as the bytes of a GIF file."""
         from regard.viewing.pictures.matplotlib_writer import gif_of
 
         return gif_of(self.frames, self.seconds)
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Hints on characters that no installed font has, which PNG, PDF and GIF cannot show."""
+        """Hints on characters that no installed font has. PNG, PDF and GIF files cannot show them."""
         from regard.viewing.pictures.matplotlib_writer import hints
 
         return hints(self.frames)
@@ -129,7 +131,7 @@ class Picture(Shown):
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:
-    """Return make(), or None if matplotlib is missing; the notebook then uses the SVG."""
+    """Return make(), or None if matplotlib or Pillow is missing; the notebook then uses the SVG."""
     try:
         return make()
     except ArgumentError:

@@ -42,7 +42,7 @@ def shaded(
 
     weights: (T, S). rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
-    word: draw one query only; an index or the word itself.
+    word: the only query to draw, as an index or as text. Default: all queries.
 
     >>> from regard.viewing import shaded
     >>> print(shaded([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"]))
@@ -72,7 +72,7 @@ def shaded(
 def shaded_line(
     canvas: Canvas, x: float, y: float, words: Sequence[str], levels: NDArray[numpy.floating]
 ) -> float:
-    """Draw words in a line from (x, y), wrapped at WIDE points; return the height of the lines."""
+    """Draw shaded words from (x, y), wrapped at WIDE points; return the height of all lines."""
     left, top = x, y
     for word, level in zip(words, levels, strict=True):
         width = round(width_of(word, SIZE) + 2 * PAD)
@@ -88,7 +88,7 @@ def shaded_line(
 
 @dataclass(frozen=True, eq=False)
 class Lines(Drawing):
-    """Shaded sentences in the terminal; without colours, words of large weight are followed by it."""
+    """Shaded sentences in the terminal. Without colours, a number after a word shows its weight."""
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Write a canvas as SVG, with text as text (searchable, can be copied), no scripts and no external resources.
 
-The viewer's fonts draw the text, so that every script, emoji and writing direction works, and the same
-picture gives the same file on every machine.
+The program that displays the file draws the text with its own fonts. So every script, emoji and writing
+direction works, and the same picture gives the same file on every machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ FONTS = {
     "'Noto Sans CJK KR', NanumGothicCoding, 'Apple SD Gothic Neo', 'Malgun Gothic', monospace",
 }
 SMALL = 1 << 14
-"""Images below this size in bytes are not compressed: the output of zlib differs between machines."""
+"""Images below this size in bytes are not compressed, because the output of zlib differs between machines."""
 
 _NOT_XML = re.compile("[^\t\n\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg_of(canvas: Canvas, title: str = "") -> str:
-    """Return the text of an SVG file. title: for screen readers. Default: the title of the canvas.
+    """Return a canvas as the text of an SVG file.
+
+    title: a title for screen readers. Default: the title of the canvas.
 
     >>> from regard.viewing.pictures.canvas import Canvas
     >>> canvas = Canvas("One word")
@@ -96,7 +98,7 @@ def _tag(mark: Mark, paper: Paper) -> str:
 
 
 def _words(mark: Words, paper: Paper) -> str:
-    # The baseline is computed: viewers disagree on dominant-baseline.
+    # The baseline is computed here, because programs interpret the attribute dominant-baseline differently.
     place = f'x="{_n(mark.x)}" y="{_n(mark.y + MIDDLE * mark.size)}"'
     size = "" if mark.size == paper.font_size else f' font-size="{_n(mark.size)}"'
     width = f' textLength="{_n(mark.width)}"' if mark.width is not None else ""

@@ -20,13 +20,17 @@ __all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
 Word = int | str
 
 _COUNTED = re.compile(r"(.+):(\d+)", re.DOTALL)
-"""A word and the number of its occurrence, such as the:2."""
+"""A word and the number of its occurrence: "the:2" is the second "the"."""
 
 _INTEGER = re.compile(r"-?\d+")
 
 
 class Chosen(NamedTuple):
-    """Weights (T, S) of one site, or the mean of several, with their words, a description and their kind."""
+    """The weights that a view draws: those of one site, or the mean over several sites.
+
+    weights: (T, S). rows, columns: T queries and S keys as text.
+    about: a description of the sites and heads. kind: the kind of attention, see Site.kind.
+    """
 
     weights: NDArray[numpy.float64]
     rows: tuple[str, ...]
@@ -36,9 +40,9 @@ class Chosen(NamedTuple):
 
 
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
-    """Return the sites whose name matches `site`; * matches any text.
+    """Return the sites whose name matches `site`, with * as wildcard.
 
-    Default: the cross-attention sites, or else the sites of the same kind as the last.
+    Default: the cross-attention sites. If there are none, the last site and all sites of the same kind.
 
     >>> from regard.viewing import Seen, Site
     >>> seen = Seen([Site("decoder.cross", [[1.0]], ["a"], ["b"])], ["b"], ["a"], [0], [0])
@@ -47,9 +51,7 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     """
     if not seen.sites:
         problem = "there are no sites: the model has no attention, or its weights were not recorded"
-        hint = (
-            "the layers of regard.layers have sites; convert nn.MultiheadAttention by MultiHead.from_torch()"
-        )
+        hint = "use the layers of regard.layers; MultiHead.from_torch() converts an nn.MultiheadAttention"
         raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
@@ -62,7 +64,7 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
 
 
 def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
-    """Return the mean over the matching sites and their heads, or over one head of each."""
+    """Return the mean over the sites that match `site`. head: the head of each site; None: all heads."""
     sites = matching(seen, site)
     first = sites[0]
     for other in sites[1:]:
@@ -76,11 +78,13 @@ def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chos
 def place_of(
     word: Word, words: Sequence[str], call: str = "picture()", side: str = "", others: Sequence[str] = ()
 ) -> int:
-    """Return the index of a word. word: its text, or its index (negative from the end).
+    """Return the index of a word in `words`.
 
-    Text matches a word or subword, with or without its space mark and its surrounding punctuation. It matches
-    the first occurrence; "cat:2" matches the second. Text that matches no word but is an integer is an index.
-    side: "source" or "target", for the error message. others: the words of the other side, for a hint.
+    word: the text of the word, or its index; a negative index counts from the end. The text is compared
+        with and without the space mark ▁ and the punctuation around a word. "cat" is the first occurrence,
+        "cat:2" the second. If no word is equal to the text and the text is an integer, it is an index.
+    side: "source" or "target", for the error message.
+    others: the words of the other side, for a hint in the error message.
 
     >>> words = ["▁a", "▁cat", "▁a"]
     >>> place_of("cat", words), place_of("a:2", words), place_of("▁a", words), place_of(-1, words)
@@ -102,7 +106,7 @@ def place_of(
 
 
 def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int]:
-    """Return the rows of a site that belong to a word.
+    """Return the indices of the rows of a site that belong to a word, one for each of its subwords.
 
     word: the text of a word or subword, or the index of a row. words: the words of the rows, in order.
     """
@@ -120,7 +124,7 @@ def rows_of(word: Word, site: Site, words: Sequence[str], call: str) -> list[int
 
 
 def _index_of(word: str, words: Sequence[str], call: str) -> int | None:
-    """Return the index of a word; word:2 means its second occurrence. None if it does not occur."""
+    """Return the index of a word, or None if it does not occur. "cat:2" is the second occurrence of "cat"."""
     places = _places(word, words)
     if places:
         return places[0]
@@ -136,7 +140,7 @@ def _index_of(word: str, words: Sequence[str], call: str) -> int | None:
 
 
 def _places(word: str, words: Sequence[str]) -> list[int]:
-    """Return the indices of this text among words: exact matches, or else matches without space marks."""
+    """Return the indices of the words equal to this text; if there are none, compare without space marks."""
     exact = [place for place, each in enumerate(words) if each == word]
     return exact or [place for place, each in enumerate(words) if word and _plain(each) == word]
 

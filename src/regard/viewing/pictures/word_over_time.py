@@ -21,7 +21,7 @@ STEP = 22.0
 """Distance between steps in points."""
 
 HEIGHT, SMALL_HEIGHT = 130.0, 24.0
-"""Height in points of a bar of weight 1, if one key is drawn and if all are."""
+"""Height of a bar of weight 1 in points: in a picture of one key, and in a picture of all keys."""
 
 
 def over_time(
@@ -37,7 +37,7 @@ def over_time(
 
     weights: (T, S). rows, columns: T words for the queries, S words for the keys.
     about: a line below the title.
-    word: the key to draw; an index or the word itself. Default: all keys, one below the other.
+    word: the key to draw, as an index or as text. Default: all keys, one below the other.
 
     >>> from regard.viewing import over_time
     >>> print(over_time([[0.9, 0.1], [0.0, 1.0]], ["a", "cat"], ["나는", "고양이"], word="고양이"))
