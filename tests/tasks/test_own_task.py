@@ -1,0 +1,92 @@
+"""A task of the user, outside the package: trained, resumed, loaded and shown like the tasks of Regard."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard.errors import ArgumentError, UnknownName
+from regard.runs.run_folder import config_of
+from regard.tasks.task_table import TASKS, find_task, task_of
+from tests.cli.conftest import command  # noqa: F401
+from tests.training.toys import bits
+
+OWN = "tests.tasks.own_task:LineTask"
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Path:
+    path = tmp_path / "points.txt"
+    path.write_text("".join(f"{x} {3 * x + 1}\n" for x in range(-8, 9)), encoding="utf-8")
+    return path
+
+
+def options(points: Path, run: Path, steps: int = 60, task: str = OWN) -> list[str]:
+    data = ["--set", f'data.points=["{points}"]', "--learning-rate", "0.05"]
+    return ["train", "--task", task, *data, "--steps", str(steps), "--output", str(run), "--device", "cpu"]
+
+
+def test_own_task_trains_and_loads(points: Path, tmp_path: Path, command):  # noqa: F811
+    result = command(*options(points, tmp_path / "run", steps=400))
+    assert result.status == 0, result.err
+    config = config_of(tmp_path / "run")
+    assert config["task"] == OWN and config["training"]["batch_size"] == 4
+    model = regard.load(tmp_path / "run", task=OWN)
+    assert model(torch.tensor([[2.0]])).item() == pytest.approx(7.0, abs=0.5)
+
+
+def test_own_task_resumes_with_the_same_bits(points: Path, tmp_path: Path, command):  # noqa: F811
+    every = ["--set", "training.save_every=20", "--set", "training.keep=9"]
+    assert command(*options(points, tmp_path / "whole"), *every).status == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    for step in (40, 60):
+        shutil.rmtree(tmp_path / "cut" / f"step-{step:06d}")
+    (tmp_path / "cut" / "latest").write_text("step-000020\n")
+    result = command("train", "--output", tmp_path / "cut", "--resume", "--task", OWN, "--device", "cpu")
+    assert result.status == 0, result.err
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+
+
+def test_run_folder_alone_never_imports_a_module(points: Path, tmp_path: Path, command):  # noqa: F811
+    assert command(*options(points, tmp_path / "run", steps=2)).status == 0
+    with pytest.raises(ArgumentError, match=f"{OWN}.*\n.*--task"):
+        regard.load(tmp_path / "run")
+    with pytest.raises(ArgumentError, match="own_task:Wrong"):
+        task_of(tmp_path / "run", "tests.tasks.own_task:Wrong")
+    result = command("show", tmp_path / "run")
+    assert result.status == 2 and "--task" in result.err and OWN in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "fact"),
+    [
+        ("translatoin", UnknownName, "'translation'"),
+        ("no_such_package.task:MyTask", ArgumentError, "no_such_package"),
+        ("tests.tasks.own_task:Missing", ArgumentError, "Missing"),
+        ("tests.tasks.own_task:Points", ArgumentError, "RunTask"),
+    ],
+)
+def test_unknown_task_raises(name: str, error: type[Exception], fact: str):
+    with pytest.raises(error, match=fact):
+        find_task(name)
+
+
+def test_every_task_of_the_table_can_be_imported():
+    assert {name: find_task(name).settings_type.model_fields["task"].default for name in TASKS} == {
+        name: name for name in TASKS
+    }
+
+
+def test_own_task_with_a_nan_loss_names_the_step(points: Path, tmp_path: Path, command):  # noqa: F811
+    result = command(*options(points, tmp_path / "run", task="tests.tasks.own_task:Wrong"))
+    assert result.status != 0 and "step 1" in result.err and "nan" in result.err
+
+
+def test_error_in_the_data_of_an_own_task_has_file_and_line(points: Path, tmp_path: Path, command):  # noqa: F811
+    points.write_text("1 2\n1 two\n", encoding="utf-8")
+    result = command(*options(points, tmp_path / "run"))
+    assert result.status == 2 and "points.txt, line 2" in result.err and not (tmp_path / "run").exists()
