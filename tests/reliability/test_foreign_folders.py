@@ -84,7 +84,7 @@ def test_log_that_is_a_symbolic_link_is_not_written(run: Path, secret: Path):
 def test_averaging_skips_symbolic_links_and_fifos(run: Path, secret: Path, tmp_path: Path, capsys):
     (run / "notes.txt").symlink_to(secret)
     os.mkfifo(run / "pipe")
-    average_run(run, Checkpoints(run).all(), tmp_path / "mean")
+    average_run(TranslationTask, run, Checkpoints(run).all(), tmp_path / "mean")
     copied = sorted(path.name for path in (tmp_path / "mean").iterdir())
     assert "notes.txt" not in copied and "pipe" not in copied and "config.toml" in copied
     errors = capsys.readouterr().err

@@ -61,6 +61,16 @@ def test_run_folder_alone_never_imports_a_module(points: Path, tmp_path: Path, c
     assert result.status == 2 and "--task" in result.err and OWN in result.err
 
 
+def test_own_task_is_shown_and_averaged(points: Path, tmp_path: Path, command):  # noqa: F811
+    every = ["--set", "training.save_every=20", "--set", "training.keep=9"]
+    assert command(*options(points, tmp_path / "run"), *every).status == 0
+    result = command("show", tmp_path / "run", "--task", OWN)
+    assert result.status == 0 and "slope" in result.out, result.err
+    result = command("average", tmp_path / "run", "--last", 2, "--output", tmp_path / "mean", "--task", OWN)
+    assert result.status == 0, result.err
+    assert isinstance(regard.load(tmp_path / "mean", task=OWN), torch.nn.Linear)
+
+
 @pytest.mark.parametrize(
     ("name", "error", "fact"),
     [

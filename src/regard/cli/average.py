@@ -15,6 +15,7 @@ from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli.run_options import RunFolder
+from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
@@ -22,8 +23,8 @@ from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
 from regard.runs.run_folder import made_folder
+from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import checked_settings
-from regard.tasks.task_table import task_of
 from regard.training.checkpoints.averaging import mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
@@ -43,7 +44,9 @@ Steps = Annotated[
 NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
 
 
-def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None) -> None:
+def average(
+    run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None, task: OwnTask = None
+) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
     The new run cannot be resumed, but another run can start from its weights: regard train --init-from. The
@@ -55,13 +58,14 @@ def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = No
 
     * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
     """
-    checked_settings(task_of(run), run)
+    kind = task_of_run(run, task)
+    checked_settings(kind, run)
     if (last is None) == (steps is None):
         raise ArgumentError(
             message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
         )
     chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
-    averaged = average_run(run, chosen, output)
+    averaged = average_run(kind, run, chosen, output)
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
@@ -70,7 +74,7 @@ def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = No
     )
 
 
-def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
+def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     """Write a run folder with the mean of checkpoints, and copies of the other files of the run.
 
     It is written to a temporary folder and renamed: an interrupted average leaves no run folder, and the next
@@ -95,7 +99,7 @@ def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
                 _copy(path, temporary / path.name)
             (temporary / LOCK).unlink(missing_ok=True)
             flush_folder(temporary)
-            checked_settings(task_of(temporary), temporary)
+            checked_settings(task, temporary)
             if place.is_dir():
                 place.rmdir()  # it is empty
             os.rename(temporary, place)

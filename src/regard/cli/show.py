@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shown
 from regard.runs.run_facts import RunFacts, facts_of
-from regard.tasks.task_table import task_of
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words
 
@@ -38,7 +38,7 @@ Runs = Annotated[
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def show(runs: Runs, as_json: AsJSON = False) -> None:
+def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
     """Show the model, data, settings, progress, scores and checkpoints of a run.
 
     For several runs, a table compares them; folders that are not run folders are reported and skipped.
@@ -51,7 +51,11 @@ def show(runs: Runs, as_json: AsJSON = False) -> None:
 
     * `regard show runs/x --json`
     """
-    facts = [facts_of(task_of(runs[0]), runs[0])] if len(runs) == 1 else list(_readable_runs(runs))
+    facts = (
+        [facts_of(task_of_run(runs[0], task), runs[0])]
+        if len(runs) == 1
+        else list(_readable_runs(runs, task))
+    )
     if as_json:
         records: Any = [strict(each.written()) for each in facts]
         text = json.dumps(records if len(runs) > 1 else records[0], indent=2, ensure_ascii=False)
@@ -66,11 +70,11 @@ def show(runs: Runs, as_json: AsJSON = False) -> None:
             console.print(part)
 
 
-def _readable_runs(runs: Sequence[Path]) -> Iterator[RunFacts]:
+def _readable_runs(runs: Sequence[Path], task: str | None) -> Iterator[RunFacts]:
     count = 0
     for each in runs:
         try:
-            facts = facts_of(task_of(each), each)
+            facts = facts_of(task_of_run(each, task), each)
         except RegardError as error:
             say(str(error).splitlines()[0])
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import train_options as options
+from regard.cli.task_option import import_from_here, task_of_run
 from regard.errors import printable
 
 if TYPE_CHECKING:
@@ -106,16 +106,15 @@ def train(
 def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dict[str, Any]]:
     """Return the task, and the settings of a recipe, overridden by the options and by --set."""
     from regard.runs.run_folder import is_run
-    from regard.tasks.task_table import DEFAULT, find_task, task_of
+    from regard.tasks.task_table import DEFAULT, find_task
     from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
 
     settings = merged({}, options.settings_of(arguments), override(arguments["assignments"] or []))
     recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
     name = settings.get("task") or recipe.get("task")
-    if isinstance(name, str) and ":" in name:
-        sys.path.insert(0, os.getcwd())  # a module of the user in the current folder
+    import_from_here(name)
     if arguments["resume"] and is_run(arguments["output"]):
-        kind = task_of(arguments["output"], name)
+        kind = task_of_run(arguments["output"], name)
     else:
         kind = find_task(name or DEFAULT)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))

@@ -26,6 +26,8 @@ def find_task(name: str) -> type[RunTask]:
     >>> find_task("translation").__name__
     'TranslationTask'
     """
+    if not isinstance(name, str):
+        raise UnknownName("task", name, TASKS)
     place = TASKS.get(name, name)
     module_name, colon, class_name = place.partition(":")
     if not colon:
