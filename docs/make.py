@@ -138,7 +138,7 @@ def _run(code: str, path: Path, line: int, namespace: dict[str, Any], made: Made
     """Run one block and return what it printed; an error becomes a problem with the line of the page."""
     printed = io.StringIO()
     try:
-        compiled = compile("\n" * line + code, str(path), "exec")
+        compiled = compile("\n" * line + code, str(path), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(printed):
             exec(compiled, namespace)
     except Exception as error:

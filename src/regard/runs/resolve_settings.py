@@ -46,6 +46,8 @@ def resolve_settings(
     whether its settings and data may differ from before.
     """
     settings = _absolute(task, current_names(settings))
+    if task.settings_type.model_fields["task"].is_required():
+        settings = {"task": f"{task.__module__}:{task.__qualname__}", **settings}
     _check_text(settings)
     if resumed is not None:
         return _resolve_resumed(task, settings, resumed, change)

@@ -48,12 +48,14 @@ def find_task(name: str) -> type[RunTask]:
     return found
 
 
-def task_of(folder: str | Path, task: str | None = None) -> type[RunTask]:
+def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type[RunTask]:
     """Return the task of a run folder, which config.toml names.
 
-    task: the name of the task, required if it is not in TASKS: a run folder may come from somebody else, so
-    its config.toml alone never makes Regard import a module.
+    task: the name of the task or its class, required if it is not in TASKS: a run folder may come from
+    somebody else, so its config.toml alone never makes Regard import a module.
     """
+    if isinstance(task, type):
+        return task
     run_folder = importlib.import_module("regard.runs.run_folder")
     name = run_folder.config_of(Path(folder)).get("task", DEFAULT)
     place = str(Path(folder) / run_folder.CONFIG)
@@ -74,14 +76,14 @@ def load(
     *,
     checkpoint: str = "best",
     device: str = "auto",
-    task: str | None = None,
+    task: str | type[RunTask] | None = None,
     **options: Any,
 ) -> Any:
     """Load a trained run; for a translation run, a translator.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
-    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: package.module:Class, for a task
-    of your own. options: those of the object that the task returns, for translation
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: a task of your own, its class or
+    package.module:Class. options: those of the object that the task returns, for translation
     regard.decoding.Translator.
 
     >>> import regard, tempfile
