@@ -142,11 +142,9 @@ def intervene(
 ) -> None:
     """Translate a sentence with and without changes to its attention, side by side.
 
-    S-T is a link of source word S and target word T, as in regard align. The first word is 0. In a run with a
-    character tokenizer, S and T are numbers of characters.
-
-    T is a word of the translation without changes. With the change, word T and the words after it may become
-    other words.
+    S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
+    character tokenizer, S and T are numbers of characters. T is a word of the original translation; the
+    changes may replace it and the words after it.
 
     Examples:
 
@@ -326,4 +324,4 @@ def _print(console: Console, before: Translation, after: Translation, rescored: 
     same = "did not change" if after.text == before.text else "changed"
     cost = before.score - rescored.score
     less = f"{abs(cost):.1f} nats {'less' if cost > 0 else 'more'} probable"
-    console.print(Text(f"The translation {same}; the translation before the change is now {less}."))
+    console.print(Text(f"The translation {same}; the original is now {less}."))

@@ -74,7 +74,22 @@ OutputFile = Annotated[
         "the attention weights (.seen).",
     ),
 ]
-View = Annotated[str, _option(f"View: {', '.join((*VIEWS, STEPS))} (explained above).", metavar="NAME")]
+ABOUT = {
+    "matrix": "a row for each target word, a column for each source word",
+    "lines": "lines between source and target words",
+    "heads": "a matrix for each head",
+    "word": "the weight of one source word at each target word",
+    "shaded": "the source words, shaded by their weights",
+    "self": "self-attention",
+    "rollout": "attention through all layers of the encoder",
+    "player": "an animation, word by word",
+    "long": "long sequences in a .seen file",
+    STEPS: "how the weights are computed from the scores",
+}
+"""A description of each view, for the help."""
+
+VIEW_HELP = f"View: {'; '.join(f'{name} ({ABOUT[name]})' for name in (*VIEWS, STEPS))}."
+View = Annotated[str, _option(VIEW_HELP, metavar="NAME")]
 Place = Annotated[
     str | None,
     _option(
@@ -147,27 +162,7 @@ def view(
     """Translate one sentence and show its attention, in the terminal or in a file.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
-    without the model. PNG, PDF and GIF need `pip install ".[view]"`. The values of --view are:
-
-    * matrix: a table of weights, with a row for each target word and a column for each source word
-
-    * lines: source and target words, connected by lines
-
-    * heads: a matrix for each head
-
-    * word: the weight of one source word at each target word, as bars
-
-    * shaded: the source words, shaded by their weights
-
-    * self: the self-attention of encoder and decoder, as matrices
-
-    * rollout: the attention through all layers of the encoder (attention rollout)
-
-    * player: an animation of the translation, word by word
-
-    * long: long sequences in a .seen file, as a map
-
-    * steps: the computation of the weights, from queries and keys to scores and weights
+    without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
     The line under a picture tells whether the translation depends on the words it attends to (faithfulness).
     The most attended source word is masked: how much does the log-probability of each target word decrease,
