@@ -164,10 +164,9 @@ def view(
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture tells whether the translation depends on the words it attends to (faithfulness).
-    The most attended source word is masked: how much does the log-probability of each target word decrease,
-    in nats? For comparison, a random source word is masked too. With --site or --head, only that attention is
-    masked. See docs/faithfulness.md.
+    The line under a picture tells if the translation depends on the words it attends to: by how many nats
+    the log-probability decreases if the most attended source word is masked, or a random one for comparison.
+    With --site or --head, the word is masked only there. See docs/faithfulness.md.
 
     Examples:
 

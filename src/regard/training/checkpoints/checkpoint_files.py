@@ -45,7 +45,7 @@ class Checkpoint:
     def verify(self, tensors: Sequence[str] | None = None) -> None:
         """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
 
-        tensors: names of the tensor files to verify, such as "weights". Default: all. state.json is verified too.
+        tensors: names of the tensor files to verify, such as "weights". Default: all; always state.json.
         """
         for name, written in self.verify_sizes(tensors).items():
             try:
@@ -174,7 +174,7 @@ def write_checkpoint(
 
 
 def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
-    """Write a checkpoint with a new state into a new folder. Its tensor files are hard links to those of `before`."""
+    """Write a checkpoint with a new state into a new folder; hard-link the tensor files of `before`."""
     files = before.verify_sizes()
     folder.mkdir()
     for name in files:
