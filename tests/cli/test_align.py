@@ -58,19 +58,25 @@ def test_links_equal_those_of_the_library(command, trained, korean):
 
 def test_links_are_compared_with_gold_alignments(command, trained, korean):
     said = command(
-        "align", trained, *files(korean), "--alignment", korean / "test.links", "--output", korean / "out"
+        "align",
+        trained,
+        *files(korean),
+        "--gold-alignments",
+        korean / "test.links",
+        "--output",
+        korean / "out",
     )
     expected = score_links(read_links(korean / "out"), read_links(korean / "test.links"))
     assert (said.status, said.out, said.err_but_unknown) == (0, "", f"{expected}\n")
-    itself = command("align", trained, *files(korean), "--alignment", korean / "out")
+    itself = command("align", trained, *files(korean), "--gold-alignments", korean / "out")
     assert itself.err_but_unknown.startswith("AER 0.00 ")
     lines = [links.written(base=1) for links in read_links(korean / "out")]
     (korean / "from-1").write_text("".join(f"{line}\n" for line in lines))
     assert (
-        command("align", trained, *files(korean), "--alignment", korean / "from-1", "--base", 1).err
+        command("align", trained, *files(korean), "--gold-alignments", korean / "from-1", "--base", 1).err
         == itself.err
     )
-    wrong = command("align", trained, *files(korean), "--alignment", korean / "from-1")
+    wrong = command("align", trained, *files(korean), "--gold-alignments", korean / "from-1")
     assert wrong.status == 2 and "--base 1" in wrong.err
 
 
@@ -82,7 +88,7 @@ def test_gold_link_outside_its_sentence_is_reported_and_counted(command, trained
         lines[23] += " 2-99" if name.endswith("links") else ""
         (many / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     said = command(
-        "align", trained, *files(many), "--alignment", many / "test.links", "--output", many / "out"
+        "align", trained, *files(many), "--gold-alignments", many / "test.links", "--output", many / "out"
     )
     expected = score_links(read_links(many / "out"), read_links(many / "test.links"))
     assert said.status == 0 and said.err.endswith(f"\n{expected}\n")
@@ -114,17 +120,19 @@ def test_runs_and_gold_alignments_that_do_not_fit_exit_with_2(command, trained, 
     assert (said.status, said.out) == (2, "") and "attention" in said.err
     (korean / "few").write_text("0-0\n")
     said = command(
-        "align", trained, *files(korean), "--alignment", korean / "few", "--output", korean / "out"
+        "align", trained, *files(korean), "--gold-alignments", korean / "few", "--output", korean / "out"
     )
     assert said.status == 2 and "1 lines" in said.err and "12 sentence pairs" in said.err
     (korean / "strange").write_text("0=0\n" * 12)
-    said = command("align", trained, *files(korean), "--alignment", korean / "strange")
+    said = command("align", trained, *files(korean), "--gold-alignments", korean / "strange")
     assert (said.status, said.out) == (2, "") and "'0=0'" in said.err
 
 
 @pytest.mark.parametrize("base", ["2", "-1"])
 def test_base_must_be_0_or_1(command, trained, korean, base):
-    said = command("align", trained, *files(korean), "--alignment", korean / "test.links", "--base", base)
+    said = command(
+        "align", trained, *files(korean), "--gold-alignments", korean / "test.links", "--base", base
+    )
     assert said.status == 2 and "--base" in said.err
 
 
@@ -169,7 +177,7 @@ def test_two_directions_are_symmetrised_as_in_the_library(command, trained, back
         assert said.status == 0
         assert [set(line.split()) for line in said.lines] == [set(str(each).split()) for each in expected]
     judged = command(
-        "align", trained, *files(korean), "--backward", backward, "--alignment", korean / "test.links"
+        "align", trained, *files(korean), "--backward", backward, "--gold-alignments", korean / "test.links"
     )
     assert judged.err_but_unknown == f"{score_links(expected, read_links(korean / 'test.links'))}\n"
 
@@ -198,7 +206,7 @@ def test_choice_by_gold_alignments_is_saved_in_the_run(command, ours, korean):
     judged = command(
         "evaluate",
         ours,
-        *(*files(korean), "--alignment", korean / "later", "--greedy", "--json"),
+        *(*files(korean), "--gold-alignments", korean / "later", "--greedy", "--json"),
     )
     assert json.loads(judged.out)["alignment"]["error_rate"] == 0
     assert command("align", ours, *files(korean), "--site", "*cross").out != expected
@@ -263,7 +271,9 @@ def test_pairs_in_one_file_are_aligned_alike(command, trained, ours, korean, tmp
     (tmp_path / "links").write_text(expected)
     said = command("align", ours, *tsv, "--choose", tmp_path / "links")
     assert said.status == 0 and "AER 0.00" in said.lines[0]
-    swapped = command("align", trained, *tsv, "--out", tmp_path / "out", "--alignment", tmp_path / "links")
+    swapped = command(
+        "align", trained, *tsv, "--out", tmp_path / "out", "--gold-alignments", tmp_path / "links"
+    )
     assert "AER 0.00" in swapped.err and (tmp_path / "out").read_text() == expected
 
 

@@ -74,13 +74,13 @@ def test_links_count_characters_or_words_on_request(command, dates):
 
 def test_gold_links_are_between_words_unless_characters_are_requested(command, dates, tmp_path):
     (tmp_path / "words").write_text("0-0 1-0 2-0\n" * 5, encoding="utf-8")
-    said = command("align", dates / "run", *sides(dates), "--alignment", tmp_path / "words")
+    said = command("align", dates / "run", *sides(dates), "--gold-alignments", tmp_path / "words")
     assert said.status == 0 and "recall" in said.err and [len(line.split()) for line in said.lines] == [1] * 5
-    given = ("--alignment", tmp_path / "words", "--json")
+    given = ("--gold-alignments", tmp_path / "words", "--json")
     found = json.loads(command("evaluate", dates / "run", *sides(dates), *given).out)
     assert found["alignment"]["proposed"] == 5
     (tmp_path / "characters").write_text("0-9\n" * 5, encoding="utf-8")
-    given = ("--unit", "character", "--alignment", tmp_path / "characters")
+    given = ("--unit", "character", "--gold-alignments", tmp_path / "characters")
     said = command("align", dates / "run", *sides(dates), *given)
     assert said.status == 0 and "50 links proposed" in said.err
     chosen = command("align", dates / "run", *sides(dates), "--choose", tmp_path / "characters")

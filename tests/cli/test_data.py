@@ -9,9 +9,10 @@ import pytest
 from rich.cells import cell_len
 
 from regard.cli import main
-from regard.cli.data import drawn
+from regard.cli.data import check, drawn
 from regard.data import korean_english, read_pairs
 from regard.data.korean.corpus import Example
+from regard.data.pair_checks import KINDS, Choices
 from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.evaluation import read_links
 
@@ -114,6 +115,12 @@ def test_choose_option(run, files):
 def test_check_needs_one_data_source(run, arguments, fact):
     status, out, err = run("check", *arguments)
     assert (status, out) == (2, "") and fact in err
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if len(kind.may) > 1])
+def test_the_help_of_check_lists_every_problem_with_its_actions_and_limits(name):
+    assert f"* {name}={'|'.join(KINDS[name].may)}: " in check.__doc__
+    assert f"longest={Choices.longest}" in check.__doc__ and f"ratio={Choices.ratio:g}" in check.__doc__
 
 
 def test_fetch_lists_datasets_with_licence_and_size(run):

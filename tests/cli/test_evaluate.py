@@ -27,7 +27,7 @@ def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
         "evaluate",
         trained,
         *files(korean),
-        "--alignment",
+        "--gold-alignments",
         korean / "test.links",
         "--json",
         "--output",
@@ -46,7 +46,7 @@ def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
     assert translations == command("translate", trained, korean / "test.ko").lines
     scored = command("score", trained, *files(korean))
     assert scored.err_but_unknown.startswith(f"perplexity {report['perplexity']:.2f}:")
-    aligned = command("align", trained, *files(korean), "--alignment", korean / "test.links")
+    aligned = command("align", trained, *files(korean), "--gold-alignments", korean / "test.links")
     assert aligned.err_but_unknown.startswith(f"AER {100 * report['alignment']['error_rate']:.2f} ")
     assert report["sentences"] == 12 and report["run"]["step"] in (20, 40)
 
@@ -58,7 +58,7 @@ def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
     (korean / "test.tsv").write_text("".join(f"{en}\t{ko}\n" for ko, en in pairs), encoding="utf-8")
     (korean / "named.tsv").write_text("en\tko\n" + (korean / "test.tsv").read_text(encoding="utf-8"))
     (korean / "test.jsonl").write_text("".join(json.dumps({"t": {"a": a, "b": b}}) + "\n" for a, b in pairs))
-    options = "--alignment", korean / "test.links", "--json", "--beam-size", 2
+    options = "--gold-alignments", korean / "test.links", "--json", "--beam-size", 2
     expected = json.loads(command("evaluate", trained, *files(korean), *options).out)
     for way in (
         ("--tsv", korean / "test.tsv", "--columns", "2,1"),
@@ -174,7 +174,10 @@ def test_page_shows_each_reference(command, trained, korean):
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "13b"),
         (("--translations", "short", "--target", "test.en"), "12"),
         (("--translations", "empty", "--target", "empty"), ""),
-        (("--translations", "test.en", "--target", "test.en", "--alignment", "test.links"), "--alignment"),
+        (
+            ("--translations", "test.en", "--target", "test.en", "--gold-alignments", "test.links"),
+            "--gold-alignments",
+        ),
         (("--translations", "test.en", "--target", "test.en", "--output", "x"), "--output"),
     ],
 )

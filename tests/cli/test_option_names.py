@@ -8,6 +8,7 @@ import typer
 from regard.cli import app
 from regard.cli.option_names import (
     OLD_NAMES,
+    OLD_NAMES_OF,
     PEER_COMMANDS,
     PEER_OPTIONS,
     peer_answer,
@@ -44,7 +45,8 @@ PEERS = [peer for peers in PEER_OPTIONS for peer in peers]
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_no_command_shows_an_earlier_name(name):
-    assert not {f"--{old}" for old in OLD_NAMES} & OPTIONS[name]
+    old_names = {*OLD_NAMES, *OLD_NAMES_OF.get(name, {})}
+    assert not {f"--{old}" for old in old_names} & OPTIONS[name]
 
 
 def test_commands_that_decode_have_the_same_options():
@@ -64,6 +66,18 @@ def test_earlier_names_are_accepted(command, old, new):
     for name in names:
         result = command(*name.split(), f"--{old}")
         assert result.status == 2 and f"--{new}" in result.err and "no such option" not in result.err
+
+
+@pytest.mark.parametrize("name", OLD_NAMES_OF)
+def test_earlier_names_of_one_command_are_accepted(command, name):
+    for old, new in OLD_NAMES_OF[name].items():
+        result = command(name, f"--{old}")
+        assert result.status == 2 and f"--{new}" in result.err and "no such option" not in result.err
+
+
+def test_gold_alignments_have_one_name_that_no_output_has():
+    assert {name for name, options in OPTIONS.items() if "--gold-alignments" in options} == set(OLD_NAMES_OF)
+    assert "--alignments" in OPTIONS["translate"] and "--gold-alignments" not in OPTIONS["translate"]
 
 
 def test_every_answer_for_another_toolkit_is_an_option_of_ours():

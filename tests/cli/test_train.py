@@ -129,7 +129,7 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--source", "b.ko"), "b.ko: there is no such file"),
         (("--source", "a.en"), "2 source files and 1 target files"),
         (("--valid-source", "b.ko", "--valid-target", "b.en"), "there is no such file"),
-        (("--alignments", "b.links"), "b.links"),
+        (("--gold-alignments", "b.links"), "b.links"),
         (("--guided", "0.5"), "training.guided_alignment: "),
         (("--device", "abacus"), "unknown device 'abacus'"),
         (("--precision", "float8"), "training.precision is 'float8'"),

@@ -247,4 +247,8 @@ def test_hostile_sentences_are_escaped(command, trained, tmp_path, line):
 
 def test_help_lists_views_and_special_tokens(command):
     result = " ".join(command("view", "--help", width=300).out.split())
-    assert "</s>: show" in result and "rollout, player, steps" in result and "[default: matrix]" in result
+    assert (
+        "</s>: show" in result
+        and all(f"{name} (" in result for name in (*VIEWS, "steps"))
+        and "[default: matrix]" in result
+    )

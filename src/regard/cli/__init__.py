@@ -1,7 +1,7 @@
 """The command line: one file per command; main() prints every error as a message without a traceback.
 
-The module of a command is imported when the command is run: help and version are printed without importing
-torch, and Ctrl-C while torch is imported exits without a traceback.
+The module of a command is imported only when that command is run. So `regard --help` and `regard --version`
+do not import torch, and Ctrl-C during the import of torch exits without a traceback.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
-from regard.cli.option_names import OLD_NAMES, no_such_option
+from regard.cli.option_names import current_name, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.errors import RegardError, message, printable
 
@@ -37,22 +37,22 @@ COMMANDS = (
     "doctor",
     "data",
 )
-"""The commands, in the order of the help. To add one: a file with a function of its name, and a line here."""
+"""The commands, in the order of the help. To add one, write NAME.py with a function NAME, and add it here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of writing to a full or broken disk."""
+"""Error numbers (errno) for writing to a full or broken disk."""
 
 
 class _Commands(CommandGroup):
-    """The group of all commands, imported on use."""
+    """The group of all commands; each is imported when it is used."""
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.commands = {name: LazyCommand(name) for name in COMMANDS}
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; raise _Interrupted for KeyboardInterrupt, which the parser would catch."""
+        """Run the command. Ctrl-C raises _Interrupted, because the parser would catch KeyboardInterrupt."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -60,7 +60,7 @@ class _Commands(CommandGroup):
 
 
 class _Interrupted(Exception):
-    """Ctrl-C inside a command."""
+    """The user pressed Ctrl-C while a command was running."""
 
 
 app = typer.Typer(
@@ -71,7 +71,7 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda name: OLD_NAMES.get(name, name),
+        "token_normalize_func": current_name,
     },
 )
 
@@ -99,7 +99,7 @@ def regard(
 
     * `regard demo` trains a translator in two minutes and draws its attention
 
-    * `regard train --source a.ko --target a.en --minutes 5 --output runs/x` trains your own
+    * `regard train --source a.ko --target a.en --minutes 5 --output runs/x` trains a translator on your files
 
     * `regard translate runs/x --text "나는 고양이로소이다" --draw` translates and draws the attention
 
@@ -109,7 +109,7 @@ def regard(
 
     * `regard data sample` shows sentences of the built-in corpus with their word alignments
 
-    * `regard backends --why` lists which backend runs on this machine, and why not the others
+    * `regard backends --why` shows which backend computes each attention score, and why the others cannot
 
     * `regard doctor` checks the installation
     """
@@ -124,9 +124,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flushed(status: int) -> int:
-    """Flush standard output here, because an error at exit would be a traceback.
+    """Flush standard output. Return the status, or 1 if standard output cannot be written.
 
-    Returns the status, or 1 if standard output cannot be written.
+    Python flushes at exit too, but an error at exit would be printed as a traceback.
     """
     try:
         if sys.stdout is not None:
@@ -152,11 +152,11 @@ def _status(arguments: list[str] | None) -> int:
         return _print_error("interrupted", 130)
     except RegardError as error:
         return _print_error(error.message.spelled(setting_option), 2)
-    except BrokenPipeError:  # the reader has exited, as head does
+    except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
         return 1
     except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):  # the parser's own
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
             if text := _invalid_value(error) or no_such_option(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
@@ -179,9 +179,9 @@ def _printable(path: Any) -> str:
 
 
 def _invalid_value(error: Any) -> str:
-    """Return a message with the value of an invalid number; "" for other errors of the parser.
+    """Return the message for a number that is invalid or out of range; "" for other errors of Typer.
 
-    Typer validates with pydantic, whose error has the value and the bound.
+    Typer validates numbers with pydantic, whose error contains the value and the bound.
     """
     option = "".join(getattr(getattr(error, "param", None), "opts", ())[:1])
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()

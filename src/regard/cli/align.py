@@ -1,4 +1,4 @@
-"""regard align: print the source word, or character, that each target word attends to most."""
+"""regard align: print word alignments: the source word that each target word attends to most."""
 
 from __future__ import annotations
 
@@ -47,19 +47,23 @@ from regard.tasks.translation.translation_page import TranslationPage
 __all__ = ["align"]
 
 AT_ONCE = 1024
-"""Number of pairs aligned at once: the attention of all of them is in memory."""
+"""Number of pairs that are aligned together; their attention weights are in memory at the same time."""
 
 SYMMETRISE = "grow-diag-final-and"
 
 AGREEMENT = "agreement"
-"""Value of --choose that needs no gold alignments."""
+"""Value of --choose instead of a file of gold alignments: choose by agreement with the --backward run."""
 
-COMPARED, WHERE, BOTH = "Gold alignments", "Attention to align by", "Both directions"
+COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "Two directions"
 
 Gold = Annotated[
     Path | None,
     typer.Option(
-        "--alignment", metavar="FILE", help="Gold alignments to compare with.", rich_help_panel=COMPARED
+        "--gold-alignments",
+        metavar="FILE",
+        help="Compare the alignments with the gold alignments in this file. Line N has the links of pair N: "
+        "0-2 is a sure link, 0p2 or 0?2 is a possible link.",
+        rich_help_panel=COMPARED,
     ),
 ]
 Base = Annotated[
@@ -67,7 +71,7 @@ Base = Annotated[
     typer.Option(
         "--base",
         metavar="INT",
-        help="With --alignment and --choose: number of the first word, 0 or 1.",
+        help="Number of the first word in the gold alignments of --gold-alignments or --choose: 0 or 1.",
         min=0,
         max=1,
         rich_help_panel=COMPARED,
@@ -78,8 +82,9 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="NAME",
-        help="Attention sites, * as wildcard.",
-        show_default="chosen by --choose, or guided in training, or all",
+        help="Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
+        "averaged.",
+        show_default="saved by --choose; else trained with --guided; else all",
         rich_help_panel=WHERE,
     ),
 ]
@@ -88,8 +93,8 @@ Head = Annotated[
     typer.Option(
         "--head",
         metavar="INT",
-        help="Number of a head, from 0.",
-        show_default="the mean of all heads",
+        help="Number of an attention head; the first is 0.",
+        show_default="saved by --choose; else the mean of all heads",
         min=0,
         max=bounds.HEADS,
         rich_help_panel=WHERE,
@@ -99,14 +104,18 @@ Shifted = Annotated[
     bool | None,
     typer.Option(
         "--shifted/--not-shifted",
-        help="Align each word by the attention one step later, when it is the decoder input.",
+        help="Take the weights of a target word from the decoder step after it, whose input is that word, "
+        "or from the step that predicts the word.",
+        show_default="saved by --choose; else --not-shifted",
         rich_help_panel=WHERE,
     ),
 ]
 Backward = Annotated[
     Path | None,
     typer.Option(
-        metavar="RUN", help="Run of the opposite direction, to combine both alignments.", rich_help_panel=BOTH
+        metavar="RUN",
+        help="Run that translates in the opposite direction. The alignments of both runs are combined.",
+        rich_help_panel=BOTH,
     ),
 ]
 How = Annotated[
@@ -114,7 +123,7 @@ How = Annotated[
     typer.Option(
         "--symmetrise",
         metavar="NAME",
-        help=f"With --backward: how to combine both alignments: {', '.join(SYMMETRISATIONS)}.",
+        help=f"With --backward: how to combine the alignments of both runs: {', '.join(SYMMETRISATIONS)}.",
         callback=bounds.none_if_default,
         rich_help_panel=BOTH,
     ),
@@ -122,22 +131,23 @@ How = Annotated[
 Choose = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE",
-        help="Find the best site, head and step by the gold alignments in this file (or, with the word "
-        "agreement, by agreement with --backward) and save them in the run.",
+        metavar=f"FILE|{AGREEMENT}",
+        help="Try every site and head, with and without --shifted, and save the best in the run. FILE: the "
+        f"lowest AER on the gold alignments in this file. {AGREEMENT}: the best agreement with the "
+        "alignments of --backward.",
         rich_help_panel=WHERE,
     ),
 ]
 Probabilities = Annotated[
-    bool, typer.Option("--probabilities", help="Also write the weights, as in 0-0:0.830.")
+    bool, typer.Option("--probabilities", help="Also write the weight of each link, e.g. 0-2:0.830.")
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
         "--threshold",
         metavar="FLOAT",
-        help="Write every link of at least this weight.",
-        show_default="the largest of each target word",
+        help="Write all links with at least this weight.",
+        show_default="one link per target word: the largest weight",
         min=0,
         max=1,
         callback=bounds.finite,
@@ -154,7 +164,7 @@ def align(
     columns: Columns = "1,2",
     fields: Fields = "source,target",
     output: OutputFile = None,
-    alignment: Gold = None,
+    gold_alignments: Gold = None,
     base: Base = 0,
     site: Site = None,
     head: Head = None,
@@ -172,20 +182,23 @@ def align(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the source word that each target word attends to most, in Pharaoh format, one line per pair.
+    """Print word alignments: the source word that each target word attends to most.
 
-    With a character tokenizer, characters (including spaces) are aligned; --unit word aligns words.
-    --alignment and --choose compare words unless --unit character is given.
+    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. A run with
+    a character tokenizer aligns characters, including spaces; --unit word aligns words.
 
-    With --alignment, precision, recall and alignment error rate (AER) are printed to standard error. In the
-    file, 0-2 is a sure link, 0p2 and 0?2 are possible links. With --choose, the choices of site, head and
-    step are printed instead, best first; the best is saved in alignment.json of the run and used afterwards.
+    --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. It compares
+    words, and so does --choose FILE; --unit character compares characters.
+
+    --choose writes no alignments. It finds the attention weights that align best: of which attention layer
+    (site), of which head, and of which decoder step (see --shifted). It prints the best choices and saves the
+    first one in the file alignment.json of the run. Later commands use the saved choice.
 
     Examples:
 
     * `regard align runs/x --source test.ko --target test.en > test.links`
 
-    * `regard align runs/x --source test.ko --target test.en --alignment test.links --output model.links`
+    * `regard align runs/x --source test.ko --target test.en --gold-alignments test.links`
 
     * `regard align runs/x --tsv pairs.tsv --columns ko,en > pairs.links`
 
@@ -202,10 +215,10 @@ def align(
     files = PairFiles(source, target, tsv, jsonl, columns, fields)
     files.check("regard align")
     pairs, html = files.stream(), TranslationPage(page)
-    gold = None if alignment is None else read_links(alignment, base)
+    gold = None if gold_alignments is None else read_links(gold_alignments, base)
 
     def load(folder: Path) -> Any:
-        by_words = unit == "auto" and (alignment is not None or choose not in (None, AGREEMENT))
+        by_words = unit == "auto" and (gold_alignments is not None or choose not in (None, AGREEMENT))
         settings = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": "*cross"}
         settings["unit"] = "word" if by_words else unit
         return open_run(folder, checkpoint, device, threads, **settings)
@@ -219,12 +232,12 @@ def align(
     alignments = write_links(translator, other, options, pairs, output, html)
     html.save(f"Alignments by {run.name or run}")
     if gold is not None:
-        say(str(evaluate_alignments(alignments.links, gold, alignments.words, str(alignment))))
+        say(str(evaluate_alignments(alignments.links, gold, alignments.words, str(gold_alignments))))
 
 
 @dataclass(frozen=True)
 class AlignOptions:
-    """Which attention to align by, how to combine two directions, and how links are written."""
+    """Which attention weights are used, how two directions are combined, and how links are written."""
 
     site: str | None = None
     head: int | None = None
@@ -238,10 +251,10 @@ class AlignOptions:
         if self.symmetrise is not None and self.symmetrise not in SYMMETRISATIONS:
             raise UnknownName("symmetrisation", self.symmetrise, SYMMETRISATIONS)
         if self.symmetrise is not None and backward is None:
-            problem, expected = "it needs two directions", "--backward, a run of the opposite direction"
+            problem, expected = "it needs a second run", "--backward RUN, a run of the opposite direction"
             raise ArgumentError(message("--symmetrise", problem, expected=expected))
         if choose == AGREEMENT and backward is None:
-            problem, expected = "it needs two directions", "--backward, a run of the opposite direction"
+            problem, expected = "it needs a second run", "--backward RUN, a run of the opposite direction"
             raise ArgumentError(message("--choose agreement", problem, expected=expected))
         values = (self.site, self.head, self.shifted, self.symmetrise, self.threshold)
         if choose is not None and (any(each is not None for each in values) or self.probabilities):
@@ -249,11 +262,11 @@ class AlignOptions:
             hint = "use the other options in a second command, without --choose"
             raise ArgumentError(message("--choose", problem, hint=hint))
         if choose not in (None, AGREEMENT) and backward is not None:
-            problem = "with gold alignments, it chooses for one run"
+            problem = "with a file of gold alignments, it uses one run only"
             raise ArgumentError(message("--choose", problem, hint="remove --backward"))
 
     def weighted(self, ours: Scored, theirs: Scored | None) -> list[tuple[int, int, float]]:
-        """Return the links of a pair with their weights: (source word, target word, weight)."""
+        """Return the links of a pair as (source word, target word, weight). theirs: by the --backward run."""
         if theirs is None:
             return ours.align().weighted(self.threshold)
         how = self.symmetrise or SYMMETRISE
@@ -262,7 +275,7 @@ class AlignOptions:
 
 @dataclass
 class Alignments:
-    """The links of pairs, and the number of words (or characters) of each pair."""
+    """The links of each pair, and the numbers of source and target words (or characters) of each pair."""
 
     links: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     words: list[tuple[int, int]] = field(default_factory=list)
@@ -281,7 +294,7 @@ def write_links(
     output: Path | None,
     page: TranslationPage,
 ) -> Alignments:
-    """Align pairs in batches, and write one line for each; other: the run of the opposite direction."""
+    """Align pairs in batches and write one line for each pair. other: the run of the opposite direction."""
     notes, unknown, alignments, line = Notes(), UnknownWords(), Alignments(), pairs.first_line
     with writing(output) as write:
         for before, after in in_batches(pairs, AT_ONCE):

@@ -1,4 +1,4 @@
-"""regard average: write a new run with the mean weights of several checkpoints."""
+"""regard average: write a new run whose weights are the mean of several checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkp
 __all__ = ["average", "average_run"]
 
 LEFT = ("log.jsonl", LOCK, *POINTERS)
-"""Files of a run that are not copied: they are about its training."""
+"""Files of a run that are not copied, because they describe its training."""
 
 Last = Annotated[
     int | None,
-    typer.Option(metavar="INT", help="Number of last checkpoints to average.", min=1, max=bounds.COUNT),
+    typer.Option(metavar="INT", help="Average the last INT checkpoints of the run.", min=1, max=bounds.COUNT),
 ]
 Steps = Annotated[
-    str | None, typer.Option(metavar="INT,INT,...", help="Average the checkpoints of these steps.")
+    str | None, typer.Option(metavar="INT,INT,...", help="Average the checkpoints with these step numbers.")
 ]
 NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
 
@@ -49,8 +49,10 @@ def average(
 ) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
-    The new run cannot be resumed, but another run can start from its weights: regard train --init-from. The
-    setting training.keep of a run is the number of checkpoints that it keeps (default: 2).
+    The new run cannot be resumed, but another run can start from its weights: regard train --init-from.
+
+    A run keeps only its last 2 checkpoints and the best one. To keep the last 5, train it with --set
+    training.keep=5.
 
     Examples:
 
@@ -77,8 +79,8 @@ def average(
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
     """Write a run folder with the mean of checkpoints, and copies of the other files of the run.
 
-    It is written to a temporary folder and renamed: an interrupted average leaves no run folder, and the next
-    one deletes the temporary folder.
+    The files are written to a temporary folder, which is renamed at the end. If the command is interrupted,
+    there is no run folder, and the next regard average deletes the temporary folder.
     """
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
         hint = "choose a folder that does not exist"
@@ -121,7 +123,7 @@ def _is_copied(name: str) -> bool:
 
 
 def _remove_interrupted(place: Path) -> None:
-    """Delete temporary folders of killed averages into this folder; a running one holds its lock."""
+    """Delete the temporary folders of interrupted commands; a command that is still running holds a lock."""
     for path in place.parent.iterdir():
         left = leftover(path.name)
         if left == Leftover(place.name, "part") and path.is_dir() and not path.is_symlink():
@@ -132,7 +134,7 @@ def _remove_interrupted(place: Path) -> None:
 
 
 def _regular_files(run: Path) -> list[Path]:
-    """Return the files of a run to copy; symbolic links, FIFOs and the like are reported and skipped."""
+    """Return the files of a run to copy. Others, e.g. symbolic links and FIFOs, are reported and skipped."""
     copied = []
     for path in sorted(run.iterdir()):
         mode = path.lstat().st_mode
@@ -151,7 +153,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def last_intact(run: Path, count: int) -> list[Checkpoint]:
-    """Return the last `count` intact checkpoints of a run, by step; damaged ones are reported and skipped."""
+    """Return the last `count` intact checkpoints, ordered by step; damaged ones are reported and skipped."""
     intact: list[Checkpoint] = []
     for each in reversed(Checkpoints(run).all()):
         if len(intact) == count:
@@ -162,14 +164,14 @@ def last_intact(run: Path, count: int) -> list[Checkpoint]:
         except DataError as error:
             say(f"skipped a damaged checkpoint: {error}")
     if len(intact) < count:
-        problem = f"it has {len(intact)} intact checkpoints"
+        problem = f"the run has only {len(intact)} intact checkpoints"
         hint = "regard train --set training.keep=N keeps more checkpoints"
         raise DataError(message(shown(run), problem, expected=f"{count} for --last {count}", hint=hint))
     return intact[::-1]
 
 
 def checkpoints_at(run: Path, steps: str) -> list[Checkpoint]:
-    """Return the checkpoints of a run at these steps, by step; raise if one is missing or damaged."""
+    """Return the checkpoints of these steps, ordered by step; raise if one is missing or damaged."""
     by_step = {str(each.step): each for each in Checkpoints(run).all()}
     chosen: dict[int, Checkpoint] = {}
     for step in (part.strip() for part in steps.split(",")):

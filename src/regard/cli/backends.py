@@ -1,4 +1,4 @@
-"""regard backends: list which backend runs each score on this machine."""
+"""regard backends: list the backend that computes each attention score on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["backends"]
 
 def backends(
     why: Annotated[
-        bool, typer.Option("--why", help="Also print why each of the other backends cannot run.")
+        bool, typer.Option("--why", help="Also print why the other backends cannot compute a score.")
     ] = False,
 ) -> None:
-    """List which backend runs each score on this machine.
+    """List the backend that computes each attention score on this machine.
 
     Examples:
 
@@ -46,7 +46,7 @@ def backends(
 
 
 def devices() -> list[str]:
-    """Return the kinds of device that torch can use on this machine."""
+    """Return the types of device that torch can use on this machine: cpu, cuda, mps."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     return [name for name, usable in available.items() if usable]
 
@@ -56,7 +56,7 @@ def _device_name(device: str) -> str:
 
 
 def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> regard.Explanation:
-    """Explain an ordinary call: batch 2, 4 heads of size 64, length 128."""
+    """Explain a typical call with this score: batch size 2, 4 heads of size 64, length 128."""
     score = regard.build_score(name, 64, 64)
     if isinstance(score, torch.nn.Module):
         score.to(device, dtype)
@@ -65,7 +65,7 @@ def _explained(name: str, device: str, dtype: torch.dtype, trains: bool) -> rega
 
 
 def explained(explanation: regard.Explanation) -> Table:
-    """Return an explanation as a table: the backend used, and why the others are not."""
+    """Return an explanation as a table: the backend that is used, and why the others cannot run."""
     table = _table("", "backend", "")
     for name in BACKENDS:
         why = "; ".join(explanation.refused.get(name, []))
@@ -111,7 +111,7 @@ def _choices(device: str) -> Table:
 
 
 def _print_reasons(console: Console, device: str) -> None:
-    """Print the reasons, once for all scores that share them."""
+    """Print why the other backends cannot compute the scores. Scores with the same reasons share a table."""
     groups: dict[str, tuple[regard.Explanation, list[str]]] = {}
     for name in regard.SCORES:
         explanation = _explained(name, device, torch.float32, trains=True)

@@ -1,4 +1,4 @@
-"""Largest accepted values of numeric options, and option callbacks that check values."""
+"""Largest accepted values of numeric options, and callbacks that check the values of options."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ __all__ = [
 ]
 
 CORPUS = 10_000_000
-"""Number of sentences of the built-in corpus."""
+"""Maximum number of sentences of the built-in corpus."""
 
 COUNT = 100_000
-"""Number of printed sentences, or of averaged checkpoints."""
+"""Maximum number of printed sentences, and of averaged checkpoints."""
 
 HEADS = 10_000
 LINES = 1_000_000
-"""Number of lines, or of words of a line, in memory at once."""
+"""Maximum number of lines in memory at once; also the maximum of word numbers and of --top-k."""
 
 MINUTES = 1_000_000.0
 PAIRS = 100_000_000
 SEED = 2**63 - 1
 TOKENS = 10_000_000
-"""Number of tokens in a batch, including padding."""
+"""Maximum number of tokens in a batch, including padding."""
 
 THREADS = max(256, os.cpu_count() or 1)
-"""Number of CPU threads: torch crashes if the system cannot start that many."""
+"""Maximum number of CPU threads: torch crashes if the system cannot start as many threads as requested."""
 
 
 def finite(value: float | None) -> float | None:
-    """Reject NaN and infinity: an option callback, because NaN passes every comparison with a bound.
+    """Option callback: reject NaN and infinity. The bounds of Typer do not reject NaN.
 
     >>> finite(0.5)
     0.5
@@ -56,9 +56,9 @@ def finite(value: float | None) -> float | None:
 
 
 def none_if_default(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    """Return None if the option is not on the command line: an option callback.
+    """Option callback: return None if the option is not on the command line.
 
-    The help prints the default, and the command can still report an option that has no effect.
+    So the help shows the default value, and the command knows whether the user set the option.
     """
     source = context.get_parameter_source(str(parameter.name))
     return None if source is not None and source.name == "DEFAULT" else value
@@ -67,12 +67,12 @@ def none_if_default(context: typer.Context, parameter: typer.CallbackParam, valu
 def finite_unless_default(
     context: typer.Context, parameter: typer.CallbackParam, value: float | None
 ) -> float | None:
-    """Return None if the option is not on the command line; reject NaN and infinity: an option callback."""
+    """Option callback: return None if the option is not on the command line; reject NaN and infinity."""
     return finite(none_if_default(context, parameter, value))
 
 
 def threads(count: int | None) -> int | None:
-    """Warn if there are more threads than CPU cores: an option callback.
+    """Option callback: warn if there are more threads than CPU cores.
 
     >>> threads(1)
     1
@@ -80,6 +80,6 @@ def threads(count: int | None) -> int | None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if count is not None and count > cores:
         typer.echo(
-            f"--threads {count} is more than the {cores} CPU cores available: expect it to be slow", err=True
+            f"--threads {count} is more than the {cores} CPU cores available: this is probably slow", err=True
         )
     return count

@@ -1,10 +1,17 @@
-"""Parse the options --columns and --fields: the columns or fields of source and target."""
+"""The options --columns and --fields: the columns or fields of the source and the target."""
 
 from __future__ import annotations
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["two_columns", "two_names"]
+__all__ = ["COLUMNS", "FIELDS", "two_columns", "two_names"]
+
+COLUMNS = (
+    "The source and the target column of --tsv: two numbers (the first column is 1) or two names from the "
+    "header line."
+)
+FIELDS = "The source and the target field of --jsonl: two names. a.b is the field b inside the field a."
+"""Help texts of the options."""
 
 DIGITS = 9
 """Maximum number of digits of a column number."""
@@ -34,6 +41,6 @@ def two_columns(text: str) -> tuple[int, int] | tuple[str, str]:
     numbers = first.isdecimal() and second.isdecimal()
     if numbers and max(len(first), len(second)) > DIGITS:
         raise ArgumentError(
-            message("--columns", f"{text[:40]!r}", expected="two numbers from 1, or two names")
+            message("--columns", f"{text[:40]!r}", expected="two numbers (the first is 1) or two names")
         )
     return (int(first), int(second)) if numbers else (first, second)

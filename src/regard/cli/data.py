@@ -42,12 +42,16 @@ data = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=MARK
 Grammar = Annotated[
     int,
     typer.Option(
-        metavar="INT", help="Version of the grammar.", min=min(VERSIONS), max=max(VERSIONS), show_default=True
+        metavar="INT",
+        help="Version of the grammar that generates the sentences.",
+        min=min(VERSIONS),
+        max=max(VERSIONS),
+        show_default=True,
     ),
 ]
 
 FILES = ("ko", "en", "links")
-"""Suffixes of the files of the built-in corpus: both sides, and their word alignments."""
+"""Suffixes of the files of the built-in corpus: Korean, English and word alignments."""
 
 
 @data.callback()
@@ -80,7 +84,24 @@ def check(
 ) -> None:
     """Check sentence pairs and print a table of the problems found.
 
-    The exit status is 0 if the pairs can be trained on, and 2 if not. Files are UTF-8, plain or gzip.
+    The exit status is 0 if you can train on the pairs, and 2 if not. Files are UTF-8, plain or gzip.
+
+    --choose says what to do with a pair that has a problem. These are its values, the default first:
+
+    * malformed=error|skip: the line is not JSON, or has too few columns
+
+    * invalid=error|replace|skip: bytes that are not valid UTF-8
+
+    * nul=replace|error|skip: a NUL byte
+
+    * empty=skip|error: a side is empty
+
+    * long=skip|error|keep: a side has more characters than the limit, longest=1000
+
+    * uneven=keep|error|skip: one side is too many times longer than the other; the limit is ratio=6
+
+    skip drops the pair, replace repairs it, keep keeps it, and error rejects the data. A limit of none, e.g.
+    longest=none, turns the limit off.
 
     Examples:
 
@@ -109,17 +130,25 @@ data.command(cls=Command)(split_pairs)
 @data.command("fetch", cls=Command)
 def fetch(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the dataset; without it, all are listed.")
+        str,
+        typer.Argument(metavar="NAME", help="Name of the dataset. Without a name, all datasets are listed."),
     ] = "",
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FOLDER", help="Use downloaded files in this folder.")
+        Path | None,
+        typer.Option(
+            "--from", metavar="FOLDER", help="Read the files from this folder, instead of downloading them."
+        ),
     ] = None,
     any_edition: Annotated[
-        bool, typer.Option("--any-edition", help="Accept another edition of Tatoeba than the known one.")
+        bool,
+        typer.Option(
+            "--any-edition",
+            help="Accept files with an unknown hash. For Tatoeba, which is updated from time to time.",
+        ),
     ] = False,
 ) -> None:
-    """Download a public dataset, verify its hash and print its licence; without NAME, list all datasets.
+    """Download a public dataset, verify its hash and print its licence. Without NAME, list all datasets.
 
     Examples:
 
@@ -152,19 +181,26 @@ def korean(
     ] = 10000,
     split: Annotated[
         str,
-        typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)}. No sentence is in two splits."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Split: {', '.join(SPLITS)} (longer sentences). No sentence is in two splits.",
+        ),
     ] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
     output: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Output folder; - prints tab-separated lines instead."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Output folder. - prints lines of three fields, separated by tabs, instead of writing "
+            "files.",
+        ),
     ] = Path("data/korean"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write pairs of the built-in Korean-English corpus, with their word alignments.
 
-    Three files: SPLIT.ko and SPLIT.en with one sentence per line, and SPLIT.links with their alignments in
+    It writes three files. SPLIT.ko and SPLIT.en have one sentence per line. SPLIT.links has the alignments in
     Pharaoh format: 0-2 links the first Korean word to the third English word, 0p2 is a possible link.
 
     Examples:
@@ -202,7 +238,9 @@ def sample(
         int,
         typer.Option("--count", "-n", metavar="INT", help="Number of sentences.", min=1, max=bounds.COUNT),
     ] = 3,
-    split: Annotated[str, typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)}.")] = "train",
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)} (longer sentences).")
+    ] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
     grammar: Grammar = VERSION,
 ) -> None:
@@ -221,7 +259,10 @@ def sample(
 
 
 def drawn(example: Example) -> Any:
-    """Draw an example: rows are English words, columns Korean words; sure links dark, possible light."""
+    """Draw the alignment of an example: a row per English word, a column per Korean word.
+
+    Sure links are dark, possible links are light.
+    """
     korean_words, english_words = example.source.split(), example.target.split()
     weights = [[0.0] * len(korean_words) for _ in english_words]
     for source, target in example.possible:

@@ -1,4 +1,4 @@
-"""regard data split: hold out pairs as a test set, without sentences in common with the training set."""
+"""regard data split: split sentence pairs into a training set and a test set."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from regard.files.file_group import check_free, written_together
 __all__ = ["split"]
 
 PARTS = ("train", "test")
-"""Stems of the file names."""
+"""The two sets, which are also the first part of the file names: train.source, test.source, ..."""
 
 HeldOutPairs = Annotated[
     int,
     typer.Option(
-        "--held-out", metavar="INT", help="Maximum number of pairs to hold out.", min=1, max=bounds.PAIRS
+        "--held-out", metavar="INT", help="Maximum number of pairs in the test set.", min=1, max=bounds.PAIRS
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
@@ -62,13 +62,16 @@ def split(
     choose: Chosen = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Hold out some pairs as a test set: no source and no target sentence is in both parts.
+    """Split sentence pairs into a training set and a test set.
 
-    Writes four files of plain text, one sentence per line: train.source and train.target, test.source and
-    test.target. Which pairs are held out depends on the sentences and the seed, not on their order. Duplicate
-    pairs are written once. Training pairs whose target is in the test set are dropped and counted. If that
-    would drop more than half of them (e.g. targets are a few labels), only source sentences are disjoint, and
-    the report says so.
+    It writes four text files, with one sentence per line: train.source, train.target, test.source and
+    test.target. Duplicate pairs are written once. The test set depends only on the sentences and the seed: if
+    you sort the input files in another way, it has the same pairs.
+
+    The two sets have no source sentence in common. Normally they have no target sentence in common either:
+    training pairs whose target is in the test set are dropped, and the report says how many. If more than
+    half of the training pairs would be dropped (e.g. because the targets are labels), these pairs are kept,
+    and the report says so.
 
     Examples:
 
@@ -96,7 +99,7 @@ def split(
 
 
 def _paths(out: Path, names: str) -> list[Path]:
-    """Return the output files: source and target of each part."""
+    """Return the output files: source and target of the training set, then of the test set."""
     ends = two_names("--names", names)
     for end in ends:
         if not re.fullmatch(r"[\w.+-]+", end):
@@ -106,7 +109,7 @@ def _paths(out: Path, names: str) -> list[Path]:
 
 
 def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
-    """Raise ArgumentError if an output file is an input file, also with --overwrite."""
+    """Raise ArgumentError if an output file is also an input file, even with --overwrite."""
     inputs = {path.resolve() for path in read}
     for path in paths:
         if path.resolve() in inputs:
@@ -121,7 +124,7 @@ def _write(parts: HeldOut, paths: list[Path]) -> None:
         for part, sides in ((parts.train, files[:2]), (parts.valid, files[2:])):
             for pair in part:
                 for file, text in zip(sides, (pair.source, pair.target), strict=True):
-                    # A \r before the end of a line would be read as part of the line end.
+                    # Remove \r at the end of a sentence: before \n it would be read as part of the line end.
                     file.write(text.rstrip("\r") + "\n")
                 written += 1
                 if written % 10_000 == 0:

@@ -24,15 +24,18 @@ __all__ = ["doctor"]
 STYLES = {"well": ("ok", "green"), "lacking": ("--", "yellow"), "wrong": ("!!", "bold red")}
 
 TOLERANCE = 1e-3
-"""Largest accepted difference between backends, which round differently."""
+"""Largest accepted difference between two backends. Their rounding errors differ."""
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for bug reports.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of tables, for bug reports.")
+    ] = False,
 ) -> None:
     """Check the installation: versions, devices, optional packages and a small computation.
 
-    The exit status is 0 if everything required works, and 1 if not. The report has no paths or user names.
+    The exit status is 0 if everything that is required works, and 1 otherwise. The report contains no paths
+    and no user names.
 
     Examples:
 
@@ -76,7 +79,7 @@ def _table(section: str, facts: list[Fact]) -> Table:
 
 
 def checks() -> Iterator[Fact]:
-    """Run a small attention on each device, and a tokenizer."""
+    """Compute a small attention on each device, and encode and decode sentences with a tokenizer."""
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
     yield _checked("tokenizer", _check_tokenizer)

@@ -69,19 +69,22 @@ ReferenceFiles = Annotated[
     typer.Option(
         "--target",
         metavar="FILE",
-        help="References, parallel to --source; repeat it for several references per sentence.",
+        help="Reference translations: line N is the translation of line N of --source. Repeat the option for "
+        "several references per sentence.",
     ),
 ]
 Translations = Annotated[
     str | None,
     typer.Option(
-        "--translations", metavar="FILE", help="Evaluate the translations in this file instead of a run."
+        "--translations", metavar="FILE", help="Evaluate the translations in this file, instead of a run."
     ),
 ]
 Split = Annotated[
     str | None,
     typer.Option(
-        "--split", metavar="NAME", help="Split of the built-in corpus instead of files: test, long or valid."
+        "--split",
+        metavar="NAME",
+        help="Evaluate on this split of the built-in corpus, instead of files: test, long or valid.",
     ),
 ]
 Sentences = Annotated[
@@ -95,7 +98,12 @@ COMPARED, COUNTED = "Gold alignments", "Scores"
 Gold = Annotated[
     Path | None,
     typer.Option(
-        "--alignment", metavar="FILE", help="Gold alignments, in Pharaoh format.", rich_help_panel=COMPARED
+        "--gold-alignments",
+        metavar="FILE",
+        help="Also evaluate the alignments of the model, against the gold alignments in this file. Line N "
+        "has the links of pair N: 0-2 is a sure link of source word 0 and target word 2, 0p2 or 0?2 is a "
+        "possible link.",
+        rich_help_panel=COMPARED,
     ),
 ]
 Base = Annotated[
@@ -103,7 +111,7 @@ Base = Annotated[
     typer.Option(
         "--base",
         metavar="INT",
-        help="With --alignment: number of the first word, 0 or 1.",
+        help="Number of the first word in --gold-alignments: 0 or 1.",
         min=0,
         max=1,
         rich_help_panel=COMPARED,
@@ -113,8 +121,8 @@ Lowercase = Annotated[
     bool | None,
     typer.Option(
         "--lowercase/--cased",
-        help="Compute scores on lowercased or on cased text.",
-        show_default="as in the settings of the run, or cased",
+        help="Lowercase the text before scoring, or not.",
+        show_default="the setting of the run; without a run, --cased",
         rich_help_panel=COUNTED,
     ),
 ]
@@ -123,8 +131,8 @@ Tokenize = Annotated[
     typer.Option(
         "--tokenize",
         metavar="NAME",
-        help="Tokenizer of sacreBLEU.",
-        show_default="as in the settings of the run, or 13a",
+        help="Tokenizer that sacreBLEU uses for BLEU.",
+        show_default="the setting of the run; without a run, 13a",
         rich_help_panel=COUNTED,
     ),
 ]
@@ -145,11 +153,17 @@ PagePath = Annotated[
 ]
 Faithful = Annotated[
     bool,
-    typer.Option("--faithfulness", help="Also test whether the output depends on the attended words (slow)."),
+    typer.Option(
+        "--faithfulness",
+        help="Also measure how much the translations depend on the source words they attend to (slow).",
+    ),
 ]
 Other = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="With --faithfulness: another run to compare the attention with."),
+    typer.Option(
+        metavar="RUN",
+        help="With --faithfulness: also measure how similar the attention weights of this other run are.",
+    ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -165,7 +179,7 @@ def evaluate(
     translations: Translations = None,
     split: Split = None,
     sentences: Sentences = SENTENCES,
-    alignment: Gold = None,
+    gold_alignments: Gold = None,
     base: Base = 0,
     lowercase: Lowercase = None,
     tokenize: Tokenize = None,
@@ -184,7 +198,10 @@ def evaluate(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Evaluate translations: BLEU, chrF, TER, exact match (% equal to a reference), perplexity, AER.
+    """Compare translations with references: BLEU, chrF, TER and exact match.
+
+    Exact match is the percentage of translations that equal a reference. For a run, the perplexity of the
+    references is printed as well, and the alignment error rate (AER) if gold alignments are known.
 
     Examples:
 
@@ -201,9 +218,9 @@ def evaluate(
     * `regard evaluate --translations output.en --target test.en`
     """
     if other is not None and not faithfulness:
-        raise ArgumentError(message("--other", "it is an option of --faithfulness"))
+        raise ArgumentError(message("--other", "it needs --faithfulness"))
     rows = PairFiles(None, None, tsv, jsonl, columns, fields)
-    options = ReferenceOptions(source, target, rows, split, sentences, alignment, base)
+    options = ReferenceOptions(source, target, rows, split, sentences, gold_alignments, base)
     options.check(translations)
     search, html = build_search(beam_size, length_penalty, greedy=greedy), TranslationPage(page)
     references, faithful = options.read(run), None
@@ -233,40 +250,44 @@ def evaluate(
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """The options that name the references: files of lines, files of pairs (rows), or a built-in split."""
+    """The options for the references.
+
+    They are in files of lines (source, target), in files of pairs (rows), or in a split of the built-in
+    corpus.
+    """
 
     source: str | None
     target: list[str] | None
     rows: PairFiles
     split: str | None
     sentences: int
-    alignment: Path | None
+    gold_alignments: Path | None
     base: int
 
     def check(self, translations: str | None) -> None:
-        """Raise ArgumentError if the options do not name the references in exactly one way."""
+        """Raise ArgumentError unless the references are given in exactly one way."""
         files = self.source is not None or bool(self.target)
-        if self.split is not None and (files or self.rows.all or self.alignment is not None):
+        if self.split is not None and (files or self.rows.all or self.gold_alignments is not None):
             problem = "the built-in corpus has its own source, target and alignments"
             raise ArgumentError(message(f"--split {self.split}", problem, hint="remove the file options"))
         expected = "--source and --target, or --tsv, or --jsonl, or --translations and --target, or --split"
         if (files and self.rows.all) or (self.rows.tsv and self.rows.jsonl):
-            problem = "the references are named in more than one way"
+            problem = "the references are given in more than one way"
             raise ArgumentError(message("regard evaluate", problem, expected=expected))
         complete = self.target and (self.source is not None or translations is not None)
         if self.split is None and not complete and not self.rows.all:
             raise ArgumentError(message("regard evaluate", "no references are named", expected=expected))
         if (
-            self.alignment is not None
+            self.gold_alignments is not None
             and self.source is None
             and not (self.rows.all and translations is None)
         ):
             problem = "alignments can be evaluated for a run only, not for a file of translations"
-            raise ArgumentError(message("--alignment", problem))
+            raise ArgumentError(message("--gold-alignments", problem))
         check_standard_input(self.source, translations, *(self.target or ()))
 
     def check_split(self, settings: TranslationSettings) -> None:
-        """Raise ArgumentError if a built-in split is to be translated by a run on other data."""
+        """Raise ArgumentError if --split is used with a run that was not trained on the built-in corpus."""
         if self.split is not None and settings.data.built_in is None:
             hint = "regard data korean --split test writes these sentences to files"
             problem = "this run was not trained on the built-in corpus"
@@ -277,8 +298,8 @@ class ReferenceOptions:
         if self.split is not None:
             return built_in_references(self.split, self.sentences, _grammar(run))
         if self.rows.all:
-            return paired_references(self.rows.stream(), self.alignment, self.base)
-        return read_references(self.source, self.target or [], self.alignment, self.base)
+            return paired_references(self.rows.stream(), self.gold_alignments, self.base)
+        return read_references(self.source, self.target or [], self.gold_alignments, self.base)
 
 
 def _print(report: EvaluationReport, faithful: FaithfulnessReport | None, as_json: bool) -> None:
@@ -293,7 +314,7 @@ def _print(report: EvaluationReport, faithful: FaithfulnessReport | None, as_jso
 
 
 def _grammar(run: Path | None) -> int:
-    """Return the grammar version of a run on the built-in corpus; the latest for other runs and for files."""
+    """Return the version of the grammar that the run was trained with, or the latest version."""
     if run is None or not is_run(run):
         return VERSION
     data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data

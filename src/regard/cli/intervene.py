@@ -46,20 +46,21 @@ from regard.viewing.entry import ROWS
 __all__ = ["intervene"]
 
 NARROW = 36
-"""Minimum width of a column in characters, also if its drawing is narrower."""
+"""Minimum width of a column in characters, even if its drawing is narrower."""
 
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
 Cuts = Annotated[
-    list[str] | None, typer.Option("--cut", metavar="S-T", help="Mask source word S for target word T.")
+    list[str] | None,
+    typer.Option("--cut", metavar="S-T", help="Mask source word S when target word T is predicted."),
 ]
 Forces = Annotated[
     list[str] | None,
     typer.Option(
         "--force",
         metavar="S-T",
-        help="Make target word T attend to source word S only; S-T:0.5 gives S half of the weight.",
+        help="Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight.",
     ),
 ]
 Erased = Annotated[
@@ -67,35 +68,53 @@ Erased = Annotated[
     typer.Option(
         "--erase",
         metavar="INT",
-        help="Mask the source word of this number for all target words.",
+        help="Mask the source word with this number for all target words.",
         min=0,
         max=bounds.LINES,
     ),
 ]
 Evens = Annotated[
     list[str] | None,
-    typer.Option("--uniform", metavar="SITE[:HEAD]", help="Make the attention there uniform."),
+    typer.Option(
+        "--uniform",
+        metavar="SITE[:HEAD]",
+        help="Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
+        "e.g. decoder.1.cross:0.",
+    ),
 ]
 Drops = Annotated[
     list[str] | None,
-    typer.Option("--drop", metavar="SITE[:HEAD]", help="Set the output of the attention there to zero."),
+    typer.Option(
+        "--drop",
+        metavar="SITE[:HEAD]",
+        help="Set the output of an attention layer (site), or of one of its heads, to zero.",
+    ),
 ]
 Place = Annotated[
-    str, typer.Option("--site", metavar="SITE", help="Sites where links are cut and forced, * as wildcard.")
+    str,
+    typer.Option(
+        "--site",
+        metavar="SITE",
+        help="Attention layers (sites) that --cut, --force and --erase change; * matches any text.",
+    ),
 ]
 Head = Annotated[
     int | None,
     typer.Option(
         "--head",
         metavar="INT",
-        help="Number of a head, from 0.",
+        help="Attention head that --cut, --force and --erase change; the first is 0.",
         show_default="all heads",
         min=0,
         max=bounds.HEADS,
     ),
 ]
 Data = Annotated[
-    Path | None, typer.Option(metavar="FILE.json", help="JSON file of interventions, by token numbers.")
+    Path | None,
+    typer.Option(
+        metavar="FILE.json",
+        help="JSON file of interventions, written by --json. It has numbers of tokens, not of words.",
+    ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a drawing.")]
 
@@ -123,8 +142,9 @@ def intervene(
 ) -> None:
     """Translate a sentence with and without changes to its attention, side by side.
 
-    Links are written as by regard align: source word, then target word, counted from 0 (characters, in a run
-    with a character tokenizer). Target words are those of the unchanged translation; later words may change.
+    S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
+    character tokenizer, S and T are numbers of characters. T is a word of the original translation; the
+    changes may replace it and the words after it.
 
     Examples:
 
@@ -141,7 +161,7 @@ def intervene(
     translator = open_run(run, checkpoint, device, threads, search=search, look="*cross")
     with scope(Look()) as sites:
         before = translator.translate(sentence)
-    sentence = before.source  # after preprocessing: links count its words
+    sentence = before.source  # after preprocessing: links have the word numbers of this text
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))
@@ -182,7 +202,7 @@ def intervene(
 
 
 def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:
-    """Return the source tokens and target tokens of a link, and its weight."""
+    """Return the positions of the source tokens and of the target tokens of a link, and its weight."""
     match = LINK.fullmatch(link)
     if match is None:
         expected = "a source word and a target word, counted from 0: 2-3"
@@ -210,7 +230,7 @@ def _tokens(option: str, side: str, word: int, words: Sequence[int]) -> list[int
 
 
 def _place(option: str, text: str) -> dict[str, Any]:
-    """Parse a site and a head, such as decoder.1.cross:0."""
+    """Parse a site and, optionally, a head: decoder.1.cross or decoder.1.cross:0."""
     match = PLACE.fullmatch(text)
     if match is None:
         raise ArgumentError(
@@ -234,9 +254,9 @@ def _read(path: Path) -> list[Intervention]:
 
 
 def _token_scores(before: Scored, rescored: Scored) -> list[tuple[str, float, float]]:
-    """Return the tokens of the first translation, with their log-probabilities before and after.
+    """Return the tokens of the unchanged translation, with log-probabilities before and after the change.
 
-    The list is empty if the text is tokenized differently when it is scored.
+    The list is empty if the tokens of the unchanged translation differ from the tokens that were scored.
     """
     if before.pieces[: len(rescored.pieces)] != rescored.pieces:
         return []
@@ -260,7 +280,7 @@ def _to_json(before: Translation, after: Translation, rescored: Scored) -> dict[
 
 
 def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
-    """Return both translations in two columns of equal width, with one colour scale."""
+    """Return both translations in two columns of equal width, with the same colour scale."""
     pair = (before, after)
     weights = [entry.weights[:ROWS] for entry in pair]
     most = max((float(each.max(initial=0.0)) for each in weights), default=0.0)
@@ -289,7 +309,7 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
 
 
 def _print(console: Console, before: Translation, after: Translation, rescored: Scored) -> None:
-    """Print both translations with their alignments, and the log-probabilities of the first one."""
+    """Print both translations with their alignments, and the log-probabilities of the unchanged one."""
     console.print(_side_by_side(console, before.entry(), after.entry()))
     console.print()
     table = Table(box=None, header_style="dim")
@@ -304,4 +324,4 @@ def _print(console: Console, before: Translation, after: Translation, rescored: 
     same = "did not change" if after.text == before.text else "changed"
     cost = before.score - rescored.score
     less = f"{abs(cost):.1f} nats {'less' if cost > 0 else 'more'} probable"
-    console.print(Text(f"The translation {same}; the first translation is now {less}."))
+    console.print(Text(f"The translation {same}; the original is now {less}."))

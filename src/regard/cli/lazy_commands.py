@@ -1,39 +1,39 @@
-"""Command classes: modules are imported on use, so that help and version are printed without torch."""
+"""Command classes that import the module of a command on use, so that the help does not import torch."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
-from functools import cached_property
 from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli.option_names import PEER_COMMANDS
+from regard.cli.option_names import PEER_COMMANDS, current_name
 from regard.errors import UnknownName
 
 __all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
 
 MARKUP: Literal["markdown"] = "markdown"
-"""The markup of docstrings in the help."""
+"""The markup language of docstrings: Typer renders it in the help."""
 
 
 class Command(TyperCommand):
-    """A command whose help has no Python types: <bool> for a flag, <path> for an argument called RUN."""
+    """A command whose help does not show Python types, such as <bool> after a flag or <path> after RUN."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options and arguments, with the types to print."""
+        """Return the options and arguments, changed so that the help does not show their Python types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands; an unknown command raises UnknownName, which suggests a similar one."""
+    """A group of commands. An unknown command raises UnknownName, which suggests a similar command."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options, with the types to print."""
+        """Return the options, changed so that the help does not show their Python types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -56,33 +56,38 @@ def _plain(parameter: Any) -> Any:
 class LazyCommand(TyperCommand):
     """The command of the module regard.cli.NAME, which has a function or a Typer app called NAME.
 
-    Its help is read from the source text; the module is imported when the arguments are parsed.
+    The help in the list of commands is read from the source text of the module. The module is imported when
+    the arguments of the command are parsed.
     """
 
     def __init__(self, name: str):
         super().__init__(name, help=_help(f"{__package__}.{name}", name), rich_markup_mode=MARKUP)
 
-    @cached_property
+    @functools.cached_property
     def loaded(self) -> Any:
-        """The actual command, imported on first use."""
+        """The command of the module, which is imported on first use."""
         name = str(self.name)
         function = getattr(importlib.import_module(f"{__package__}.{name}"), name)
         if isinstance(function, typer.Typer):
             return typer.main.get_group(function)
         app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-        app.command(name, cls=Command)(function)
+        names = {"token_normalize_func": functools.partial(current_name, command=name)}
+        app.command(name, cls=Command, context_settings=names)(function)
         return typer.main.get_command(app)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the actual command, which the context then runs."""
+        """Parse the arguments with the command of the module; the context returned runs that command."""
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 
 def _help(module: str, name: str) -> str:
-    """Return the docstring of a command (a function or an app callback) from the source of its module."""
+    """Return the docstring of a command from the source text of its module, without importing the module.
+
+    The docstring belongs to the function called `name`, or to the callback of a Typer app called `name`.
+    """
     spec = importlib.util.find_spec(module)
     source = getattr(spec and spec.loader, "get_source", lambda _: None)(module)
-    if not source:  # installed without its source
+    if not source:  # only the bytecode is installed
         command: Any = getattr(importlib.import_module(module), name)
         command = getattr(command, "registered_callback", command)
         command = getattr(command, "callback", command)

@@ -1,4 +1,4 @@
-"""Names of options and commands: those of earlier versions, those of other toolkits, and similar ones."""
+"""Other names of options and commands: of earlier versions, of other toolkits, and misspelled names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from regard.errors import message
 
 __all__ = [
     "OLD_NAMES",
+    "OLD_NAMES_OF",
     "PEER_COMMANDS",
     "PEER_OPTIONS",
+    "current_name",
     "no_such_option",
     "peer_answer",
     "similar_options",
@@ -22,13 +24,19 @@ OLD_NAMES = {
     "batch": "batch-tokens",
     "beam": "beam-size",
     "best": "n-best",
-    "gold": "alignment",
     "into": "output",
     "longest": "max-source-length",
     "out": "output",
     "save": "output",
 }
-"""Option names of earlier versions, which are still accepted but not shown, and their current names."""
+"""Option names of earlier versions, which are accepted but not in the help, and their current names."""
+
+OLD_NAMES_OF = {
+    "train": {"alignments": "gold-alignments"},
+    "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
+    "align": {"alignment": "gold-alignments", "gold": "gold-alignments"},
+}
+"""Like OLD_NAMES, but for one command: in regard translate, --alignments is the output file."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # data
@@ -121,7 +129,8 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Options of Hugging Face, fairseq, OpenNMT, JoeyNMT and Sockeye, and what to use instead.
 
-The first answer that the command has is given. An answer in capitals is a positional argument.
+An error recommends the first of the answers that is an option or argument of the command. An answer in
+capitals is a positional argument.
 """
 
 PEER_COMMANDS = {
@@ -141,16 +150,28 @@ PEER_COMMANDS = {
     "validate": "evaluate",
     "visualize": "view",
 }
-"""Commands of other toolkits, and ours."""
+"""Commands of other toolkits, and the commands of Regard to use instead."""
 
 SIMILAR = 3
 """Maximum number of similar options that an error lists."""
 
 
-def peer_answer(name: str, known: Collection[str]) -> str:
-    """Return our spelling of an option of another toolkit; "" if there is none.
+def current_name(name: str, command: str = "") -> str:
+    """Return the current name of an option, without hyphens; names that are not old stay as they are.
 
-    known: the options and arguments of the command. Underscores are read as hyphens.
+    command: the name of the command, for OLD_NAMES_OF.
+
+    >>> current_name("beam"), current_name("alignments"), current_name("alignments", "train")
+    ('beam-size', 'alignments', 'gold-alignments')
+    """
+    return OLD_NAMES_OF.get(command, {}).get(name) or OLD_NAMES.get(name, name)
+
+
+def peer_answer(name: str, known: Collection[str]) -> str:
+    """Return what to use instead of an option of another toolkit; "" if there is no answer.
+
+    name: the option of the other toolkit; underscores are read as hyphens.
+    known: the options and arguments of the command.
 
     >>> peer_answer("--lr", ["--output", "--learning-rate"]), peer_answer("--beam_size", ["--beam-size"])
     ('--learning-rate', '--beam-size')
@@ -161,7 +182,10 @@ def peer_answer(name: str, known: Collection[str]) -> str:
 
 
 def similar_options(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options that begin with the name, or it with them, or that differ by a few letters.
+    """Return the options that are similar to an unknown option, at most SIMILAR, the best first.
+
+    An option is similar if it begins with the unknown name, if the unknown name begins with it and a hyphen,
+    or if both differ by a few letters.
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']
@@ -172,14 +196,16 @@ def similar_options(name: str, options: Iterable[str]) -> list[str]:
     names = {option.lstrip("-"): option for option in options}
     names |= {old: f"--{new}" for old, new in OLD_NAMES.items() if f"--{new}" in options}
     related = [each for each in names if word.startswith(f"{each}-") or (word[1:] and each.startswith(word))]
-    similar = difflib.get_close_matches(word, names, n=SIMILAR)  # without --, which all have in common
+    similar = difflib.get_close_matches(
+        word, names, n=SIMILAR
+    )  # without the leading --, which would make all names similar
     return list(dict.fromkeys(names[each] for each in (*related, *similar)))[:SIMILAR]
 
 
 def no_such_option(error: Any) -> str:
-    """Return the message for an unknown option; "" for other errors of the parser.
+    """Return the message for an unknown option; "" for other errors of Typer.
 
-    error: Typer's NoSuchOption, which has the option and the context of the command.
+    error: Typer's NoSuchOption, which has the name of the option and the context of the command.
     """
     context = getattr(error, "ctx", None)
     if context is None or not hasattr(error, "possibilities"):

@@ -1,4 +1,4 @@
-"""Options for files of sentence pairs, and for pairs that have problems."""
+"""Options for files of sentence pairs, and for the treatment of pairs that have problems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.column_options import two_columns, two_names
+from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.line_io import STANDARD
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
@@ -17,11 +17,15 @@ __all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
 SourceFiles = Annotated[
     list[str] | None,
-    typer.Option("--source", metavar="FILE", help="File of source sentences; may be repeated."),
+    typer.Option("--source", metavar="FILE", help="File of source sentences, one per line; may be repeated."),
 ]
 TargetFiles = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="FILE", help="File of target sentences, parallel to --source."),
+    typer.Option(
+        "--target",
+        metavar="FILE",
+        help="File of translations: line N is the translation of line N of --source.",
+    ),
 ]
 SourceLines = Annotated[
     list[str] | None,
@@ -33,43 +37,46 @@ SourceLines = Annotated[
 ]
 TargetLines = Annotated[
     list[str] | None,
-    typer.Option("--target", metavar="FILE", help="Target sentences, one per line, parallel to --source."),
+    typer.Option(
+        "--target",
+        metavar="FILE",
+        help="Target sentences: line N is the translation of line N of --source. - is standard input.",
+    ),
 ]
 TsvFiles = Annotated[
     list[str] | None,
-    typer.Option("--tsv", metavar="FILE", help="TSV file of pairs, instead of --source and --target."),
+    typer.Option(
+        "--tsv", metavar="FILE", help="TSV file of sentence pairs, instead of --source and --target."
+    ),
 ]
 JsonlFiles = Annotated[
     list[str] | None,
     typer.Option(
-        "--jsonl", metavar="FILE", help="JSON lines file of pairs, instead of --source and --target."
+        "--jsonl", metavar="FILE", help="JSON lines file of sentence pairs, instead of --source and --target."
     ),
 ]
 Columns = Annotated[
     str,
-    typer.Option(
-        "--columns", metavar="A,B", help="Columns of --tsv: two numbers from 1, or two names of its header."
-    ),
+    typer.Option("--columns", metavar="A,B", help=COLUMNS),
 ]
 Fields = Annotated[
     str,
-    typer.Option(
-        "--fields", metavar="A,B", help="Fields of --jsonl: two names; a.b is field b inside field a."
-    ),
+    typer.Option("--fields", metavar="A,B", help=FIELDS),
 ]
 Chosen = Annotated[
     list[str] | None,
     typer.Option(
         "--choose",
         metavar="NAME=VALUE",
-        help="What to do with pairs that have problems: invalid=replace, uneven=skip, longest=200, ...",
+        help="Action for a problem, e.g. invalid=replace, or a limit, e.g. longest=200; may be repeated. "
+        "regard data check --help lists all values.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of pairs that the options of a command name."""
+    """The files of sentence pairs on the command line: the values of the options of these names."""
 
     source: list[str] | None
     target: list[str] | None
@@ -80,11 +87,11 @@ class PairFiles:
 
     @property
     def all(self) -> list[str]:
-        """All files."""
+        """The names of all files."""
         return [path for paths in (self.source, self.target, self.tsv, self.jsonl) for path in paths or ()]
 
     def check(self, command: str) -> None:
-        """Raise ArgumentError unless the options name both sides in exactly one way."""
+        """Raise ArgumentError unless source and target are given in exactly one of the three ways."""
         ways = (self.source or self.target, self.tsv, self.jsonl)
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "the pairs are named in more than one way, or only in part"
@@ -93,7 +100,7 @@ class PairFiles:
             raise ArgumentError(message(command, problem, expected=expected))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
-        """Return the pairs to check; choose: the values of --choose."""
+        """Return the pairs, to be checked or split. choose: the values of --choose."""
         return read_pairs(
             self.source or None,
             self.target or None,
@@ -105,7 +112,7 @@ class PairFiles:
         )
 
     def stream(self) -> PairStream:
-        """Return the pairs to score, to be read once; one file of --source and --target may be "-"."""
+        """Return the pairs as a stream that is read once. One of the source and target files may be "-"."""
         if self.source and self.target:
             check_standard_input(*self.source, *self.target)
             if len(self.source) != len(self.target):
@@ -124,7 +131,7 @@ def check_standard_input(*files: str | None) -> None:
 
 
 def read_choices(assignments: list[str]) -> Choices:
-    """Parse the values of --choose, NAME=VALUE.
+    """Parse the values of --choose, each of the form NAME=VALUE.
 
     >>> read_choices(["invalid=replace", "longest=200"])
     Choices(invalid='replace', longest=200)
@@ -134,9 +141,7 @@ def read_choices(assignments: list[str]) -> Choices:
     for each in assignments:
         name, equals, value = each.partition("=")
         if not equals:
-            raise ArgumentError(
-                message("--choose", f"{each!r}", expected="NAME=VALUE, as in invalid=replace")
-            )
+            raise ArgumentError(message("--choose", f"{each!r}", expected="NAME=VALUE, e.g. invalid=replace"))
         if name not in names:
             raise UnknownName("choice", name, names)
         chosen[name] = value

@@ -1,4 +1,4 @@
-"""Options shared by the commands that use a trained run: checkpoint, device and decoding."""
+"""Options shared by the commands that load a trained run: checkpoint, device and decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from regard.cli import bounds
 from regard.data.line_io import say
-from regard.decoding import LENGTHS, OVERLONG, Beam, Greedy, Rules, Sample, Search
+from regard.decoding import LENGTHS, Beam, Greedy, Rules, Sample, Search
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
@@ -22,7 +22,7 @@ SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
 BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
-"""Default values of options; those of --sample are the defaults of Sample."""
+"""Default values of options. The defaults of --temperature, --top-k, --top-p and --seed are in Sample."""
 
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
@@ -34,14 +34,18 @@ OutputFile = Annotated[
     typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output."),
 ]
 PageFile = Annotated[
-    Path | None, typer.Option("--page", metavar="FILE.html", help="Write an HTML page with the alignments.")
+    Path | None,
+    typer.Option(
+        "--page", metavar="FILE.html", help="Also write an HTML page with the sentences and their alignments."
+    ),
 ]
 Unit = Annotated[
     str,
     typer.Option(
         "--unit",
         metavar="NAME",
-        help="Unit to align: word, character or auto (characters if the run has a character tokenizer).",
+        help="Unit to align: word, character, or auto (character if the run has a character tokenizer, else "
+        "word).",
     ),
 ]
 SentenceArgument = Annotated[
@@ -59,9 +63,9 @@ LengthPenalty = Annotated[
     str | None,
     _option(
         "--length-penalty",
-        "FLOAT",
-        "Length penalty: higher values favour longer translations. average:1 ranks by the mean "
-        "log-probability of the tokens.",
+        "X|average:X",
+        "Length penalty: a number, where larger values favour longer translations and 0 means no penalty. "
+        "average:1 ranks translations by the mean log-probability of their tokens.",
         callback=bounds.none_if_default,
     ),
 ]
@@ -75,16 +79,24 @@ NBest = Annotated[
         max=MOST_BEAMS,
     ),
 ]
-GreedySearch = Annotated[bool, typer.Option("--greedy", help="Use greedy search.", rich_help_panel=SEARCHING)]
+GreedySearch = Annotated[
+    bool,
+    typer.Option("--greedy", help="Use greedy search instead of beam search.", rich_help_panel=SEARCHING),
+]
 Sampling = Annotated[
-    bool, typer.Option("--sample", help="Sample tokens from the model.", rich_help_panel=SEARCHING)
+    bool,
+    typer.Option(
+        "--sample",
+        help="Sample tokens from the predicted probabilities, instead of beam search.",
+        rich_help_panel=SEARCHING,
+    ),
 ]
 Temperature = Annotated[
     float | None,
     _option(
         "--temperature",
         "FLOAT",
-        "With --sample: temperature; below 1 is less random.",
+        "With --sample: temperature. Values below 1 make the output less random.",
         callback=bounds.finite_unless_default,
     ),
 ]
@@ -93,7 +105,7 @@ TopK = Annotated[
     _option(
         "--top-k",
         "INT",
-        "With --sample: sample from the k most probable tokens (0: from all).",
+        "With --sample: sample from the k most probable tokens only (0: from all tokens).",
         min=0,
         max=bounds.LINES,
         callback=bounds.none_if_default,
@@ -104,7 +116,8 @@ TopP = Annotated[
     _option(
         "--top-p",
         "FLOAT",
-        "With --sample: sample from the most probable tokens that sum to this probability.",
+        "With --sample: sample only from the most probable tokens that together have at least this "
+        "probability (1: from all tokens).",
         callback=bounds.finite_unless_default,
     ),
 ]
@@ -121,7 +134,14 @@ SamplingSeed = Annotated[
 ]
 MaxLength = Annotated[
     int | None,
-    _option("--max-length", "INT", "Maximum number of target tokens.", min=1, max=MOST_TOKENS),
+    _option(
+        "--max-length",
+        "INT",
+        "Maximum number of target tokens per sentence.",
+        min=1,
+        max=MOST_TOKENS,
+        show_default="2 x source tokens + 10",
+    ),
 ]
 MaxSourceLength = Annotated[
     int,
@@ -134,7 +154,8 @@ Overlong = Annotated[
     _option(
         "--overlong",
         "NAME",
-        f"How to translate lines longer than --max-source-length: {' or '.join(OVERLONG)}.",
+        "How to translate lines longer than --max-source-length: split (sentence by sentence) or truncate "
+        "(only the beginning).",
     ),
 ]
 BatchTokens = Annotated[
@@ -142,7 +163,7 @@ BatchTokens = Annotated[
     _option("--batch-tokens", "INT", "Batch size in source tokens.", MACHINE, min=1, max=bounds.TOKENS),
 ]
 CheckpointName = Annotated[
-    str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of a step.", MACHINE)
+    str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of its step.", MACHINE)
 ]
 Device = Annotated[
     str,
@@ -163,7 +184,10 @@ Threads = Annotated[
 
 
 def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
-    """Load the translator of a run and report skipped checkpoints; options: those of Translator."""
+    """Load the translator of a run, and report checkpoints that were skipped because they are damaged.
+
+    options: keyword arguments of Translator.
+    """
     import torch
 
     from regard.tasks.translation import load_translator
@@ -177,14 +201,16 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 
 
 def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
-    """Return the sentence, which is an argument or the value of --text; raise unless there is one.
+    """Return the sentence to translate: the positional argument, or the value of --text.
+
+    Raises ArgumentError if both or none of them are given, or if the sentence is empty.
 
     >>> one_sentence("regard view", None, "나는 고양이로소이다")
     '나는 고양이로소이다'
     """
     if sentence is not None and text is not None:
-        problem = "the sentence is an argument too"
-        raise ArgumentError(message("--text", problem, expected="the sentence once"))
+        problem = "a sentence is also given as an argument"
+        raise ArgumentError(message("--text", problem, expected="either the argument or --text"))
     sentence = text if sentence is None else sentence
     if not (sentence or "").strip():
         problem = "the sentence is missing" if sentence is None else "the sentence is empty"
@@ -201,9 +227,9 @@ def build_search(
     sample: bool = False,
     **sampling: float | None,
 ) -> Search:
-    """Return the search that the options describe; raise ArgumentError if they cannot be combined.
+    """Return the search with these options; raise ArgumentError if they cannot be combined.
 
-    sampling: the options of --sample; None for an option that is not on the command line.
+    sampling: temperature, top_k, top_p and seed. An option is None if it is not on the command line.
 
     >>> build_search(None, "average:1", n_best=9)
     Beam(size=9, best=9, length=Average(alpha=1.0), coverage=0.0, rules=Rules(minimum=1, ...))
@@ -242,7 +268,7 @@ def build_search(
 
 
 def _length(text: str | None) -> Length:
-    """Parse a length penalty: a number, or a name and a number."""
+    """Parse a length penalty: a number such as 0.6, or a name and a number such as average:1."""
     if text is None:
         return GNMT()
     name, colon, number = text.rpartition(":")

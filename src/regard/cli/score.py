@@ -1,4 +1,4 @@
-"""regard score: print the log-probability of given sentence pairs."""
+"""regard score: print the log-probabilities of translations that already exist."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ from regard.training.logs.live_table import perplexity
 __all__ = ["score"]
 
 AT_ONCE = 4096
-"""Number of pairs scored at once."""
+"""Number of pairs that are scored together."""
 
 Tokens = Annotated[
-    bool, typer.Option("--tokens", help="Print one JSON object per line, with the score of each token.")
+    bool,
+    typer.Option(
+        "--tokens", help="Print one JSON object per pair, with its tokens and their log-probabilities."
+    ),
 ]
 
 
@@ -60,9 +63,10 @@ def score(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Print the log-probability of each target sentence, including `</s>`, one number per line.
+    """Print the log-probability of each target sentence given its source, one number per line.
 
-    The perplexity of all target tokens is printed to standard error.
+    The log-probability is summed over the tokens of the sentence, including the end token `</s>`. The
+    perplexity of all target tokens is printed to standard error.
 
     Examples:
 

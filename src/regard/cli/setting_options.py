@@ -1,4 +1,4 @@
-"""Write the settings that an error recommends as command-line options."""
+"""Convert a setting that an error message recommends to the corresponding command-line option."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["setting_option"]
 
 
 def setting_option(setting: Setting) -> str:
-    """Return the option for a setting of the data.
+    """Return the command-line option for a setting that an error recommends.
 
     >>> setting_option(Setting("Choices", "invalid", "replace"))
     '--choose invalid=replace'

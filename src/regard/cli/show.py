@@ -25,7 +25,7 @@ from regard.training.logs.live_table import TITLES, best_title, in_time, in_word
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
-"""Number of evaluations shown: the last ones, and the best."""
+"""Maximum number of evaluations in the table: the last ones and the best one."""
 
 WIDEST = 24
 """Maximum width of the column with the names of runs."""
@@ -35,7 +35,7 @@ BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --output.")
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
@@ -59,7 +59,7 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
     if as_json:
         records: Any = [strict(each.written()) for each in facts]
         text = json.dumps(records if len(runs) > 1 else records[0], indent=2, ensure_ascii=False)
-        # JSON escapes only the control characters below U+0020; a terminal interprets others too.
+        # json.dumps escapes control characters below U+0020 only, but terminals interpret others too.
         typer.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
         return
     console = Console(highlight=False)
@@ -181,7 +181,7 @@ def _curve(losses: list[tuple[int, float]], console: Console) -> Text:
 
 
 def sparkline(values: Sequence[float], width: int, bars: str = BARS) -> str:
-    """Return numbers as a row of bars; neighbours are averaged to fit the width.
+    """Return numbers as a row of bars. If there are more numbers than `width`, neighbours are averaged.
 
     >>> sparkline([8, 6, 4, 3, 2, 2], width=3)
     '█▃▁'
@@ -226,7 +226,7 @@ def _checkpoints(facts: RunFacts) -> Table:
 
 
 def _briefly(count: int) -> str:
-    """Return a number in few characters.
+    """Return a number in a short form, with k for thousands and M for millions.
 
     >>> _briefly(950), _briefly(61_234), _briefly(3_450_000)
     ('950', '61k', '3.5M')
@@ -235,7 +235,7 @@ def _briefly(count: int) -> str:
 
 
 def compared(runs: list[RunFacts]) -> Table:
-    """Return a table with a row for each run; it names the score that selected the best checkpoint."""
+    """Return a table with a row for each run. It also says which score selected the best checkpoint."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = [shown(os.path.relpath(each.folder)) for each in runs]
     names = [min(name, shown(each.folder), key=len) for name, each in zip(names, runs, strict=True)]

@@ -22,7 +22,7 @@ QUICK = 3
 def tour(
     quick: Annotated[bool, typer.Option("--quick", help=f"Show the first {QUICK} steps only.")] = False,
 ) -> None:
-    """Show every attention mechanism, one call each, drawn in the terminal.
+    """Show every attention mechanism in the terminal: a short text, the call, and a drawing of the weights.
 
     Examples:
 
@@ -43,7 +43,7 @@ def tour(
 
 
 def show(console: Console, number: int, step: TourStep) -> None:
-    """Print one step: its text, its call, and its drawings, side by side if they fit."""
+    """Print one step of the tour: its text, its call and its drawings (side by side if they fit)."""
     console.print()
     console.rule(Text(f" {number}  {step.title} ", style="bold"), align="left", style="dim")
     console.print(Text(step.text), width=min(console.width, 92))

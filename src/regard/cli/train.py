@@ -37,7 +37,7 @@ def train(
     valid_target: options.ValidTarget = None,
     valid_tsv: options.ValidTsv = None,
     valid_jsonl: options.ValidJsonl = None,
-    alignments: options.Alignments = None,
+    gold_alignments: options.GoldAlignments = None,
     tokenizer: options.Tokenizer = None,
     vocab_size: options.VocabSize = None,
     task: options.TaskName = "translation",
@@ -66,9 +66,12 @@ def train(
 ) -> int:
     """Train a translator on sentence pairs and write it to a run folder.
 
-    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the budget and the
-    speed of this machine if they are not set. Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume
-    continues. With --steps or --epochs, a resumed run gives the same bits as an uninterrupted one.
+    If you do not set them, model size, batch size, learning rate, dropout and tokenizer are chosen
+    automatically. They depend on the data, on the length of the training (e.g. --minutes) and on the speed of
+    this machine.
+
+    Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
+    resumed run gives exactly the same weights, bit for bit, as a run without interruption.
 
     Examples:
 
@@ -135,20 +138,26 @@ def _finished(kind: type[RunTask], output: str, interrupted: str | None, console
 
     text = f"Finished training {output}. Next: {kind.next_command.format(run=output)}"
     if interrupted:
-        text = f"Saved a checkpoint. To continue: regard train --output {output} --resume"
-    with suppress(OSError):  # after SIGHUP there may be no terminal
+        own = (
+            "" if kind.__module__.startswith("regard.") else f" --task {kind.__module__}:{kind.__qualname__}"
+        )
+        text = f"Saved a checkpoint. To continue: regard train --output {output} --resume{own}"
+    with suppress(OSError):  # after SIGHUP, the terminal may be closed
         console.print(Text(text), soft_wrap=True)
     return EXIT_STATUS[interrupted] if interrupted else 0
 
 
 def _print_inputs(arguments: Mapping[str, Any]) -> None:
-    """Print the input files before torch is imported, which takes seconds; nothing if one does not exist."""
+    """Print the names of the input files, or nothing if one of them does not exist.
+
+    They are printed before torch is imported, because the import takes seconds.
+    """
     if os.environ.get("RANK", "0") != "0":
         return
     files = [path for name in ("source", "target", "tsv", "jsonl") for path in arguments[name] or ()]
     if files:
         sizes = _sizes(files)
-        if not sizes:  # reported as an error later
+        if not sizes:  # a file cannot be read: an error reports it later
             return
         text = ", ".join(f"{_name(path)} ({size})" for path, size in zip(files, sizes, strict=True))
     elif arguments["built_in"]:
@@ -163,7 +172,7 @@ def _name(path: str | Path) -> str:
 
 
 def _sizes(paths: list[str]) -> list[str]:
-    """Return the sizes of files as text, all in one unit; [] if a file cannot be read."""
+    """Return the sizes of files as text, all in the same unit (MB or kB); [] if a file cannot be read."""
     try:
         sizes = [os.path.getsize(path) for path in paths]
     except (OSError, ValueError):
@@ -174,7 +183,7 @@ def _sizes(paths: list[str]) -> list[str]:
 
 @contextmanager
 def _stopped_early(folder: Path) -> Iterator[None]:
-    """Exit with status 130 after Ctrl-C before the first step: there is no run folder yet."""
+    """Exit with status 130 if Ctrl-C is pressed before the first step, when there is no run folder yet."""
     from regard.runs.run_folder import is_run
 
     try:
@@ -187,14 +196,14 @@ def _stopped_early(folder: Path) -> Iterator[None]:
 
 
 def _advice(settings: Mapping[str, Any]) -> str:
-    """Return advice after a run that was too short; it names only settings that the user set."""
+    """Return advice for a run that was too short. It names only model settings that the user set."""
     model = settings.get("model", {})
     size = next((f"model.{name}" for name in ("width", "size", "layers") if model.get(name) is not None), "")
     return f"train for more minutes, or do not set {size}" if size else "train for more minutes"
 
 
 def _print_estimate(run: Estimate) -> None:
-    """Print the data report, the settings, the model size and the time of a run."""
+    """Print the result of --dry-run: the data report, the settings, the model size and the estimated time."""
     from regard.training.settings import to_toml
 
     console = Console(highlight=False)

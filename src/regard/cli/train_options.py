@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.column_options import two_columns, two_names
+from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
 from regard.errors import ArgumentError, message
 
 __all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
-CHOSEN, HELD_OUT = "chosen from the data", "held out from the training pairs"
+CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
 
 SETTINGS = {
     "source": ("data.source",),
@@ -29,7 +29,7 @@ SETTINGS = {
     "valid_target": ("data.valid_target",),
     "valid_tsv": ("data.valid_tsv",),
     "valid_jsonl": ("data.valid_jsonl",),
-    "alignments": ("data.alignments",),
+    "gold_alignments": ("data.alignments",),
     "tokenizer": ("data.tokenizer",),
     "vocab_size": ("data.source_vocab_size", "data.target_vocab_size"),
     "task": ("task",),
@@ -49,14 +49,14 @@ SETTINGS = {
     "seed": ("seed",),
     "init_from": ("init_from",),
 }
-"""The settings that each option sets, by the name of the parameter of train()."""
+"""Parameters of train(), and the settings that the option of each parameter sets."""
 
 EXCLUSIVE = (("minutes", "steps", "epochs"), ("batch_tokens", "batch_size"))
-"""Options of which at most one is given."""
+"""Groups of options that exclude each other: at most one option of a group may be used."""
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of options as nested settings; options that are None are left out.
+    """Return the values of options as nested settings, without options that are None.
 
     >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True})
     {'data': {'columns': [2, 1], 'source_vocab_size': 8000, 'target_vocab_size': 8000}, 'seed': 1}
@@ -76,7 +76,7 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_exclusive(options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if two options that exclude each other are given."""
+    """Raise ArgumentError if two options that exclude each other are used (see EXCLUSIVE)."""
     for names in EXCLUSIVE:
         both = [f"--{name.replace('_', '-')}" for name in names if options[name] is not None]
         if len(both) > 1:
@@ -89,21 +89,26 @@ def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) 
 
 
 Files = list[str] | None
-Source = Annotated[Files, _option("--source", "FILE", "File of source sentences; may be repeated.")]
-Target = Annotated[Files, _option("--target", "FILE", "File of target sentences, parallel to --source.")]
-Tsv = Annotated[Files, _option("--tsv", "FILE", "TSV file of sentence pairs.")]
-Jsonl = Annotated[
-    Files, _option("--jsonl", "FILE", 'JSON lines file of pairs, with the fields "source" and "target".')
+Source = Annotated[
+    Files, _option("--source", "FILE", "File of source sentences, one per line; may be repeated.")
 ]
+Target = Annotated[
+    Files,
+    _option("--target", "FILE", "File of translations: line N is the translation of line N of --source."),
+]
+Tsv = Annotated[Files, _option("--tsv", "FILE", "TSV file of sentence pairs (see --columns).")]
+Jsonl = Annotated[Files, _option("--jsonl", "FILE", "JSON lines file of sentence pairs (see --fields).")]
 Columns = Annotated[
     str | None,
-    _option("--columns", "A,B", "Columns of --tsv: two numbers from 1, or two names of its header."),
+    _option("--columns", "A,B", COLUMNS, show_default="1,2"),
 ]
 Fields = Annotated[
     str | None,
-    _option("--fields", "A,B", "Fields of --jsonl: two names; a.b is field b inside field a."),
+    _option("--fields", "A,B", FIELDS, show_default="source,target"),
 ]
-BuiltIn = Annotated[str | None, _option("--built-in", "NAME", "Built-in corpus: korean.")]
+BuiltIn = Annotated[
+    str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
+]
 ValidSource = Annotated[
     Files,
     _option("--valid-source", "FILE", "Source sentences of the validation set.", show_default=HELD_OUT),
@@ -111,8 +116,14 @@ ValidSource = Annotated[
 ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Target sentences of the validation set.")]
 ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "TSV file of the validation set.")]
 ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "JSON lines file of the validation set.")]
-Alignments = Annotated[
-    Files, _option("--alignments", "FILE", "Word alignments of the training pairs, in Pharaoh format.")
+GoldAlignments = Annotated[
+    Files,
+    _option(
+        "--gold-alignments",
+        "FILE",
+        "Word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 links "
+        "source word 0 to target word 2.",
+    ),
 ]
 Tokenizer = Annotated[
     str | None,
@@ -120,7 +131,7 @@ Tokenizer = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    _option("--vocab-size", "INT", "Vocabulary size of the source and of the target.", show_default=CHOSEN),
+    _option("--vocab-size", "INT", "Vocabulary size, the same for source and target.", show_default=CHOSEN),
 ]
 TaskName = Annotated[
     str | None,
@@ -174,23 +185,26 @@ Epochs = Annotated[
 ]
 Patience = Annotated[
     int | None,
-    _option("--patience", "INT", "Stop after this many evaluations without a better score.", TRAINING),
+    _option(
+        "--patience", "INT", "Stop after this many evaluations in a row without a new best score.", TRAINING
+    ),
 ]
 BatchTokens = Annotated[
     int | None,
     _option(
-        "--batch-tokens", "INT", "Batch size in tokens, padding included.", TRAINING, show_default=CHOSEN
+        "--batch-tokens", "INT", "Batch size in tokens, including padding.", TRAINING, show_default=CHOSEN
     ),
 ]
 BatchSize = Annotated[
-    int | None, _option("--batch-size", "INT", "Batch size in sentences, instead of tokens.", TRAINING)
+    int | None,
+    _option("--batch-size", "INT", "Batch size in sentence pairs, instead of --batch-tokens.", TRAINING),
 ]
 LearningRate = Annotated[
     float | None,
     _option(
         "--learning-rate",
         "FLOAT",
-        "Highest learning rate.",
+        "Peak learning rate: the highest of the schedule.",
         TRAINING,
         show_default=CHOSEN,
         callback=bounds.finite,
@@ -211,7 +225,8 @@ Guided = Annotated[
     _option(
         "--guided",
         "FLOAT",
-        "Weight of the guided-alignment loss (0 disables it).",
+        "Weight of the guided-alignment loss, which trains the attention on --gold-alignments (0 disables "
+        "it).",
         TRAINING,
         callback=bounds.finite_unless_default,
     ),
@@ -231,18 +246,21 @@ Seed = Annotated[
 ]
 Output = Annotated[Path, _option("--output", "RUN", "Run folder to write.", RUN)]
 Recipe = Annotated[
-    Path | None, _option("--recipe", "FILE", "TOML file of settings (a recipe); options override it.", RUN)
+    Path | None,
+    _option("--recipe", "FILE", "TOML file of settings (a recipe). Options override its settings.", RUN),
 ]
 Assignments = Annotated[
     list[str] | None,
     _option(
         "--set",
         "NAME=VALUE",
-        "Set one setting, e.g. training.ema=0.999; may be repeated. --dry-run lists all settings.",
+        "Change one setting, e.g. training.ema=0.999; may be repeated. --dry-run lists all settings.",
         RUN,
     ),
 ]
-Device = Annotated[str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps or auto.", RUN)]
+Device = Annotated[
+    str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).", RUN)
+]
 Threads = Annotated[
     int | None,
     _option(
@@ -253,17 +271,17 @@ Threads = Annotated[
         min=1,
         max=bounds.THREADS,
         callback=bounds.threads,
-        show_default="the fastest number, measured",
+        show_default="the fastest on this machine, measured before training",
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --output.", rich_help_panel=RUN)]
 Change = Annotated[
     bool,
-    typer.Option("--change", help="Resume although settings or data have changed.", rich_help_panel=RUN),
+    typer.Option("--change", help="With --resume: accept changed settings or data.", rich_help_panel=RUN),
 ]
 InitFrom = Annotated[
     Path | None,
-    _option("--init-from", "RUN", "Run folder whose weights and tokenizers this run starts from.", RUN),
+    _option("--init-from", "RUN", "Start from the weights and tokenizers of this run folder.", RUN),
 ]
 DryRun = Annotated[
     bool,

@@ -49,33 +49,45 @@ from regard.tasks.translation.translation_page import TranslationPage, describe_
 __all__ = ["translate"]
 
 AT_ONCE = 4096
-"""Number of lines translated at once: sorted by length, they need less padding."""
+"""Default number of lines that are translated together: sorted by length, they need less padding."""
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FILES", help="Files with one sentence per line; - is standard input."),
+    typer.Argument(
+        metavar="FILES", help="Files with one sentence per line; - is standard input, the default."
+    ),
 ]
 Sentences = Annotated[
     list[str] | None, typer.Option("--text", metavar="TEXT", help="A sentence to translate; may be repeated.")
 ]
 Scores = Annotated[
-    bool, typer.Option("--scores", help="Print the log-probability and a tab before each translation.")
+    bool,
+    typer.Option(
+        "--scores", help="Print the log-probability of each translation before it, separated by a tab."
+    ),
 ]
-Draw = Annotated[bool, typer.Option("--draw", help="Draw each translation with its attention.")]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention of each translation in the terminal.")]
 Aligned = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write the word alignments to this file, in Pharaoh format."),
+    typer.Option(
+        metavar="FILE",
+        help="Also write the word alignments to this file, one line per sentence: 0-2 links source word 0 "
+        "to target word 2 (Pharaoh format).",
+    ),
 ]
 Weighted = Annotated[
-    bool, typer.Option("--probabilities", help="With --alignments: also write the weights, as in 0-0:0.830.")
+    bool,
+    typer.Option(
+        "--probabilities", help="With --alignments: also write the weight of each link, e.g. 0-2:0.830."
+    ),
 ]
 AtOnce = Annotated[
     int | None,
     typer.Option(
         "--at-once",
         metavar="INT",
-        help="Number of lines to read before they are translated.",
-        show_default=f"{AT_ONCE}, or 1 for a terminal",
+        help="Number of lines that are read and translated together, before their translations are written.",
+        show_default=f"{AT_ONCE}; 1 if you type the lines in a terminal",
         min=1,
         max=bounds.LINES,
     ),
@@ -113,10 +125,12 @@ def translate(
 ) -> None:
     """Translate text, one line of output for each line of input.
 
-    Files are UTF-8, plain or gzip. Invalid bytes (which are replaced), lines that are too long, translations
-    that reached the maximum length, and unknown words are reported on standard error. With --n-best N, each
-    translation is a line of tab-separated fields: number of the source line, from 1; rank; score with length
-    penalty; log-probability; text. A line that is split because of its length has one translation only.
+    Files are UTF-8, plain or gzip. Warnings on standard error report invalid bytes (they are replaced), lines
+    that are too long, translations that reached the maximum length, and unknown words.
+
+    With --n-best N, each source line gives N lines of output. Each has five fields, separated by tabs: number
+    of the source line (the first is 1), rank, score with length penalty, log-probability, text. Exception: a
+    source line that is split because it is too long gives only one translation.
 
     Examples:
 
@@ -163,7 +177,7 @@ def translate(
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Where translations and their alignments go, and how they are printed."""
+    """Where translations and their alignments are written, and in which format."""
 
     output: Path | None = None
     alignments: Path | None = None
@@ -173,7 +187,7 @@ class OutputForm:
     probabilities: bool = False
 
     def format(self, translation: Translation, number: int) -> Iterator[str]:
-        """Yield the lines of output for a translation; more than one with n_best > 1.
+        """Yield the lines of output for a translation: n_best lines if n_best > 1, otherwise one.
 
         >>> list(OutputForm(scores=True).format(Translation("", ""), number=1))
         ['0.0000\\t']
@@ -210,9 +224,9 @@ def write_translations(
 
 
 def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:
-    """Return the alignment in Pharaoh format; raise if the model has no attention to its source."""
+    """Return the alignment in Pharaoh format; raise ArgumentError if the model has no cross-attention."""
     if translation.alignment is None:
         problem = "the model has no attention to its source, so there are no alignments"
-        hint = "bahdanau, luong and transformer have it"
+        hint = "bahdanau, luong and transformer have attention to the source"
         raise ArgumentError(message("--alignments", problem, hint=hint))
     return translation.alignment.written(probabilities=probabilities)

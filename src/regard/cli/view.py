@@ -36,14 +36,14 @@ from regard.viewing import VIEWS, Picture, Seen, picture
 __all__ = ["view"]
 
 STEPS = "steps"
-"""The view that needs the model: it shows scores, which a .seen file does not have."""
+"""A view that is not in VIEWS, because it needs the model: it draws scores, which .seen files do not have."""
 
 KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 UNKNOWN = "<unk>"
 """The unknown token."""
 
 OWN = ("self", "rollout")
-"""The views of self-attention."""
+"""The views that draw self-attention."""
 
 SPECIALS = ("show", "hide", "renormalise")
 
@@ -55,38 +55,55 @@ def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> 
 
 
 Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run folder, or a file written with --output x.seen.")
+    Path, typer.Argument(metavar="RUN", help="Run folder, or a .seen file, written by regard view --output.")
 ]
 Target = Annotated[
     str | None,
     typer.Option(
-        "--target", metavar="TEXT", help="Show the attention for this translation instead of the model's own."
+        "--target",
+        metavar="TEXT",
+        help="Show the attention for this translation, instead of the translation by the model.",
     ),
 ]
 OutputFile = Annotated[
     Path | None,
     typer.Option(
-        "--output", metavar="FILE", help="Write .png, .svg, .pdf, .gif, .html (every view) or .seen (data)."
+        "--output",
+        metavar="FILE",
+        help="Write to this file: a picture (.png, .svg, .pdf or .gif), a page with every view (.html) or "
+        "the attention weights (.seen).",
     ),
 ]
-LISTED = ", ".join(name for name in (*VIEWS, STEPS) if name != "long")
-View = Annotated[
-    str,
-    _option(f"View: {LISTED}; or long, for .seen files with long sequences.", metavar="NAME"),
-]
+ABOUT = {
+    "matrix": "a row for each target word, a column for each source word",
+    "lines": "lines between source and target words",
+    "heads": "a matrix for each head",
+    "word": "the weight of one source word at each target word",
+    "shaded": "the source words, shaded by their weights",
+    "self": "self-attention",
+    "rollout": "attention through all layers of the encoder",
+    "player": "an animation, word by word",
+    "long": "long sequences in a .seen file",
+    STEPS: "how the weights are computed from the scores",
+}
+"""A description of each view, for the help."""
+
+VIEW_HELP = f"View: {'; '.join(f'{name} ({ABOUT[name]})' for name in (*VIEWS, STEPS))}."
+View = Annotated[str, _option(VIEW_HELP, metavar="NAME")]
 Place = Annotated[
     str | None,
     _option(
-        "Attention sites, * as wildcard.",
+        "Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
+        "averaged.",
         "--site",
         metavar="SITE",
-        show_default="those that attend to the source",
+        show_default="all cross-attention layers",
     ),
 ]
 Head = Annotated[
     int | None,
     _option(
-        "Number of a head, from 0.",
+        "Number of an attention head; the first is 0.",
         "--head",
         metavar="INT",
         show_default="the mean of all heads",
@@ -97,21 +114,28 @@ Head = Annotated[
 Word = Annotated[
     str | None,
     _option(
-        "One word, as text (word:2 for its second occurrence) or by number: a source word for --view word, a "
-        "target word for shaded and steps.",
+        "The source word for --view word, or the target word for --view shaded and steps. Give its text "
+        "(cat:2 is the second cat) or its number (the first is 0).",
         metavar="WORD",
     ),
 ]
 Subwords = Annotated[
     bool | None,
     _option(
-        "Show tokens or words.",
+        "Show subword tokens, or whole words.",
         "--subwords/--words",
         show_default="words; characters for a run with a character tokenizer",
     ),
 ]
-Specials = Annotated[str, _option(f"Special tokens such as `</s>`: {', '.join(SPECIALS)}.", metavar="NAME")]
-ByValues = Annotated[bool, _option("Multiply weights by the norms of the values.", "--by-values")]
+Specials = Annotated[
+    str,
+    _option(
+        "Special tokens such as `</s>`: show, hide, or renormalise (hide them and scale the other weights "
+        "up).",
+        metavar="NAME",
+    ),
+]
+ByValues = Annotated[bool, _option("Multiply each weight by the norm of its value vector.", "--by-values")]
 
 
 def view(
@@ -140,9 +164,9 @@ def view(
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
     without the model. PNG, PDF and GIF need `pip install ".[view]"`.
 
-    The line under a picture is its faithfulness: how much the log-probability of the target words decreases,
-    in nats, if the most attended source word is masked, and if a random word is masked. It is measured for
-    --site and --head if given. See docs/faithfulness.md.
+    The line under a picture tells if the translation depends on the words it attends to: by how many nats
+    the log-probability decreases if the most attended source word is masked, or a random one for comparison.
+    With --site or --head, the word is masked only there. See docs/faithfulness.md.
 
     Examples:
 
@@ -199,8 +223,8 @@ def view(
 def _measured(translator: Any, translation: Any, view: str, site: str | None, head: int | None) -> Seen:
     """Return the attention of a translation, with its faithfulness as a note under every picture.
 
-    Faithfulness is measured for cross-attention: at this site and head, if the site is cross-attention;
-    otherwise for all of it, and the note says so.
+    Faithfulness is measured for cross-attention. If `site` is cross-attention, only this site and head are
+    measured. Otherwise all cross-attention is measured, and the note says so.
     """
     from regard.evaluation import faithfulness
 
@@ -218,7 +242,7 @@ def _measured(translator: Any, translation: Any, view: str, site: str | None, he
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
-    """Raise ArgumentError if the sites to draw have fewer heads."""
+    """Raise ArgumentError if a site to be drawn has no head of this number."""
     sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
     sites = [each for each in sites if site is None or fnmatch.fnmatchcase(each.name, site)]
     heads = min((each.heads for each in sites), default=0)
@@ -230,7 +254,7 @@ def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
 
 
 def _check(view: str, specials: str, out: Path | None) -> None:
-    """Check options before a model is loaded."""
+    """Raise an error for invalid options, before a model is loaded."""
     if view not in (*VIEWS, STEPS):
         raise UnknownName("view", view, (*VIEWS, STEPS))
     if specials not in SPECIALS:
@@ -246,12 +270,12 @@ def _check(view: str, specials: str, out: Path | None) -> None:
 
 
 def _load_seen(path: Path, sentence: str | None, target: str | None, view: str) -> Seen:
-    """Load a .seen file, which has weights and no model."""
+    """Load a .seen file, which has no model; raise ArgumentError for options that need a model."""
     options = {"a sentence": sentence, "--target": target, "--view steps": view == STEPS}
     for name, present in options.items():
         if present:
-            problem = f"{name} needs a model, and this file has attention weights only"
-            raise ArgumentError(message(shown(path), problem, hint="give a run folder instead"))
+            problem = f"{name} needs a model, but this file has only attention weights"
+            raise ArgumentError(message(shown(path), problem, hint="use a run folder instead of the file"))
     return Seen.load(path)
 
 
@@ -262,7 +286,7 @@ def _prepared(seen: Seen, subwords: bool, specials: str, by_values: bool) -> See
 
 
 def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
-    """Return seen with the text of unknown words in place of <unk>."""
+    """Return a copy of `seen` in which <unk> is replaced by the text of the unknown word."""
     spelled = {}
     sides = (
         ("source", pair.source_units, seen.source_words),

@@ -1,8 +1,8 @@
 """CUDA graphs: the forward and backward pass of a batch, captured once per batch shape and replayed.
 
 A recurrent model launches thousands of small kernels per step from Python; a graph launches them at once. A
-graph is captured at the first batch of a shape, and replayed for every batch, the first included: so a
-resumed run, which captures again, computes the same bits.
+graph is captured at the first batch of each shape. The gradients always come from a replay, also for that
+first batch. So a resumed run, which captures its graphs again, computes the same bits.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ __all__ = ["Captured", "Uncaptured", "capture_chosen", "shape_of", "tensors_in",
 Result = TypeVar("Result")
 
 WARM_UPS = 2
-"""Number of runs of a shape before the capture, so that libraries have selected their kernels."""
+"""Number of times a step runs before it is captured. In these runs, libraries select their kernels."""
 
 
 class Uncaptured(Exception):
-    """A step could not be captured; it can run without a graph, with the same results."""
+    """A step could not be captured in a CUDA graph. It can run without a graph, with the same results."""
 
 
 def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
-    """Whether training steps are captured in CUDA graphs, and a message if they were requested but cannot be.
+    """Decide whether training steps are captured in CUDA graphs.
+
+    The result has a message in `problem` if the settings request CUDA graphs but they cannot be used.
 
     device: the device type, such as "cuda". world: number of processes.
 
@@ -48,7 +50,7 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
         return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
-        "with training.compile, a step launches few kernels already": settings.compile,
+        "with training.compile, a step already launches few kernels": settings.compile,
         "several processes exchange gradients within a step": world > 1,
         task.uncapturable: bool(task.uncapturable),
     }
@@ -68,10 +70,12 @@ class _Graph:
 
 
 class Captured:
-    """Run batches by CUDA graphs and add their gradients to the parameters.
+    """Compute the losses of batches with CUDA graphs, and add the gradients to the parameters.
 
-    objective: computes the Loss of a batch. most: maximum number of graphs; the least recently used one is
-    dropped. All graphs share one memory pool and one set of gradient buffers.
+    objective: computes the Loss of a batch.
+    most: maximum number of graphs. Before another graph is captured, the least recently used one is dropped.
+
+    All graphs share one memory pool and one set of gradient buffers.
     """
 
     def __init__(self, objective: Callable[[Any], Loss], model: nn.Module, device: torch.device, most: int):
@@ -84,7 +88,10 @@ class Captured:
         self._pool: Any = None
 
     def run(self, batch: Any, seed: int, factor: float) -> Loss:
-        """Return the loss of a batch, and add the gradient of factor * loss; raise Uncaptured on failure."""
+        """Return the loss of a batch, and add the gradient of factor * loss to the parameters.
+
+        seed: random seed of the batch. Raises Uncaptured if the step cannot be captured.
+        """
         graph = self._graph(batch, factor)
         for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
             buffer.copy_(tensor, non_blocking=True)
@@ -100,7 +107,7 @@ class Captured:
         return Loss(graph.loss.total.clone(), shown)
 
     def _release_buffers(self) -> None:
-        """Copy gradients that are still in the shared buffers, because the next replay overwrites these."""
+        """Copy gradients that are still in the shared buffers: the next replay overwrites the buffers."""
         for parameter, place in zip(self._parameters, self._places, strict=False):
             if parameter.grad is place:
                 parameter.grad = place.clone()
@@ -115,7 +122,7 @@ class Captured:
                 self._graphs.popitem(last=False)
             try:
                 self._graphs[shape] = self._capture(batch, factor)
-            except Exception as error:  # the step runs without a graph next, and raises its own errors
+            except Exception as error:  # the caller then runs the step without a graph
                 self._give_up()
                 raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
         self._graphs.move_to_end(shape)
@@ -138,11 +145,14 @@ class Captured:
         before = [each.clone() for each in self._buffers]
         replay, (loss, unused) = recorded(lambda: self._step(batch), self._device, self._pool)
         for buffer, value in zip(self._buffers, before, strict=True):
-            buffer.copy_(value)  # the runs before a capture must not change running means
+            buffer.copy_(value)  # undo what the warm-up runs changed, e.g. running means
         return _Graph(replay, list(tensors_in(batch)), loss, unused)
 
     def _step(self, batch: Any) -> tuple[Loss, frozenset[int]]:
-        """Write gradients to the buffers; return the loss and the numbers of parameters without one."""
+        """Write the gradients of a batch to the buffers.
+
+        Returns the loss, and the indices of the parameters that have no gradient.
+        """
         loss = self._objective(batch)
         gradients = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
         pairs = [
@@ -155,14 +165,18 @@ class Captured:
 
 
 def new_pool() -> Any:
-    """A memory pool for graphs that run one after the other."""
+    """Return a memory pool, shared by graphs that run one after the other."""
     return torch.cuda.graph_pool_handle()
 
 
 def recorded(
     step: Callable[[], Result], device: torch.device, pool: Any
 ) -> tuple[Callable[[], None], Result]:
-    """Capture a step in a graph after WARM_UPS runs; return a function that replays it, and its results."""
+    """Run a step WARM_UPS times, then capture it in a graph.
+
+    Returns a function that replays the graph, and the result of the step: tensors that each replay
+    overwrites.
+    """
     side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -178,7 +192,7 @@ def recorded(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection inside the `with` block: collecting an old graph would fail a capture."""
+    """Disable garbage collection inside the `with` block: deleting an old graph makes a capture fail."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -213,10 +227,10 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 def shape_of(batch: Any, device: torch.device) -> Any:
-    """The key of the graph of a batch: the shapes and dtypes of its tensors, and all other values.
+    """Return a key for the batch: batches with equal keys can use the same graph.
 
-    Only tensors can be replaced in a graph. Other values must be equal, and be None, bool, int, float or str;
-    anything else raises Uncaptured.
+    It contains the shapes and dtypes of the tensors, which can be replaced in a graph, and all other values,
+    which cannot. Other values may be None, bool, int, float or str; values of other types raise Uncaptured.
 
     >>> shape_of((torch.zeros(2), None, 7), torch.device("cpu"))
     ((torch.Size([2]), torch.float32), None, 7)

@@ -1,4 +1,4 @@
-"""Processes of distributed training: one, or those that torchrun started, on one machine or several."""
+"""The processes of distributed training: a single one, or those that torchrun started."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from regard.errors import ArgumentError, message
 __all__ = ["Processes", "joined"]
 
 PATIENCE = datetime.timedelta(hours=6)
-"""Timeout of collective operations: other processes wait while the first one evaluates or encodes."""
+"""Timeout of collective operations. It is long because all processes wait while the first one evaluates the
+model or encodes the data."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The rank of this process, the number of processes (world), and the rank on this machine (local).
+    """The position of this process among all processes.
+
+    rank: number of this process. world: number of processes. local: number of this process on its machine.
 
     >>> alone = Processes()
     >>> alone.first, alone.share({"a": 1}), alone.sum(torch.ones(2))
@@ -47,7 +50,7 @@ class Processes:
         return values
 
     def share(self, value: Any) -> Any:
-        """Broadcast a value of the first process to all. It is sent as JSON."""
+        """Broadcast a value of the first process to all processes. It is sent as JSON."""
         if self.world == 1:
             return value
         content = bytearray(json.dumps(value).encode() if self.first else b"")
@@ -58,16 +61,16 @@ class Processes:
         return json.loads(content)
 
     def wait(self) -> None:
-        """Wait until all processes have called this (barrier)."""
+        """Wait until all processes have called wait() (barrier)."""
         if self.world > 1:
             distributed.barrier()
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
-    """Join the process group that torchrun started; without torchrun, there is one process.
+    """Join the processes that torchrun started. Without torchrun, there is one process.
 
-    device: "cpu" or "cuda". GPU tensors are exchanged by NCCL, CPU tensors by gloo.
+    device: "cpu" or "cuda". NCCL exchanges GPU tensors, gloo exchanges CPU tensors.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 or "RANK" not in os.environ:
@@ -76,7 +79,7 @@ def joined(device: str) -> Iterator[Processes]:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if device == "cuda":
         if local >= torch.cuda.device_count():
-            problem = f"process {local} has no GPU: this machine has {torch.cuda.device_count()}"
+            problem = f"process {local} has no GPU: this machine has {torch.cuda.device_count()} GPUs"
             hint = f"torchrun --nproc-per-node={torch.cuda.device_count()}, or --device cpu"
             raise ArgumentError(message("torchrun", problem, hint=hint))
         torch.cuda.set_device(local)

@@ -20,7 +20,7 @@ __all__ = ["Gradients", "Objective", "coarse_products", "in_half"]
 
 
 class Objective(nn.Module):
-    """A module from a batch to its loss, which torch.compile and DistributedDataParallel can wrap."""
+    """The loss of a task as a module, so that torch.compile and DistributedDataParallel can wrap it."""
 
     def __init__(self, task: Task):
         super().__init__()
@@ -34,10 +34,12 @@ class Objective(nn.Module):
 class Gradients:
     """Accumulate the gradients of a step in the parameters of a task's model.
 
-    seed: random seed. half: use autocast to bfloat16. coarse: compute float32 matrix products in TF32, on
-    GPUs that support it. compiled: use torch.compile; task.shapes limits the number of batch shapes.
-    captured: replay one CUDA graph per batch shape. say: called once with a message if capturing fails; the
-    steps then run without CUDA graphs.
+    seed: random seed of the run.
+    half: use autocast to bfloat16.
+    coarse: compute float32 matrix products in TF32, on GPUs that support it.
+    compiled: use torch.compile. task.shapes is the maximum number of batch shapes.
+    captured: use one CUDA graph per batch shape.
+    say: called once with a message if a CUDA graph cannot be captured. Steps then run without CUDA graphs.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Gradients:
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
-            # Otherwise further shapes would run uncompiled: slowly, and without a message.
+            # Without this, batches of further shapes would run uncompiled: slowly, and without a message.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
             objective = torch.compile(objective, dynamic=False)
@@ -69,9 +71,12 @@ class Gradients:
         self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
-        """Add the gradients of the batches of a step, divided by `tokens`, the total of all processes.
+        """Add the gradients of the batches of a step, divided by `tokens`, to the parameters.
 
-        Returns the losses by name, summed over batches and processes; the minimised one is last, under "".
+        tokens: number of target tokens of the step in all processes.
+
+        Returns the losses by name, summed over batches and processes. The minimised loss is the last one, and
+        its name is "".
         """
         sums: dict[str, Tensor] = {}
         for loss in self.each(step, batches, tokens):
@@ -83,7 +88,7 @@ class Gradients:
         return dict(zip(sums, summed.unbind(), strict=True))
 
     def each(self, step: int, batches: Sequence[Any], tokens: int) -> Iterator[Loss]:
-        """Yield the detached loss of each batch, after its gradients were added."""
+        """Yield the detached loss of each batch, after its gradients were added to the parameters."""
         for place, batch in enumerate(batches):
             seed = step_seed(self.seed, step, place, self.processes.rank)
             torch.manual_seed(seed)
@@ -94,12 +99,12 @@ class Gradients:
                 continue
             with self._together(last=place == len(batches) - 1), coarse_products(self.coarse):
                 loss = self._precise(ready)
-                # DistributedDataParallel averages over processes: multiply by their number to get the sum.
+                # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
                 (loss.total * (self.processes.world / tokens)).backward()
             yield Loss(loss.total.detach(), loss.shown)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """The loss of a batch from a CUDA graph; None if graphs are not used, or capturing fails."""
+        """Return the loss of a batch by a CUDA graph; None if graphs are not used or cannot be captured."""
         if self._captured is None:
             return None
         try:
@@ -121,12 +126,15 @@ class Gradients:
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            problem = f"the compiled model got batches of more than {self.task.shapes} shapes"
+            problem = f"there are batches of more than {self.task.shapes} shapes, and each shape is compiled"
             hint = "use training.compile = false, or batches of fewer lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:
-        """A context in which processes exchange gradients only for the last batch of a step."""
+        """Return a context for the backward pass of a batch.
+
+        Processes exchange gradients only in the backward pass of the last batch of a step.
+        """
         waits = self.processes.world > 1 and not last
         return self._objective.no_sync() if waits else nullcontext()
 
@@ -136,7 +144,7 @@ class Gradients:
 
 @contextmanager
 def coarse_products(enabled: bool) -> Iterator[None]:
-    """Compute float32 matrix products in TF32 inside the `with` block, forward and backward, if enabled."""
+    """If enabled, compute float32 matrix products inside the `with` block in TF32."""
     before = torch.get_float32_matmul_precision()
     if enabled:
         torch.set_float32_matmul_precision("high")
@@ -147,7 +155,7 @@ def coarse_products(enabled: bool) -> Iterator[None]:
 
 
 def in_half(precision: str, device: torch.device) -> bool:
-    """Whether this precision setting means bfloat16 on this device; "auto" does on GPUs that support it.
+    """Whether to use bfloat16 for this value of training.precision. "auto": on GPUs that support bfloat16.
 
     >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
     (False, True)

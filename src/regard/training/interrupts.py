@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C, SIGTERM and SIGHUP request a stop; the trainer saves a checkpoint, then stops."""
+"""Interrupts: after Ctrl-C, SIGTERM or SIGHUP, the trainer saves a checkpoint and stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_STATUS = {cause: 128 + number for number, cause in CAUSES.items()}
 """The exit status of a run that was stopped: 128 plus the number of the signal, as in shells."""
 
 NOTICE = "stopping: saving a checkpoint (press Ctrl-C again to stop without saving)"
-"""Printed at the first signal."""
+"""The message that the first signal prints."""
 
 
 class Interruption:
@@ -44,11 +44,11 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Inside the `with` block, the first of these signals requests a stop; a second one raises at once.
+    """Handle Ctrl-C, SIGTERM and SIGHUP inside the `with` block.
 
-    The first signal prints NOTICE immediately; training stops after the current step. The second raises
-    KeyboardInterrupt, or SystemExit for SIGTERM and SIGHUP. SIGHUP stays ignored if it is ignored already,
-    as under nohup.
+    The first signal prints NOTICE and requests a stop: training stops after the current step. The second
+    signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is already
+    ignored, as under nohup, it stays ignored.
     """
     interruption = Interruption()
 
@@ -56,8 +56,8 @@ def interruptible() -> Iterator[Interruption]:
         if interruption:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         interruption.cause = CAUSES[number]
-        if os.environ.get("RANK", "0") == "0":  # one line, from the first of several processes
-            with suppress(OSError):  # after SIGHUP there may be no terminal
+        if os.environ.get("RANK", "0") == "0":  # only the first process prints
+            with suppress(OSError):  # after SIGHUP, the terminal may be closed
                 os.write(2, f"{NOTICE}\n".encode())  # print() is not safe in a signal handler
 
     if threading.current_thread() is not threading.main_thread():
@@ -76,7 +76,7 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def unsaved_steps(step: int, saved: int | None) -> str:
-    """A message for a run that ends at this step without saving. saved: the step of the last checkpoint.
+    """Return a message for a run that ends at `step` without saving. saved: the step of the last checkpoint.
 
     >>> print(unsaved_steps(52, saved=40))
     stopped without saving a checkpoint: the steps since step 40 are not saved
@@ -86,5 +86,5 @@ def unsaved_steps(step: int, saved: int | None) -> str:
     elif saved < step:
         text = f"the steps since step {saved:,} are not saved"
     else:
-        text = f"step {saved:,} was saved before"
+        text = f"step {saved:,} was already saved"
     return f"stopped without saving a checkpoint: {text}"

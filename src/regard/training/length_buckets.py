@@ -1,4 +1,4 @@
-"""Length buckets: batches are padded to a few shapes, so that a model is compiled or captured few times."""
+"""Length buckets: pad batches to a few shapes, because a model is compiled or captured once per shape."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ __all__ = ["Shapes"]
 
 @dataclass(frozen=True)
 class Shapes:
-    """The batch shapes for `tokens` tokens per batch and sentences of at most `longest` tokens, EOS included.
+    """The shapes that batches are padded to.
 
-    sentences: the number of rows of every batch, if tokens is None.
+    tokens: batch size in tokens, including padding; None if the batch size is in sentences.
+    longest: maximum length of a sentence in tokens, including EOS.
+    sentences: number of rows of each batch, if tokens is None.
 
-    Batches(..., rounded=shapes.lengths) yields batches with one shape per length.
+    Batches(..., rounded=shapes.lengths) yields batches that have one shape for each of the lengths.
 
     >>> Shapes(tokens=1024, longest=100).lengths
     (8, 16, 24, 32, 48, 64, 96, 128)
@@ -32,7 +34,7 @@ class Shapes:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that batches are padded to: 8, 16, 24, 32, and then two for each doubling."""
+        """The lengths that batches are padded to: 8, 16, 24, 32, 48, 64, 96, ... until `longest` fits."""
         lengths = [8]
         while lengths[-1] < self.longest:
             last = lengths[-1]
@@ -42,19 +44,22 @@ class Shapes:
 
     @property
     def most(self) -> int:
-        """Maximum number of shapes: subword sampling can make a batch longer than planned."""
+        """Maximum number of shapes. It is larger than the number of lengths.
+
+        Subword sampling can make a batch longer than planned, and the batch then keeps its number of rows.
+        """
         return 4 * len(self.lengths)
 
     def _counts(self, length: int) -> Iterator[int]:
-        """Yield the numbers of rows of batches of this length, and of shorter ones in descending length."""
+        """Yield the possible numbers of rows of a batch of this length, in ascending order."""
         if self.tokens is None:
             yield self.sentences
             return
-        # A batch that became longer after it was planned has as many rows as a shorter one.
+        # A batch that became longer than planned has the number of rows of its planned, shorter length.
         yield from (-(-self.tokens // each) for each in reversed(self.lengths) if each <= length)
 
     def filled(self, batch: Batch) -> Batch:
-        """Pad a batch to the next length, and to the number of rows of that length with empty rows."""
+        """Pad a batch to the next of the lengths, and add empty rows up to the number for that length."""
         need = max(batch.source.shape[1], batch.target.shape[1] - 1)
         length = next((each for each in self.lengths if each >= need), need)
         rows = next((each for each in self._counts(length) if each >= len(batch)), len(batch))

@@ -11,7 +11,7 @@ __all__ = ["Means"]
 class Means:
     """Means of losses over several steps, weighted by target tokens, and the speed of these steps.
 
-    The speed counts only steps of this process, so it is not part of the state.
+    state() does not contain the speed: after a resume, the speed is that of the new process only.
 
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
@@ -29,7 +29,10 @@ class Means:
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
     ) -> None:
-        """Add a step; of a step without tokens, only the duration counts."""
+        """Add a step. If it has no target tokens, only its duration is added.
+
+        loss: mean loss of the step. norm: gradient norm. parts: other losses by name.
+        """
         self.seconds += seconds
         if not tokens:
             return
@@ -45,7 +48,7 @@ class Means:
             self._parts[name] = total + value * tokens, weight + tokens
 
     def own(self) -> dict[str, float]:
-        """The means of "loss" and of "norm", if any were added."""
+        """The means of "loss" and "norm"; without a name that was never added."""
         return {name: total / weight for name, (total, weight) in self._own.items()}
 
     def parts(self) -> dict[str, float]:
@@ -57,7 +60,7 @@ class Means:
         return self.timed / self.seconds if self.seconds > 0 else None
 
     def joined(self, other: Means) -> Means:
-        """Return the means over the steps of both."""
+        """Return the means over the steps of both objects."""
         both = Means()
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds
@@ -69,12 +72,12 @@ class Means:
         return both
 
     def state(self) -> dict[str, Any]:
-        """The sums for restored(), without the speed; can be stored as JSON."""
+        """The sums, without the speed, as values that JSON can store; restored() reads them."""
         return {"tokens": self.tokens, "own": dict(self._own), "parts": dict(self._parts)}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Means:
-        """Return the means with the state that state() returned."""
+        """Return a Means object from the result of state()."""
         means = cls()
         means.tokens = int(state["tokens"])
         means._own, means._parts = (

@@ -30,7 +30,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
         from regard.kernels.cross_entropy import SmoothedCrossEntropy
 
         return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
-    # One log-softmax serves both losses.
+    # Both losses use the same log-softmax.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()
     plain = functional.nll_loss(scores, flat, ignore_index=PAD, reduction="sum")

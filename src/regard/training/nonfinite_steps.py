@@ -1,4 +1,4 @@
-"""Steps whose loss is not finite: save their batches, and compute them again with replay()."""
+"""Steps whose loss is NaN or infinite: save the batches of such a step; replay() computes it again."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class NonFinite(RegardError):
 class Replayed:
     """The result of replay().
 
-    losses: the summed loss of each batch, by process and batch number: {"batch-0-0": 7.1}. norm: the norm of
-    the gradient of all batches, before clipping.
+    losses: the summed loss of each batch. "batch-0-1" is batch 1 of process 0.
+    norm: the norm of the gradient of all batches, before clipping.
 
     >>> Replayed(7, {"batch-0-0": 5.0, "batch-0-1": math.inf}, math.nan).value
     inf
@@ -62,9 +62,9 @@ class Replayed:
 
 @torch.no_grad()
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
-    """The name of the first tensor with a NaN or an infinite value; "" if every value is finite.
+    """Return the name of the first tensor with a NaN or an infinite value; "" if every value is finite.
 
-    If all values are finite, a GPU synchronises once for all tensors together.
+    A GPU synchronises only once if all values are finite.
 
     >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
     'b'
@@ -72,7 +72,7 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
     floats = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
     if not floats:
         return ""
-    # The largest absolute value: unlike a sum of squares it cannot overflow.
+    # The infinity norm (largest absolute value): a sum of squares could overflow.
     norms = torch._foreach_norm(list(floats.values()), math.inf)
     finite = torch.stack([norm.isfinite() for norm in norms])
     if bool(finite.all()):
@@ -95,7 +95,7 @@ def keep_batches(
     place.mkdir(parents=True, exist_ok=True)
     files = {f"batch-{rank}-{number}.safetensors": batch for number, batch in enumerate(batches)}
     for name, tensors in (files | ({WEIGHTS: weights} if rank == 0 else {})).items():
-        (place / name).unlink(missing_ok=True)  # an earlier process may have written it
+        (place / name).unlink(missing_ok=True)  # an earlier run may have written it
         atomic_io.write(place / name, tensor_blocks(tensors))
     if rank == 0:
         atomic_io.replace(place / STATE, json.dumps(dict(state)).encode() + b"\n")
@@ -112,9 +112,9 @@ def step_error(
     value: float,
     last: str,
 ) -> NonFinite:
-    """Save the batches of a step as keep_batches() does, and return the error to raise for the step.
+    """Save the batches of a step with keep_batches(), and return the error to raise.
 
-    value: its loss, or the norm of its gradient, which is not finite. last: the last checkpoint, as text.
+    value: the loss or the gradient norm, which is NaN or infinite. last: a text about the last checkpoint.
     """
     try:
         place = keep_batches(folder, rank, batches, weights, state)
@@ -127,7 +127,10 @@ def step_error(
 
 
 def weight_error(step: int, name: str, settings: Training, last: str) -> NonFinite:
-    """Return the error for a weight that is NaN or infinite. name: "" if it is in another process."""
+    """Return the error for a weight that is NaN or infinite.
+
+    name: the name of the weight; "" if another process has it. last: a text about the last checkpoint.
+    """
     problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved; {last}"
     rate, norm = settings.learning_rate, settings.max_grad_norm
     hint = f"resume with a lower learning rate (training.learning_rate is {rate:g}), a longer warm-up "
@@ -136,19 +139,21 @@ def weight_error(step: int, name: str, settings: Training, last: str) -> NonFini
 
 
 def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -> Replayed:
-    """Compute a step whose loss was not finite again, with the same weights, batches and random numbers.
+    """Repeat a step whose loss was not finite, with the same weights, batches and random numbers.
 
-    folder: nonfinite-... in the run folder. task: a task with the settings of the run; its model gets the
-    weights before the step, and has the gradients afterwards. The batches of all processes are computed in
-    this process. On the same kind of device the values are the same; if the run used CUDA graphs, up to
-    rounding.
+    folder: the folder nonfinite-... in the run folder.
+    task: a task with the settings of the run. Its model gets the weights before the step; afterwards it has
+        the gradients of the step.
+
+    The batches of all processes are computed in this process. On the same type of device, the values are the
+    same as in the run. If the run used CUDA graphs, they can differ by rounding errors.
     """
     place = Path(folder)
     try:
         state = parse_json(read_limited(place / STATE, "json"))
         step, seed, tokens, half = (state[name] for name in ("step", "seed", "tokens", "half"))
     except (OSError, ValueError, KeyError, TypeError):
-        hint = "give a folder nonfinite-... in a run folder"
+        hint = "use a folder nonfinite-... in a run folder"
         raise DataError(message(str(place), "this folder has no step to replay", hint=hint)) from None
     model = task.model.to(device)
     model.load_state_dict(read_tensors(place / WEIGHTS))
@@ -172,7 +177,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
 
 
 def _by_process(place: Path) -> dict[int, list[Path]]:
-    """The batch files of each process, in order."""
+    """Return the batch files of each process, in the order of the batches."""
     batches: dict[int, dict[int, Path]] = {}
     for path in place.glob("batch-*-*.safetensors"):
         rank, number = map(int, path.stem.split("-")[1:])

@@ -1,4 +1,4 @@
-"""The optimizer, and the exponential moving average of the weights; both are saved as plain tensors."""
+"""The optimizer and the exponential moving average of the weights. Both are saved as named tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build_optimizer(model: nn.Module, *, beta2: float, weight_decay: float) -> t
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer state as tensors, named by parameter and state: "target.weight/exp_avg"."""
+    """Return the optimizer state as named tensors, e.g. "target.weight/exp_avg" for target.weight."""
     return {
         f"{name}/{kind}": value
         for name, parameter in model.named_parameters()
@@ -48,13 +48,13 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], place: str
 ) -> None:
-    """Load the result of optimizer_tensors(). place: names the checkpoint in errors."""
+    """Load the result of optimizer_tensors(). place: the checkpoint, for error messages."""
     named = dict(model.named_parameters())
     kinds: dict[str, set[str]] = {}
     for key, value in tensors.items():
         name, _, kind = key.rpartition("/")
         if name not in named:
-            hint = "the checkpoint belongs to another model: start a new run"
+            hint = "the checkpoint is of another model: start a new run"
             raise DataError(message(place, f"the model has no parameter '{name}'", hint=hint))
         parameter = named[name]
         kinds.setdefault(name, set()).add(kind)
@@ -114,7 +114,7 @@ class Average:
             average.copy_(weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The averages by the names of their parameters."""
+        """Return the averages, by the names of the parameters."""
         return dict(zip(self._named, self._averages, strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Progress: the counters of a run that are saved in a checkpoint."""
+"""Progress: the counters of a run, such as its step and its best score, which checkpoints save."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from regard.errors import DataError, message
 __all__ = ["Progress", "changes", "check_surroundings", "step_seed", "surroundings"]
 
 LARGEST = 10**18
-"""Upper limit of steps, tokens and file positions; larger values are treated as damage."""
+"""Upper limit of steps, tokens and file positions. A file with a larger value is reported as damaged."""
 
 
 @dataclass
 class Progress:
     """The state of a run that resuming needs, besides the weights and the optimizer state.
 
-    step: steps taken. epoch, batch: position of the next batch.
+    step: number of completed steps. epoch, batch: position of the next batch.
     total: number of steps of the whole run; None while it is unknown.
-    minutes: the budget that total was computed from, if any. every: its evaluation interval in steps.
+    minutes: for a run with a time budget, the minutes that `total` was computed from.
+    every: for a run with a time budget, the number of steps between two evaluations.
     evaluated: step of the last evaluation.
     best, best_loss, best_step: best score so far, with the loss and the step of that evaluation.
     stale: number of evaluations since the best one.
@@ -55,14 +56,14 @@ class Progress:
         return asdict(self)
 
     def state(self) -> tuple[Any, ...]:
-        """The values by which two checkpoints of the same step can differ."""
+        """Return the values that can differ between two checkpoints of the same step."""
         return self.step, self.evaluated, self.total, self.ended
 
     def update_best(self, value: float, lower_is_better: bool, loss: float | None = None) -> bool:
         """Record the score of an evaluation; return whether it is the best so far.
 
-        Ties are decided by the lower loss: BLEU stays 0 until a sequence of four words is right, while the
-        loss already falls.
+        If the score equals the best score, the lower loss decides. Example: BLEU stays 0 until a sequence of
+        four words is right, while the loss already decreases.
 
         >>> at = Progress(step=5)
         >>> [at.update_best(loss, lower_is_better=True) for loss in (2.0, 2.5)], at.stale, at.best
@@ -80,7 +81,10 @@ class Progress:
         return better
 
     def continue_from(self, fresh: Progress) -> None:
-        """Continue an ended run whose settings now have more steps. fresh: the progress of a new run."""
+        """Continue a run that has ended, because its settings now have more steps.
+
+        fresh: the progress that a new run with these settings would start with.
+        """
         self.ended = ""
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
@@ -94,7 +98,7 @@ class Progress:
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
         """Read the progress from the content of state.json; other keys are ignored.
 
-        place: names the file in errors.
+        place: the file, for error messages.
         """
         values = {each.name: state[each.name] for each in fields(cls) if each.name in state}
         for each in fields(cls):
@@ -104,7 +108,7 @@ class Progress:
 
 
 def check_surroundings(state: Mapping[str, Any], place: str) -> None:
-    """Check the values of state.json about the machine and the log; raise DataError if one is damaged."""
+    """Raise DataError if a value of state.json about the machine or the log is damaged."""
     for name, most in (("threads", 4096), ("processes", 10**6), ("batches", LARGEST)):
         value = state.get(name)
         if type(value) is not int or not 0 <= value <= most or (not value and name != "batches"):
@@ -116,7 +120,7 @@ def check_surroundings(state: Mapping[str, Any], place: str) -> None:
 
 
 def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
-    """Return what the bits of a run depend on besides its settings and its data, for state.json.
+    """Return the values, for state.json, that change the weights in the last bits if they change.
 
     batches: number of batches of the current epoch.
     """
@@ -130,17 +134,17 @@ def surroundings(processes: int, device: str, batches: int) -> dict[str, Any]:
 
 
 def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return messages about threads, devices and the like that differ from state.json.
+    """Return a message for each value of surroundings() that has changed since a checkpoint was saved.
 
-    state: its content. now: the result of surroundings().
+    state: the content of state.json. now: the result of surroundings().
 
     >>> changes({"threads": 2, "device": "cpu"}, {"threads": 4, "device": "cpu"})
-    ['threads: 2 before, 4 now; training continues, but not with the same bits']
+    ['threads: 2 before, 4 now; training continues, but its weights will not be the same, bit for bit']
     """
     names = {"batches": "batches per epoch"}
     return [
         f"{names.get(name, name)}: {state[name]} before, {value} now; "
-        "training continues, but not with the same bits"
+        "training continues, but its weights will not be the same, bit for bit"
         for name, value in now.items()
         if state.get(name, value) != value
     ]
@@ -163,7 +167,7 @@ def _damaged(place: str, name: str, value: object, expected: str) -> DataError:
 
 
 def step_seed(seed: int, step: int, place: int, rank: int) -> int:
-    """The random seed for one batch of one step in one process.
+    """Return the random seed for one batch of one step in one process.
 
     place: number of the batch within the step. Every batch has its own seed, so that a resumed run needs no
     saved state of the random number generators.

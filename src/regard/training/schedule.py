@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the step alone."""
+"""Learning-rate schedules: the learning rate depends only on the number of the step."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "cosine": _cosine,
     "inverse-root": _inverse_root,
 }
-"""Functions of (step, warm-up, total) that return the factor of the peak learning rate after the warm-up."""
+"""Functions of (step, warmup_steps, total). Each returns the learning rate after the warm-up / its peak."""
 
 
 def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, total: int | None) -> float:
-    """The learning rate of a step: it grows linearly to `rate` during the warm-up, then follows the schedule.
+    """Return the learning rate of a step: linear growth to `rate` in the warm-up, then the schedule.
 
-    step: counted from 1. warmup_steps: at most half of the total are used. total: number of steps of the run;
-    None while it is unknown: the cosine schedule is then constant.
+    step: number of the step; the first is 1.
+    warmup_steps: length of the warm-up. It is limited to half of `total`.
+    total: number of steps of the run; None while it is unknown; the cosine schedule is then constant.
 
     >>> [learning_rate(step, rate=1.0, schedule="cosine", warmup_steps=2, total=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
@@ -54,12 +55,14 @@ def learning_rate(step: int, *, rate: float, schedule: str, warmup_steps: int, t
 
 
 def decay_by_epoch(epoch: int, *, rate: float, after: int, factor: float) -> float:
-    """The learning rate of an epoch: constant up to epoch `after`, then divided by `factor` in each epoch.
+    """Return the learning rate of an epoch: constant up to epoch `after`, then divided by `factor` per epoch.
 
     rate / factor^max(epoch - after, 0)          (Zaremba et al. 2015, section 4.1)
 
-    epoch: counted from 1. after: 0 or more. factor: 1 or more. The medium model of the paper has rate 1,
-    after 6 and factor 1.2; the large one rate 1, after 14 and factor 1.15.
+    epoch: number of the epoch; the first is 1. after: 0 or more. factor: 1 or more.
+
+    Values in the paper: rate=1, after=6, factor=1.2 (medium model); rate=1, after=14, factor=1.15 (large
+    model).
 
     >>> [round(decay_by_epoch(epoch, rate=1.0, after=6, factor=1.2), 4) for epoch in (1, 6, 7, 8)]
     [1.0, 1.0, 0.8333, 0.6944]

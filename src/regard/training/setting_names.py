@@ -1,4 +1,4 @@
-"""Names of settings: those of earlier versions and of other toolkits, and the error for an unknown name."""
+"""Other names of settings: of earlier versions and of other toolkits. Also the error for an unknown name."""
 
 from __future__ import annotations
 
@@ -124,15 +124,18 @@ PEER_NAMES = {
     ),
     "the beam size is evaluation.beam_size": ("beam", "beams", "num_beams", "beam_width"),
 }
-"""The settings of Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch, by the answer that names ours."""
+"""Answers that name a setting of Regard, and the names of that setting in other toolkits.
+
+The toolkits are Hugging Face, fairseq, OpenNMT, JoeyNMT and PyTorch.
+"""
 
 ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in names}
 
 
 def current_names(settings: Mapping[str, Any], place: str = "the settings") -> dict[str, Any]:
-    """Return nested settings with the new names in place of the old ones.
+    """Return nested settings with old names replaced by the current names.
 
-    place: where the settings come from, for the error if both names of one setting are given.
+    place: where the settings come from, for the error message if both names of a setting are used.
 
     >>> current_names({"training": {"rate": 0.1, "steps": 9}})
     {'training': {'learning_rate': 0.1, 'steps': 9}}
@@ -155,9 +158,10 @@ def current_names(settings: Mapping[str, Any], place: str = "the settings") -> d
 
 
 def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: str) -> UnknownName:
-    """Return the error for a setting that `kind` does not have: it names ours, or the most similar name.
+    """Return the error for a setting that does not exist. It suggests a name that exists, if possible.
 
-    keys: the names of its sections, and its own. value: what it is set to. place: where it comes from.
+    kind: the class of all settings. keys: the sections and the name of the setting: ["training", "lr"].
+    value: the value of the unknown setting. place: where it comes from.
     """
     end = "" if place == "the settings" else f" in {place}"
     path = [*keys, *value] if isinstance(value, Mapping) and len(value) == 1 else keys  # such as optimizer.lr
@@ -174,9 +178,9 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
 
 
 def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> UnknownName | None:
-    """Return the error for the first of these names that is a setting of another section or toolkit.
+    """Return the error for the first of these names that belongs to another section, or to another toolkit.
 
-    section: a section of `kind` that accepts any name, such as model.
+    section: a section of `kind` that accepts any name, e.g. "model". Returns None if there is no such name.
     """
     for name in names:
         full, elsewhere = f"{section}.{name}", _elsewhere(kind, name)
@@ -187,7 +191,7 @@ def misplaced(kind: type[BaseModel], section: str, names: Iterable[str]) -> Unkn
 
 
 def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
-    """Return the class of a section of the settings; that of the last known section if a key is unknown."""
+    """Return the class of a section of the settings; if a key is unknown, the class before it."""
     for key in keys:
         field = kind.model_fields.get(key)
         if field is None or not isinstance(field.annotation, type):
@@ -197,22 +201,22 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
 
 
 def _answer(name: object) -> str:
-    """Return the sentence that names our setting for one of another toolkit; "" for other names."""
+    """Return the answer to a name of another toolkit: a sentence with our setting; "" for other names."""
     return ANSWERS.get(str(name).lower().replace("-", "_"), "")
 
 
 def _elsewhere(kind: type[BaseModel], name: str) -> str:
-    """Return the full name of a setting, "training.steps" for "steps"; "" if no section has it."""
+    """Return the full name of a setting, e.g. "training.steps" for "steps"; "" if no section has it."""
     return next((f"{section}{last}" for section, last in _names(kind) if last == name), "")
 
 
 def _renamed(name: str) -> str:
-    """Return the full new name of a setting that is given by its old name without a section."""
+    """Return the full current name of a setting for its old name without a section; "" if there is none."""
     return next((new for old, new in OLD_NAMES.items() if old.split(".")[1] == name), "")
 
 
 def _names(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield the section, with a dot, and the name of each setting that is inside a section."""
+    """Yield each setting that is in a section, as e.g. ("training.", "steps")."""
     for key, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from ((f"{key}.", name) for name in field.annotation.model_fields)

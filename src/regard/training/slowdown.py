@@ -11,16 +11,16 @@ UNTIMED = 3
 """The first steps are not measured: they allocate memory and compile kernels."""
 
 WINDOW = 10
-"""The number of steps whose median speed is compared."""
+"""Number of steps whose median speed is compared with the median speed of the first steps."""
 
 FRACTION = 1 / 3
-"""Training has slowed down if the recent speed is below this fraction of the first one."""
+"""A slowdown is reported if the recent speed is below this fraction of the speed at the start."""
 
 
 class Slowdown:
-    """Compare the speed of recent steps with the first measured speed, and report a collapse once.
+    """Compare the speed of recent steps with the speed at the start, and report a slowdown once.
 
-    Medians over several steps are compared, so that one slow step is not reported.
+    The speeds are medians over WINDOW steps, so that a single slow step is not reported.
 
     >>> slowdown = Slowdown()
     >>> speeds = [1000.0] * 20 + [100.0] * 10
@@ -37,8 +37,8 @@ class Slowdown:
     def add_step(self, tokens: float, seconds: float) -> tuple[float, float] | None:
         """Add the target tokens and the duration of a step.
 
-        Returns the first and the recent speed in target tokens per second at the first step after a
-        collapse; None at all other steps.
+        When a slowdown is detected, returns the speed at the start and the recent speed, in target tokens per
+        second. Returns None otherwise, and always after the first report.
         """
         self._steps += 1
         if self._steps <= UNTIMED or self._reported:
@@ -56,7 +56,9 @@ class Slowdown:
 
 
 def slowdown_warning(first: float, recent: float, threads: int) -> str:
-    """The warning of a slowdown, from two speeds in target tokens per second and the number of CPU threads.
+    """Return the warning of a slowdown.
+
+    first, recent: speeds at the start and now, in target tokens per second. threads: number of CPU threads.
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))
     training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine

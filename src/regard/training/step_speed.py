@@ -16,22 +16,22 @@ from regard.training.task import Task
 __all__ = ["StepTimer", "fastest_threads"]
 
 SECONDS, LEAST, MOST = 0.6, 3, 50
-"""Each measurement lasts this many seconds, with at least and at most these numbers of steps."""
+"""A measurement lasts SECONDS, but has at least LEAST and at most MOST steps."""
 
 TURNS, TURN_SECONDS = 5, 0.05
-"""Each number of threads is timed this many times, for this many seconds each."""
+"""Each number of threads is timed TURNS times, for TURN_SECONDS each time."""
 
 UNTIMED = {"cuda": 6}
-"""Number of first steps that are not timed, by device type; 1 for others. On a GPU they compile kernels."""
+"""Number of first steps that are not timed, e.g. because they compile kernels. Other devices: 1 step."""
 
 GAIN = 0.95
-"""More threads are used only if they need less than this fraction of the time."""
+"""A larger number of threads is chosen only if its time is below this fraction of the best time so far."""
 
 
 class StepTimer:
-    """Run training steps for timing only: they change the model of the task, and save no checkpoint.
+    """Run training steps to measure their speed. They change the model of the task, but save no checkpoint.
 
-    folder: where the batch of a step with a non-finite loss is saved; nothing else is written there.
+    folder: for the batches of a step whose loss is NaN or infinite. Nothing else is written to it.
     """
 
     def __init__(self, task: Task, settings: Training, device: torch.device, folder: Path):
@@ -40,7 +40,7 @@ class StepTimer:
             self.step()
 
     def step(self) -> int:
-        """Take one step; return its number of target tokens."""
+        """Run one training step; return its number of target tokens."""
         before = self._trainer.progress.tokens
         self._trainer._step(Interruption())
         return self._trainer.progress.tokens - before
@@ -58,9 +58,9 @@ class StepTimer:
 def fastest_threads(most: int) -> int:
     """Find the fastest number of threads up to `most`, set it in torch, and return it.
 
-    Threads wait for each other at the end of every operation: if other programs use the cores, two threads
-    can be far slower than one. Small operations are timed with 1, 2, 4, ... threads in several rounds, and
-    the medians are compared.
+    More threads are not always faster: they wait for each other at the end of every operation, so if other
+    programs use the cores, two threads can be much slower than one. Small operations are timed with 1, 2, 4,
+    ... threads in several rounds, and the medians are compared.
     """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     seconds: dict[int, list[float]] = {count: [] for count in counts}

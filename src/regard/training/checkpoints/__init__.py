@@ -1,1 +1,1 @@
-"""Checkpoints: written atomically, hashed, averaged."""
+"""Checkpoints: write them atomically, verify their hashes, and average them."""

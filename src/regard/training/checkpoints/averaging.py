@@ -1,4 +1,4 @@
-"""Checkpoint averaging: the mean of the weights of several checkpoints, often better than each of them."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints often has a better score than each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Averaged:
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
-    """Read from state.json what was averaged; None if the run is not an average. place: names the file."""
+    """Return which checkpoints were averaged; None if the run is not an average.
+
+    state: the content of state.json. place: the file, for error messages.
+    """
     about = state.get("averaged")
     if about is None:
         return None
@@ -43,10 +46,12 @@ def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint], name: str = "weights") -> dict[str, Tensor]:
-    """Average the tensors of checkpoints. Sums are in float64; the result has the dtypes of the inputs.
+    """Return the mean of the tensors of several checkpoints.
 
-    name: the name of the tensor file. Tensors that are not floating point, such as counters, are copied from
-    the last checkpoint. One checkpoint is read at a time.
+    name: the name of the tensor file.
+
+    Sums are computed in float64; the result has the dtypes of the checkpoints. Tensors that are not floating
+    point, such as counters, are copied from the last checkpoint. Only one checkpoint is in memory at a time.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -45,7 +45,7 @@ class Checkpoint:
     def verify(self, tensors: Sequence[str] | None = None) -> None:
         """Compare the files with the hashes in the manifest; raise DataError if one is damaged or missing.
 
-        tensors: names of the tensor files to verify, such as "weights", besides state.json; all by default.
+        tensors: names of the tensor files to verify, such as "weights". Default: all; always state.json.
         """
         for name, written in self.verify_sizes(tensors).items():
             try:
@@ -58,9 +58,9 @@ class Checkpoint:
                 raise self._damaged(f"{problem}, not {written.sha256[:12]}… as written")
 
     def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
-        """Return the files of the manifest; raise DataError if one is missing or has another size.
+        """Return the files of the manifest with their sizes and hashes; raise DataError if a size is wrong.
 
-        The contents are not read. tensors: as for verify().
+        A missing file is an error too. The contents are not read. tensors: as for verify().
         """
         files = self._manifest()
         if tensors is not None:
@@ -79,7 +79,7 @@ class Checkpoint:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state that was saved; tuples come back as lists, as in JSON."""
+        """The state that was saved. Tuples have become lists, because it is stored as JSON."""
         return self._json(STATE)
 
     def has(self, name: str) -> bool:
@@ -93,7 +93,7 @@ class Checkpoint:
         return read_tensors(self.path / f"{name}{TENSORS}")
 
     def shapes(self, name: str) -> dict[str, TensorInfo]:
-        """The dtype and the shape of each tensor saved under this name, from the header of the file."""
+        """Return the dtype and the shape of each tensor of this file. Only the file header is read."""
         if not self.has(name):
             raise UnknownName(f"file of tensors in {self.path}:", name, self._named())
         return read_header(self.path / f"{name}{TENSORS}")
@@ -138,13 +138,13 @@ def folder_name(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """The step in the name of a checkpoint folder; None if the name is not that of a checkpoint."""
+    """Return the step in the name of a checkpoint folder; None for other names."""
     match = re.fullmatch("step-([0-9]{6,18})", name)
     return int(match[1]) if match and name == folder_name(int(match[1])) else None
 
 
 def checked(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> bytes:
-    """Return the state as JSON; raise ArgumentError if anything cannot be saved, before files are written."""
+    """Return the state as JSON; raise ArgumentError if the step, a tensor or the state cannot be saved."""
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise ArgumentError(message("save()", f"step is {step!r}", expected="an integer, 0 or more"))
     for name, group in tensors.items():
@@ -174,7 +174,7 @@ def write_checkpoint(
 
 
 def write_state(folder: Path, before: Checkpoint, state: bytes) -> None:
-    """Write a checkpoint with a new state into a new folder; the tensor files are hard-linked, not copied."""
+    """Write a checkpoint with a new state into a new folder; hard-link the tensor files of `before`."""
     files = before.verify_sizes()
     folder.mkdir()
     for name in files:

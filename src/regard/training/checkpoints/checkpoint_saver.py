@@ -1,4 +1,4 @@
-"""CheckpointSaver: write the state of a training run to checkpoints, and load it from one."""
+"""CheckpointSaver: write the state of a training run to checkpoints, and load it from a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["CheckpointSaver"]
 class CheckpointSaver:
     """Save the weights, the optimizer state, the moving average, the progress and the state of the log.
 
-    average: the moving average of the weights, or None. `weights` of a checkpoint is then the average, and
-    `raw` the weights themselves.
+    average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
+        checkpoint has the averages, and "raw" has the weights themselves.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class CheckpointSaver:
     ):
         self.checkpoints, self.model, self.optimizer = checkpoints, model, optimizer
         self.average, self.log = average, log
-        self._saved: tuple[Any, ...] = ()  # the state of the progress in the last checkpoint
-        self._tensors_step: int | None = None  # the step whose tensors were written by this training
+        self._saved: tuple[Any, ...] = ()  # Progress.state() of the last checkpoint
+        self._tensors_step: int | None = None  # the last step whose tensors this process has saved
 
     def load(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> Progress:
         """Load the weights, the moving average and the optimizer state; return the progress in `state`."""
@@ -57,19 +57,21 @@ class CheckpointSaver:
         return progress
 
     def restore_log(self, checkpoint: Checkpoint, state: Mapping[str, Any], best_step: int) -> None:
-        """Rewind the log to a checkpoint, log which checkpoints were skipped, and mark the best one."""
+        """Restore the log of a checkpoint, log damaged checkpoints, and mark the best checkpoint."""
         self.log.restore(state["log"].get("state"), str(checkpoint.path / STATE))
         self.log.rewind(state["log"]["position"])
         for note in self.checkpoints.notes:
             self.log.event("damaged", note)
         if any(each.step == best_step for each in self.checkpoints.all()):
-            self.checkpoints.mark_best(best_step)  # the process may have been killed before
+            self.checkpoints.mark_best(
+                best_step
+            )  # the process may have been killed before it marked the best
 
     def write(self, progress: Progress, surroundings: Mapping[str, Any]) -> None:
-        """Write a checkpoint; only its state.json if the tensors of this step were written already."""
+        """Write a checkpoint. If the tensors of this step are already saved, write only state.json."""
         log = {"position": self.log.position(), "state": self.log.state()}
         state = {**progress.written(), "log": log, **surroundings}
-        if self.has_tensors(progress.step):  # they have not changed since
+        if self.has_tensors(progress.step):  # the tensors have not changed since they were saved
             with suppress(DataError):
                 self.checkpoints.save_state(progress.step, state)
                 return
@@ -82,7 +84,7 @@ class CheckpointSaver:
         self.checkpoints.save(progress.step, tensors, state)
 
     def mark_saved(self, progress: Progress) -> None:
-        """Note that the first process has written a checkpoint with this progress."""
+        """Remember that the first process has saved a checkpoint with this progress."""
         self._saved, self._tensors_step = progress.state(), progress.step
 
     def is_saved(self, progress: Progress) -> bool:
@@ -90,16 +92,16 @@ class CheckpointSaver:
         return self._saved == progress.state()
 
     def has_tensors(self, step: int) -> bool:
-        """Whether the tensors of this step were written since the start or the resumption."""
+        """Whether the tensors of this step were saved since the run was started or resumed."""
         return self._tensors_step == step
 
     def last(self) -> str:
-        """The last checkpoint, as text for error messages."""
+        """Return a text about the last checkpoint, for error messages."""
         return (
             f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
         )
 
     def nonfinite(self) -> str:
-        """The name of a weight that is NaN or infinite; "" if there is none."""
+        """Return the name of a weight that is NaN or infinite; "" if there is none."""
         averages = {} if self.average is None else self.average.tensors()
         return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)

@@ -1,11 +1,12 @@
-"""Checkpoints: a run can be resumed from them even if its process was killed at any moment.
+"""Checkpoints: save the state of a run, so that it can be resumed after its process was killed.
 
     step-000100/  weights.safetensors  optimizer.safetensors  state.json
                   manifest.json        the size and the SHA-256 of each of these files
     latest, best                       pointer files: the name of a checkpoint folder
 
-A checkpoint is written to a temporary folder, flushed to the disk and renamed; then `latest` is replaced, and
-only then are old checkpoints deleted. One process writes to a run folder at a time; reading writes nothing.
+A checkpoint is written in this order: write it to a temporary folder, flush it to the disk, rename the
+folder, replace `latest`, delete old checkpoints. Only one process at a time may write to a run folder.
+Reading changes nothing in it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ POINTERS = ("latest", "best")
 
 
 class Checkpoints:
-    """The checkpoints of a run folder: written atomically; the newest ones and the best are kept.
+    """The checkpoints of a run folder. They are written atomically. The newest and the best are kept.
 
-    folder: created when needed; other files in it are never changed.
+    folder: the run folder, created when needed. Its other files are never changed.
     keep: number of undamaged checkpoints to keep, 2 or more, besides the best one.
     notes: messages about damaged checkpoints that were skipped, and old ones that could not be deleted.
 
@@ -55,7 +56,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int = 2):
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 2:
-            hint = "with a single checkpoint, nothing could be resumed if it were damaged"
+            hint = "a run with a single checkpoint cannot be resumed if that checkpoint is damaged"
             raise ArgumentError(
                 message("Checkpoints()", f"keep is {keep!r}", expected="2 or more", hint=hint)
             )
@@ -66,7 +67,7 @@ class Checkpoints:
     def save(
         self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
     ) -> Checkpoint:
-        """Write a checkpoint, point `latest` at it, and delete old ones.
+        """Write a checkpoint, point `latest` to it, and delete old checkpoints.
 
         tensors: the tensors of each file, {"weights": {...}, "optimizer": {...}}, on any device. state: any
         values that JSON can store. A checkpoint of the same step is replaced. If writing fails, DataError is
@@ -77,7 +78,7 @@ class Checkpoints:
         return self._write(step, lambda folder: write_checkpoint(folder, step, tensors, text), size)
 
     def save_state(self, step: int, state: Mapping[str, Any]) -> Checkpoint:
-        """Replace the state of a checkpoint; its tensor files are kept, and not written again.
+        """Replace the state of a checkpoint. Its tensor files are not written again.
 
         If writing fails, DataError is raised, and the checkpoint keeps its old state.
         """
@@ -86,9 +87,9 @@ class Checkpoints:
         return self._write(step, lambda folder: write_state(folder, before, text))
 
     def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
-        """Write a checkpoint into a temporary folder, rename that, and point `latest` at it.
+        """Write a checkpoint to a temporary folder, rename the folder, and point `latest` to it.
 
-        size: bytes to write, for the error of a full disk.
+        write: writes the files to a folder. size: bytes to write, for the error of a full disk.
         """
         place = self.folder / folder_name(step)
         temporary = atomic_io.beside(place, "part")
@@ -96,7 +97,7 @@ class Checkpoints:
             try:
                 self._prepare(place)
                 write(temporary)
-                if os.path.lexists(place):  # folders cannot be exchanged atomically: see _tidy() and all()
+                if os.path.lexists(place):  # two folders cannot be swapped atomically: see _tidy() and all()
                     os.rename(place, atomic_io.beside(place, "earlier"))
                 os.rename(temporary, place)
                 atomic_io.flush_folder(self.folder)
@@ -113,17 +114,22 @@ class Checkpoints:
         return Checkpoint(step, place)
 
     def latest(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
-        """Return the checkpoint to resume from: the newest undamaged one up to the pointer `latest`.
+        """Return the checkpoint to resume from, or None if the run has no checkpoint yet.
 
-        None if the run has no checkpoint yet. Damaged checkpoints are skipped, with a note. If all are
-        damaged, DataError is raised: the run would otherwise start from the beginning without notice.
-        tensors: names of the tensor files that are needed, such as "weights"; all by default. Damage to
-        other tensor files is ignored.
+        It is the checkpoint that the pointer `latest` names. If that one is damaged, it is skipped with a
+        note, and another one is returned. If all are damaged, DataError is raised, because the run would
+        otherwise start again from the beginning.
+
+        tensors: names of the tensor files that are needed, such as "weights". Default: all. Damage to other
+            tensor files is ignored.
         """
         return self._newest([], tensors)
 
     def _newest(self, problems: list[str], tensors: Sequence[str] | None) -> Checkpoint | None:
-        """Return latest(); add one note with these problems, all further ones, and what is used instead."""
+        """Return latest(). If there are problems, add one note about all of them.
+
+        problems: problems that are already known.
+        """
         checkpoints = self.all()
         try:
             pointed = self._pointed("latest")
@@ -139,19 +145,21 @@ class Checkpoints:
             return None
         if pointed is not None and pointed not in [each.step for each in checkpoints]:
             problems.append(f"{self.folder / 'latest'} names {folder_name(pointed)}, which does not exist")
-        # Newer than the pointer: a save that was killed before its end, or steps of an earlier, longer run.
+        # Checkpoints newer than `latest`: their save was killed, or they are of an earlier, longer run.
         newer = [each for each in checkpoints if pointed is not None and each.step > pointed]
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
     def latest_step(self) -> int | None:
-        """The step that the pointer `latest` names, without verifying files; None if there is none."""
+        """Return the step that the pointer `latest` names, or None. No files are verified."""
         with contextlib.suppress(DataError):
             return self._pointed("latest")
         return None
 
     def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
-        """Return the checkpoint marked as the best; None if none was; the latest if that one is damaged.
+        """Return the checkpoint that is marked as the best; None if no checkpoint is marked.
+
+        If the best checkpoint is damaged, the latest checkpoint is returned instead, with a note.
 
         tensors: as for latest().
         """
@@ -173,7 +181,7 @@ class Checkpoints:
         return latest
 
     def mark_best(self, step: int) -> None:
-        """Point `best` at a checkpoint, which is kept until another one is marked."""
+        """Point `best` to the checkpoint of this step. It is kept until another checkpoint is marked."""
         steps = [each.step for each in self.all()]
         if step not in steps:
             existing = ", ".join(map(str, steps)) or "there are no checkpoints"
@@ -185,18 +193,18 @@ class Checkpoints:
             raise self._failed(step, f"step {step} could not be marked as the best", error) from error
 
     def all(self) -> list[Checkpoint]:
-        """All checkpoints in order of their steps, damaged ones included; see Checkpoint.verify()."""
+        """Return all checkpoints, ordered by step. They may be damaged: see Checkpoint.verify()."""
         checkpoints: dict[int, Checkpoint] = {}
         for path, is_folder in self._entries().items():
             left = atomic_io.leftover(path.name)
             step = step_of(left.name if left and left.kind == "earlier" else path.name)
-            # "earlier": a save of the same step was killed before the new folder was renamed.
+            # "earlier": the save that was to replace this checkpoint was killed before it renamed its folder.
             if step is not None and is_folder and (left is None or step not in checkpoints):
                 checkpoints[step] = Checkpoint(step, path)
         return [checkpoints[step] for step in sorted(checkpoints)]
 
     def _entries(self) -> dict[Path, bool]:
-        """The paths in the run folder, sorted, and whether each is a folder."""
+        """Return the sorted paths in the run folder, and whether each is a folder."""
         try:
             with os.scandir(self.folder) as entries:
                 paths = {Path(entry.path): entry.is_dir() for entry in entries}
@@ -210,7 +218,7 @@ class Checkpoints:
     def _first_undamaged(
         self, candidates: list[Checkpoint], problems: list[str], tensors: Sequence[str] | None
     ) -> Checkpoint:
-        """Return the first candidate that verifies; one note names all problems and what is used instead."""
+        """Return the first undamaged candidate. If there are problems, add one note about all of them."""
         damaged = []
         for each in candidates:
             try:
@@ -237,10 +245,13 @@ class Checkpoints:
             raise DataError(
                 message(str(place), "a file has the name of the checkpoint folder", hint="move the file")
             )
-        self._tidy()  # first: the files of a killed save may take all free space
+        self._tidy()  # free the disk space of an interrupted save first
 
     def _tidy(self) -> None:
-        """Delete temporary files; a replaced checkpoint whose successor is missing gets its name back."""
+        """Delete temporary files and folders of interrupted saves.
+
+        A checkpoint that was renamed to be replaced, but whose replacement is missing, gets its name back.
+        """
         for path in self._entries():
             left = atomic_io.leftover(path.name)
             if left is None or (step_of(left.name) is None and left.name not in POINTERS):
@@ -262,7 +273,7 @@ class Checkpoints:
         self._tidy()
 
     def _old(self, newest: int) -> list[Checkpoint]:
-        """The checkpoints to delete: older than the last `keep` undamaged ones, except the best."""
+        """Return the checkpoints to delete: older than the last `keep` undamaged ones, and not the best."""
         try:
             best = self._pointed("best")
         except DataError as error:

@@ -1,1 +1,1 @@
-"""Logs: the JSON log of a run, the live table on the terminal, TensorBoard."""
+"""Logs of a training run: JSON lines in log.jsonl, a live table on the terminal, and TensorBoard files."""

@@ -1,4 +1,4 @@
-"""Journal: the log of a training run as JSON lines; the file stays valid if the process is killed."""
+"""Journal: the log of a training run as JSON lines. It stays readable if the process is killed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from regard.files.untrusted import open_regular
 __all__ = ["Journal", "strict"]
 
 HELD = 1000
-"""Maximum number of lines kept in memory while the disk cannot be written; older ones are dropped."""
+"""Maximum number of lines kept in memory while the file cannot be written. Older lines are dropped."""
 
 BLOCK = 1 << 16
 
 
 class Journal:
-    """A file of JSON lines that can be truncated, so that a resumed run has the log of an uninterrupted one.
+    """A file of JSON lines. A resumed run truncates it to the records before its checkpoint.
 
-    path: the file to append to; None writes nothing. complain: called once with a message if writing fails;
-    the lines are kept and written with the next record.
+    path: the file to append to; None writes nothing.
+    complain: called once with a message if writing fails. The lines are then written with the next record.
 
-    The file is opened for each record, because records are rare and no handle can be lost.
+    The file is opened for each record: records are rare, and so there is no open file between them.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "log.jsonl"
@@ -73,7 +73,7 @@ class Journal:
         return self._size
 
     def rewind(self, position: int) -> None:
-        """Truncate the file to this position, and to complete lines; complain if the file is shorter."""
+        """Truncate the file to this position and to complete lines. Complain if the file is shorter."""
         self._held.clear()
         if self.path is None:
             return
@@ -140,7 +140,7 @@ def _cut_to_lines(file: BinaryIO) -> int:
 
 
 def strict(value: object) -> object:
-    """Convert a value to standard JSON: NaN becomes "NaN", infinity "Infinity", which float() reads.
+    """Convert a value to standard JSON. NaN and infinity become the strings "NaN" and "Infinity".
 
     >>> strict({"loss": float("inf"), "folder": Path("runs"), "text": "\\ud800"})
     {'loss': 'Infinity', 'folder': 'runs', 'text': '\ufffd'}

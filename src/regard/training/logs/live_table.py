@@ -1,4 +1,4 @@
-"""The display of a training run: a live table on a terminal, plain lines elsewhere."""
+"""The console output of a training run: a live table on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
-    speed: target tokens per second. left: seconds. memory: as text. parts: further losses by name.
+    rate: learning rate. norm: gradient norm. parts: other losses by name. speed: target tokens per second.
+    left: remaining seconds. memory: as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))
@@ -53,11 +54,11 @@ class Standing:
     memory: str = ""
 
     def of(self) -> str:
-        """The step and the total: "1,200/10,000"."""
+        """Return the step and the total, e.g. "1,200/10,000"."""
         return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
 
     def cells(self) -> dict[str, str]:
-        """The values of the live table, by name."""
+        """Return the values of the live table as text, by column name."""
         cells = {"loss": in_words("loss", self.loss)}
         cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
         cells |= {name: in_words(name, value) for name, value in self.parts.items()}
@@ -73,7 +74,7 @@ class Standing:
         return cells
 
     def line(self) -> str:
-        """All values in one line, for output that is not a terminal."""
+        """Return all values in one line, for output that is not a terminal."""
         after = {SPEED: f"{{}} {SPEED}", "left": "{} left", "memory": "{}"}
         cells = {name: text for name, text in self.cells().items() if name != "norm"}
         values = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
@@ -82,7 +83,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The evaluation at a step: scores by name, and whether it was the best so far.
+    """The result of an evaluation. scores: by name. best: whether it is the best so far.
 
     >>> print(Evaluated(500, {"loss": 2.1, "bleu": 31.24}, best=True).line(best_by="bleu"))
     evaluation at step 500  loss 2.100  BLEU 31.2  best BLEU so far
@@ -93,14 +94,14 @@ class Evaluated:
     best: bool = False
 
     def line(self, best_by: str = "") -> str:
-        """The evaluation in one line. best_by: the name of the score that selects the best checkpoint."""
+        """Return the evaluation in one line. best_by: name of the score that selects the best checkpoint."""
         scores = [f"{TITLES.get(name, name)} {in_words(name, value)}" for name, value in self.scores.items()]
         best = [f"{best_title(best_by)} so far"] * self.best
         return "  ".join((f"evaluation at step {self.step:,}", *scores, *best))
 
 
 class Shown:
-    """Text or a drawing for a console, with markup and control characters disabled.
+    """Text or a drawing, printed without interpreting markup and control characters.
 
     >>> import io
     >>> page = io.StringIO()
@@ -155,7 +156,7 @@ class Display:
         """Show the live table, if the console is a terminal."""
         if self._live is not None or not _interactive(self.console):
             return
-        # Drawn at steps, not by a thread: a thread could hold a lock while the process forks.
+        # No refresh thread: it could hold a lock while the process forks. refresh() redraws the table.
         self._live = Live(
             console=self.console,
             auto_refresh=False,
@@ -202,7 +203,7 @@ class Display:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Stop all output, without an error, if the console cannot be written inside the `with` block."""
+        """If the console cannot be written inside the `with` block, stop all output without an error."""
         try:
             yield
         except OSError:
@@ -258,7 +259,7 @@ class Display:
 
 
 def best_title(name: str) -> str:
-    """A label for the best evaluation, with the score that it is the best by.
+    """Return a label for the best evaluation. name: the score that selects it.
 
     >>> best_title("exact"), best_title("loss"), best_title("")
     ('best exact match', 'lowest loss', 'best')
@@ -267,7 +268,7 @@ def best_title(name: str) -> str:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss); infinity if it overflows."""
+    """Return exp(loss), or infinity if it overflows."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -275,18 +276,18 @@ def perplexity(loss: float) -> float:
 
 
 def in_words(name: str, value: float) -> str:
-    """Format a number with the usual digits for its name."""
+    """Format a number with the number of digits that is usual for the score of this name (see FORMATS)."""
     return f"{value:.1e}" if 1e6 <= abs(value) < math.inf else f"{value:{FORMATS.get(name, '.4g')}}"
 
 
 def in_time(seconds: float) -> str:
-    """Format seconds as "00:12:31"."""
+    """Format seconds as hours, minutes and seconds, e.g. "00:12:31"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
 
 
 def in_bytes(size: int) -> str:
-    """Format bytes as "812 MiB", or in GiB from 10,000 MiB on."""
+    """Format a number of bytes as MiB, e.g. "812 MiB", or as GiB if it is 10,000 MiB or more."""
     mebi = size / 2**20
     return f"{mebi:.0f} MiB" if mebi < 10_000 else f"{mebi / 1024:.1f} GiB"
 

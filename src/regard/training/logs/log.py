@@ -1,4 +1,4 @@
-"""Log: the output of a training run, on the console, in log.jsonl and for TensorBoard."""
+"""Log: the output of a training run on the console, in log.jsonl and in TensorBoard files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.training.loss_means import Means
 __all__ = ["Log"]
 
 REFRESH = 1.0
-"""Seconds between two drawings of the live table; a drawing takes about 5 milliseconds."""
+"""Seconds between two updates of the live table. An update takes about 5 milliseconds."""
 
 NOTHING: Mapping[str, float] = {}
 
@@ -29,14 +29,16 @@ NOTHING: Mapping[str, float] = {}
 class Log:
     """The log of a training run: a live table or plain lines, JSON lines in a file, and TensorBoard curves.
 
-    path: log.jsonl, appended to; None for no file.
-    total: number of steps, if known; can be set later.
-    console: standard output by default; on a terminal, a live table inside the `with` block.
-    board: folder for TensorBoard files; None for none.
-    every: seconds between two plain lines.
-    record: number of steps between two training records in log.jsonl; their losses are means over the target
-    tokens since the previous record. Apart from time, speed and memory, records depend on the calls alone.
+    path: the file log.jsonl, to which records are appended; None writes no file.
+    total: number of steps; None if it is not known yet. It can be set later.
+    console: default: standard output. If it is a terminal, it shows a live table inside the `with` block.
+    board: folder for TensorBoard files; None writes none.
+    every: seconds between two lines, if the console is not a terminal.
+    record: number of steps between two training records in log.jsonl. The losses of a record are means over
+        the target tokens since the previous record.
     clock: returns seconds.
+
+    Two runs with the same calls write the same records, except for time, speed and memory.
 
     >>> with Log(None, total=10, console=Console(width=100)) as log:
     ...     log.event("started", "two kinds of attention, one corpus")
@@ -78,7 +80,7 @@ class Log:
         return self
 
     def flush(self) -> None:
-        """Show the steps since the last line or drawing, if there are any."""
+        """Show the steps since the last line or update of the table, if there are any."""
         if self._recent.tokens:
             self._show(self.clock())
 
@@ -102,10 +104,10 @@ class Log:
         norm: float | None = None,
         parts: Mapping[str, float] = NOTHING,
     ) -> None:
-        """Log an optimizer step; call this after every step. It takes microseconds if nothing is due.
+        """Log an optimizer step; call this after every step. If nothing is written, it takes microseconds.
 
-        loss: mean over the target tokens of the step. tokens: their number, in all processes. rate: learning
-        rate. norm: gradient norm. parts: other losses by name.
+        loss: mean over the target tokens of the step. tokens: number of target tokens, in all processes.
+        rate: learning rate. norm: gradient norm. parts: other losses by name.
         """
         now = self.clock()
         seconds = now - self._mark
@@ -125,7 +127,7 @@ class Log:
         best: bool = False,
         shown: Sequence[RenderableType] = (),
     ) -> None:
-        """Log an evaluation. best: whether it is the best so far. shown: what to print above the table."""
+        """Log an evaluation. best: whether it is the best so far. shown: printed above the live table."""
         row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
         self._display.keep(row)
         if self._display.live and not shown:
@@ -137,12 +139,12 @@ class Log:
         )
         if self._board is not None:
             self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
-        self._mark = self.clock()  # the speed excludes evaluations
+        self._mark = self.clock()  # the time of evaluations does not count for the speed
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
-        """Log an event: the text is printed, and written to log.jsonl with the kind and the fields.
+        """Log an event: print the text, and write it to log.jsonl with the kind and the fields.
 
-        shown: printed in place of the text, drawn in the width of the console.
+        shown: printed instead of the text, e.g. a table.
         """
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
@@ -160,18 +162,18 @@ class Log:
             self._journal.path = folder / self._journal.path.name
 
     def rewind(self, position: int) -> None:
-        """Truncate log.jsonl to the position of a checkpoint, as in an uninterrupted run."""
+        """Truncate log.jsonl to its size at a checkpoint. A resumed run logs the later steps again."""
         self._journal.rewind(position)
 
     def state(self) -> dict[str, Any]:
-        """The state for restore(), as JSON values, so that a resumed run writes the same records."""
+        """Return the state as JSON values. After restore(), a resumed run writes the same records."""
         rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
         return state
 
     def restore(self, state: Any, place: str = "state.json") -> None:
-        """Load the result of state(). place: the file that it was read from, for errors."""
+        """Load the result of state(). place: the file that it was read from, for error messages."""
         try:
             recorded = Means.restored(state["since_record"])
             evaluations = [
@@ -192,7 +194,7 @@ class Log:
         self._display.say(text, style="yellow")
 
     def _write(self, step: int) -> None:
-        """Write a record of the steps since the previous one, and a point of each TensorBoard curve."""
+        """Write a record of the steps since the previous one, and add a point to each TensorBoard curve."""
         means, self._recorded = self._recorded, Means()
         own, parts = means.own(), means.parts()
         curves = {**parts, **own, "rate": self._rate}
@@ -208,7 +210,11 @@ class Log:
             self._board.add(step, {f"training/{name}": value for name, value in curves.items()})
 
     def _show(self, now: float) -> None:
-        """Draw the table with means over the last 1 to 2 times `every` seconds, or print a line."""
+        """Update the live table, or print a line.
+
+        The table shows means over the last `every` to 2 * `every` seconds, a line over the steps since the
+        last line.
+        """
         if self._display.live:
             self._display.standing = self._standing(self._before.joined(self._recent), now)
             if now >= self._roll + self.every:
@@ -231,8 +237,10 @@ class Log:
         self._display.best_by = name
 
     def _standing(self, means: Means, now: float) -> Standing:
-        """The state of the run. The remaining time is `time_left()` for a wall-clock budget; otherwise it is
-        estimated from the time since the first step, evaluations included.
+        """Return the state of the run, with means of losses and the remaining time.
+
+        The remaining time is time_left() for a run with a time budget. Otherwise it is estimated from the
+        time since the first step, including evaluations.
         """
         own, left = means.own(), None
         if self.time_left is not None:
@@ -258,7 +266,7 @@ class Log:
 
 
 def memory() -> dict[str, int]:
-    """The memory of this process in bytes, and the peak memory of CUDA if it is used."""
+    """Return the memory of this process in bytes, and the peak memory on the GPU if CUDA is used."""
     sizes = {}
     if (held := resident()) is not None:
         sizes["memory"] = held
@@ -268,7 +276,7 @@ def memory() -> dict[str, int]:
 
 
 def resident() -> int | None:
-    """The resident memory of this process in bytes; its peak on systems that report only that."""
+    """Return the resident memory of this process in bytes; on some systems, its peak."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

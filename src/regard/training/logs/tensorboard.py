@@ -12,10 +12,10 @@ __all__ = ["Board"]
 
 
 class Board:
-    """Curves in a folder that TensorBoard reads.
+    """Write curves to a folder that TensorBoard reads.
 
-    folder: created with the first points. complain: called with a message if writing fails; training then
-    continues without TensorBoard.
+    folder: created with the first points.
+    complain: called with a message if writing fails. Training then continues without TensorBoard.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "board"
@@ -62,7 +62,7 @@ class Board:
             return
         try:
             do()
-        except Exception as error:  # of many types: files may be remote, and written by TensorFlow
+        except Exception as error:  # TensorFlow may write the files, even to remote disks: any type of error
             self._open = None
             self.complain(
                 f"TensorBoard files in {self.folder.name} cannot be written: {error}; training continues"
