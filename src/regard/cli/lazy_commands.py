@@ -76,7 +76,7 @@ class LazyCommand(TyperCommand):
         return typer.main.get_command(app)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse the arguments with the command of the module; the context returned runs that command."""
+        """Parse the arguments with the command of the module, and return a context that runs this command."""
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 

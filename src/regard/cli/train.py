@@ -138,9 +138,8 @@ def _finished(kind: type[RunTask], output: str, interrupted: str | None, console
 
     text = f"Finished training {output}. Next: {kind.next_command.format(run=output)}"
     if interrupted:
-        own = (
-            "" if kind.__module__.startswith("regard.") else f" --task {kind.__module__}:{kind.__qualname__}"
-        )
+        place = f"{kind.__module__}:{kind.__qualname__}"
+        own = "" if place.startswith("regard.") else f" --task {place}"
         text = f"Saved a checkpoint. To continue: regard train --output {output} --resume{own}"
     with suppress(OSError):  # after SIGHUP, the terminal may be closed
         console.print(Text(text), soft_wrap=True)

@@ -44,8 +44,8 @@ Words = frozenset[str]
 class Shifted(NamedTuple):
     """Consecutive lines that are shifted by one, in two files with the same number of lines.
 
-    source, target: index of the line of each file, from 0, that has no counterpart.
-    lines: number of shifted lines, which lie between these two.
+    source: index (from 0) of the source line that has no counterpart. target: the same for the target file.
+    lines: number of shifted lines; they lie between these two indices.
     """
 
     source: int

@@ -1,4 +1,4 @@
-"""A progress bar for work that takes over a second; nothing is shown if standard error is not a terminal."""
+"""A progress bar for work that takes longer than a second. Without a terminal, nothing is shown."""
 
 from __future__ import annotations
 

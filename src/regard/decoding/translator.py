@@ -51,7 +51,7 @@ class Translator:
     longest: maximum number of tokens of a source line, EOS included; in score(), also of a target line. If
         the maximum of the model is smaller, that is used.
     overlong: what to do with a longer line in translate(): "split" translates it sentence by sentence,
-        "truncate" translates only its beginning. The notes of the translation report it.
+        "truncate" translates only its beginning. Translation.notes says if a line was split or truncated.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
     alignment: the attention that alignments are computed from: sites, which are averaged over layers and
         heads, or a Choice.
@@ -218,8 +218,8 @@ class Translator:
         """Score given sentence pairs by forced decoding: log-probabilities, attention and alignment.
 
         sources, targets: two str, or two lists of the same length. Return one Scored, or a list. A source or
-            target with more than `longest` tokens, or more than the maximum of the model, is truncated. The
-            notes report it.
+            target with more than `longest` tokens, or more than the maximum of the model, is truncated, and
+            Scored.notes says so.
         look, unit: used instead of those of the translator.
         """
         if both_single("score()", sources, targets):

@@ -191,7 +191,8 @@ class _Settings:
 class _Layer(nn.Module):
     """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
-    decodes: with cross-attention and causal self-attention. causal: causal self-attention alone.
+    decodes: whether the layer has cross-attention; its self-attention is then causal. causal: whether the
+    self-attention is causal in a layer without cross-attention.
     """
 
     def __init__(self, settings: _Settings, name: str, decodes: bool = False, causal: bool = False):

@@ -124,7 +124,7 @@ class RunTask(Task):
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
-        """Build the model; called with the random seed set, and with torch.device("meta") for checks."""
+        """Build the model. The random seed is set before the call; checks call it on torch.device("meta")."""
         raise TypeError(f"{cls.__name__} does not implement build_model()")
 
     @classmethod

@@ -120,7 +120,8 @@ class Trainer:
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the end of the run or until interrupted, and save a checkpoint.
 
-        interruption: from interruptible(). A second signal raises: then the log says which steps are lost.
+        interruption: from interruptible(). The first signal requests a stop. The second raises
+        KeyboardInterrupt or SystemExit, and the log says which steps are lost.
         """
         # Not "or": an interruption that was not requested yet is falsy.
         requested = Interruption() if interruption is None else interruption

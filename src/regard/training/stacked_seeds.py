@@ -34,14 +34,15 @@ class StackedSeeds:
     """Train n models of one architecture at once, each as if it were trained alone, up to rounding.
 
     models: n models with parameters of the same names and shapes, on one device, such as models that were
-    initialised with different seeds. beta, weight_decay: of AdamW, see build_optimizer().
+    initialised with different seeds. beta2, weight_decay: of AdamW, see build_optimizer().
 
     Supported are models whose forward pass vmap can run: all models of this library. Recurrent layers then
-    run step by step with plain matrix products, because vmap does not support those of torch. Random numbers
-    may come from dropout and from hard attention (REINFORCE too, with the baseline "none"); any other random
-    function raises. Parameters that the loss does not use get a gradient of 0, not None, so AdamW decays
-    them. Dropout of attention weights has the same distribution as alone but other samples, where another
-    backend draws it alone; all other random numbers are the same on a CPU.
+    run step by step with plain matrix products, because vmap does not support torch's recurrent layers.
+    Random numbers may come from dropout and from hard attention (REINFORCE too, with the baseline "none");
+    any other random function raises. Parameters that the loss does not use get a gradient of 0, not None, so
+    AdamW decays them. On a CPU, all random numbers are the same as when each model is trained alone, with one
+    exception: if attention uses another backend for a single model, the dropout of attention weights has the
+    same distribution, but different samples.
 
     >>> from regard.data.batch import Batch
     >>> from regard.models import build_model

@@ -118,7 +118,7 @@ class Entry(Shown):
 
 
 def _labelled(lines: list[tuple[str, str]]) -> Table:
-    """Return a two-column table: a dim label, and its text wrapped within the second column."""
+    """Return a two-column table: labels in a faint style, and their texts, wrapped in the second column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", min_width=9, no_wrap=True)
     table.add_column(overflow="fold")

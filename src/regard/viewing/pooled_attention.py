@@ -60,7 +60,8 @@ class Pooled:
             and self.maxima.shape == self.means.shape == sizes
         )
         if not fitting:
-            expected = f"keys and weights ({heads}, {rows}, {kept}), {rows} rows, maxima and means {sizes}"
+            expected = f"keys and weights of shape ({heads}, {rows}, {kept}), {rows} entries in rows, and "
+            expected += f"maxima and means of shape {sizes}"
             raise ArgumentError(
                 message(f"Pooled({self.name!r})", "the shapes of the arrays do not match", expected=expected)
             )

@@ -80,7 +80,7 @@ class Log:
         return self
 
     def flush(self) -> None:
-        """Show the steps since the last line or update of the table, if there are any."""
+        """Show the steps since the last printed line or the last table update, if there are any."""
         if self._recent.tokens:
             self._show(self.clock())
 
