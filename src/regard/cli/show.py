@@ -109,7 +109,8 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
         yield _checkpoints(facts)
     for note in facts.notes:
         yield Text(printable(note), style="yellow")
-    yield Text(f"\nnext: {_next(facts)}", style="dim")
+    if command := _next(facts):
+        yield Text(f"\nnext: {command}", style="dim")
 
 
 def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
@@ -148,7 +149,7 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
-    """Return a command to run next."""
+    """Return a command to run next; "" if it is this one."""
     folder = shown(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
@@ -156,7 +157,7 @@ def _next(facts: RunFacts) -> str:
         return f"regard train --output {folder} --resume"
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
-    return f'regard translate {folder} --text "..." --draw'
+    return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
 
 
 def _listed(title: str, rows: dict[str, str]) -> Table:

@@ -1,4 +1,4 @@
-"""regard train: train a translator on sentence pairs."""
+"""regard train: train a translator on sentence pairs, or another task."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def train(
     jsonl: options.Jsonl = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
+    train_file: options.TrainFile = None,
+    valid_file: options.ValidFile = None,
     built_in: options.BuiltIn = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
@@ -64,7 +66,7 @@ def train(
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Train a translator on sentence pairs and write it to a run folder.
+    """Train a translator, or with --task language a language model, and write it to a run folder.
 
     If you do not set them, model size, batch size, learning rate, dropout and tokenizer are chosen
     automatically. They depend on the data, on the length of the training (e.g. --minutes) and on the speed of
@@ -81,6 +83,8 @@ def train(
 
     * `regard train --tsv pairs.tsv --columns 2,1 --learning-rate 0.001 --batch-size 64 --output runs/w`
 
+    * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
+
     * `regard train --output runs/x --resume`
 
     * `regard train --recipe recipes/multi30k-de-en-transformer.toml --seed 2 --output runs/z`
@@ -96,6 +100,11 @@ def train(
 
         _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
         return 0
+    return _train(kind, settings, output, arguments)
+
+
+def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:
+    """Train the run, and print what to do next; return the exit status."""
     from regard.runs.train_run import train_run
 
     console = Console(stderr=True, highlight=False)
@@ -112,14 +121,15 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     from regard.tasks.task_table import DEFAULT, find_task
     from regard.training.settings import check_names, merged, override, read_toml, without_alternatives
 
-    settings = merged({}, options.settings_of(arguments), override(arguments["assignments"] or []))
+    assigned = override(arguments["assignments"] or [])
     recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
-    name = settings.get("task") or recipe.get("task")
+    name = assigned.get("task") or arguments["task"] or recipe.get("task")
     import_from_here(name)
     if arguments["resume"] and is_run(arguments["output"]):
         kind = task_of_run(arguments["output"], name)
     else:
         kind = find_task(name or DEFAULT)
+    settings = merged({}, options.settings_of(arguments, kind), assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
     return kind, merged(without_alternatives(recipe, settings), settings)
 
@@ -153,7 +163,9 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
     """
     if os.environ.get("RANK", "0") != "0":
         return
-    files = [path for name in ("source", "target", "tsv", "jsonl") for path in arguments[name] or ()]
+    files = [
+        path for name in ("train_file", "source", "target", "tsv", "jsonl") for path in arguments[name] or ()
+    ]
     if files:
         sizes = _sizes(files)
         if not sizes:  # a file cannot be read: an error reports it later

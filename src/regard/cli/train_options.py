@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +12,18 @@ from regard.cli import bounds
 from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
 from regard.errors import ArgumentError, message
 
+if TYPE_CHECKING:
+    from regard.runs.run_task import RunTask
+
 __all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
+HELD_OUT_TEXT = "held out from the training text"
 
 SETTINGS = {
+    "train_file": ("data.train_file",),
+    "valid_file": ("data.valid_file",),
     "source": ("data.source",),
     "target": ("data.target",),
     "tsv": ("data.tsv",),
@@ -31,7 +37,7 @@ SETTINGS = {
     "valid_jsonl": ("data.valid_jsonl",),
     "gold_alignments": ("data.alignments",),
     "tokenizer": ("data.tokenizer",),
-    "vocab_size": ("data.source_vocab_size", "data.target_vocab_size"),
+    "vocab_size": ("data.source_vocab_size", "data.target_vocab_size", "data.vocab_size"),
     "task": ("task",),
     "model": ("model.name",),
     "width": ("model.width",),
@@ -49,23 +55,30 @@ SETTINGS = {
     "seed": ("seed",),
     "init_from": ("init_from",),
 }
-"""Parameters of train(), and the settings that the option of each parameter sets."""
+"""Parameters of train(), and the settings that the option of each parameter sets, if the task has them."""
 
 EXCLUSIVE = (("minutes", "steps", "epochs"), ("batch_tokens", "batch_size"))
 """Groups of options that exclude each other: at most one option of a group may be used."""
 
 
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of options as nested settings, without options that are None.
+def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:
+    """Return the values of options as nested settings of a task, without options that are None.
 
-    >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True})
+    Raises ArgumentError for an option whose setting the task does not have.
+
+    >>> from regard.tasks.task_table import find_task
+    >>> task = find_task("translation")
+    >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True}, task)
     {'data': {'columns': [2, 1], 'source_vocab_size': 8000, 'target_vocab_size': 8000}, 'seed': 1}
     """
     settings: dict[str, Any] = {}
-    for option, names in SETTINGS.items():
+    for option, all_names in SETTINGS.items():
         value = options.get(option)
         if value is None:
             continue
+        names = [name for name in all_names if _has_setting(task.settings_type, name)]
+        if not names:
+            raise _unknown_option(option, all_names, task)
         if option in ("columns", "fields"):
             value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
         for name in names:
@@ -73,6 +86,33 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
             place = settings.setdefault(section, {}) if section else settings
             place[last] = str(value) if isinstance(value, Path) else value
     return settings
+
+
+def _has_setting(kind: Any, name: str) -> bool:
+    """Return whether the settings of a task have a setting; True for sections that accept any name."""
+    *sections, last = name.split(".")
+    for section in sections:
+        field = kind.model_fields.get(section)
+        if field is None:
+            return False
+        kind = field.annotation
+        if not hasattr(kind, "model_fields"):  # such as a union of sections: validation decides
+            return True
+    return last in kind.model_fields or kind.model_config.get("extra") == "allow"
+
+
+def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
+    """Return the error for an option that a task does not have; the hint lists its options for data."""
+    data = [
+        f"--{other.replace('_', '-')}"
+        for other, others in SETTINGS.items()
+        if others[0].startswith("data.") and any(_has_setting(task.settings_type, name) for name in others)
+    ]
+    label = task.settings_type.model_fields["task"].default
+    label = label if isinstance(label, str) else task.__name__
+    problem = f"the task {label} has no setting {' or '.join(names)}"
+    hint = f"its options for data are {', '.join(data)}" if names[0].startswith("data.") and data else ""
+    return ArgumentError(message(f"--{option.replace('_', '-')}", problem, hint=hint))
 
 
 def check_exclusive(options: Mapping[str, Any]) -> None:
@@ -109,6 +149,13 @@ Fields = Annotated[
 BuiltIn = Annotated[
     str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
 ]
+TrainFile = Annotated[
+    Files, _option("--train-file", "FILE", "Text file, for language models; may be repeated.")
+]
+ValidFile = Annotated[
+    Files,
+    _option("--valid-file", "FILE", "Text file of the validation set.", show_default=HELD_OUT_TEXT),
+]
 ValidSource = Annotated[
     Files,
     _option("--valid-source", "FILE", "Source sentences of the validation set.", show_default=HELD_OUT),
@@ -127,18 +174,23 @@ GoldAlignments = Annotated[
 ]
 Tokenizer = Annotated[
     str | None,
-    _option("--tokenizer", "NAME", "Tokenizer: unigram, bpe, word or character.", show_default=CHOSEN),
+    _option(
+        "--tokenizer",
+        "NAME",
+        "Tokenizer: unigram, bpe, word, closed-word (language models) or character.",
+        show_default=CHOSEN,
+    ),
 ]
 VocabSize = Annotated[
     int | None,
-    _option("--vocab-size", "INT", "Vocabulary size, the same for source and target.", show_default=CHOSEN),
+    _option("--vocab-size", "INT", "Vocabulary size; for translation, of each side.", show_default=CHOSEN),
 ]
 TaskName = Annotated[
     str | None,
     _option(
         "--task",
         "NAME",
-        "Task to train: translation, or a class of your own as package.module:Class.",
+        "Task to train: translation, language, or a class of your own as package.module:Class.",
         RUN,
         callback=bounds.none_if_default,
     ),
@@ -148,7 +200,7 @@ ModelName = Annotated[
     _option(
         "--model",
         "NAME",
-        "Model: seq2seq, bahdanau, luong or transformer.",
+        "Model: seq2seq, bahdanau, luong or transformer; for language models lstm, gru or transformer.",
         MODEL,
         callback=bounds.none_if_default,
     ),

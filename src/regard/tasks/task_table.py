@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 
-TASKS = {"translation": "regard.tasks.translation.translation_task:TranslationTask"}
+TASKS = {
+    "translation": "regard.tasks.translation.translation_task:TranslationTask",
+    "language": "regard.tasks.language.language_task:LanguageTask",
+}
 """Task in config.toml -> module:class; the module is imported on use."""
 
 DEFAULT = "translation"
@@ -79,7 +82,7 @@ def load(
     task: str | type[RunTask] | None = None,
     **options: Any,
 ) -> Any:
-    """Load a trained run; for a translation run, a translator.
+    """Load a trained run: for translation a translator, for language a model that scores lines.
 
     folder: the run folder, --output of `regard train`. checkpoint: "best", "latest", or the number of a step.
     device: cpu, cuda (or gpu), mps, or auto for the fastest available. task: a task of your own, its class or

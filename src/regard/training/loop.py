@@ -74,7 +74,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
-        self._saver = CheckpointSaver(self.checkpoints, self.model, self.optimizer, self.average, self.log)
+        self._saver = CheckpointSaver(self.checkpoints, task, self.optimizer, self.average, self.log)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         self._half = in_half(settings.precision, self.device)
         captured, self._uncaptured = task.capture or capture_chosen(

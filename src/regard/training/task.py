@@ -11,6 +11,8 @@ from typing import Any, Literal, NamedTuple
 from rich.console import RenderableType
 from torch import Tensor, nn
 
+from regard.errors import DataError, message
+
 __all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]
 
 
@@ -102,3 +104,17 @@ class Task(ABC):
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """State besides the weights that the next batch depends on, such as a carried recurrent state.
+
+        Each checkpoint saves it, unless it is empty. Only the state of the first process is saved: a task
+        with state must refuse several processes.
+        """
+        return {}
+
+    def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
+        """Restore the result of state_tensors() from a checkpoint; {} if it has none. place: for errors."""
+        if tensors:
+            problem = f"the checkpoint has a state that {type(self).__name__} does not use"
+            raise DataError(message(place, problem, expected=f"no tensors {', '.join(sorted(tensors))}"))

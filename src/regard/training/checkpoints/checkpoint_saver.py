@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import nn
 
 from regard.errors import DataError, message
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
@@ -15,13 +14,18 @@ from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import first_nonfinite
 from regard.training.optimizer import Average, load_optimizer, optimizer_tensors
 from regard.training.progress import Progress, check_surroundings
+from regard.training.task import Task
 
 __all__ = ["CheckpointSaver"]
+
+TASK = "task"
+"""The name of the tensor file for the state of a task."""
 
 
 class CheckpointSaver:
     """Save the weights, the optimizer state, the moving average, the progress and the state of the log.
 
+    task: its model has the weights. Its state tensors, if there are any, are saved in the tensor file "task".
     average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
         checkpoint has the averages, and "raw" has the weights themselves.
     """
@@ -29,18 +33,18 @@ class CheckpointSaver:
     def __init__(
         self,
         checkpoints: Checkpoints,
-        model: nn.Module,
+        task: Task,
         optimizer: torch.optim.Optimizer,
         average: Average | None,
         log: Log,
     ):
-        self.checkpoints, self.model, self.optimizer = checkpoints, model, optimizer
-        self.average, self.log = average, log
+        self.checkpoints, self.task, self.optimizer = checkpoints, task, optimizer
+        self.model, self.average, self.log = task.model, average, log
         self._saved: tuple[Any, ...] = ()  # Progress.state() of the last checkpoint
         self._tensors_step: int | None = None  # the last step whose tensors this process has saved
 
     def load(self, checkpoint: Checkpoint, state: Mapping[str, Any]) -> Progress:
-        """Load the weights, the moving average and the optimizer state; return the progress in `state`."""
+        """Load the weights, the moving average, the optimizer and task state; return the progress."""
         place = str(checkpoint.path / STATE)
         check_surroundings(state, place)
         averaged = checkpoint.tensors("weights")
@@ -52,6 +56,8 @@ class CheckpointSaver:
         if self.average is not None:
             self.average.load(averaged)
         load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
+        kept = checkpoint.tensors(TASK) if checkpoint.has(TASK) else {}
+        self.task.load_state_tensors(kept, str(checkpoint.path))
         progress = Progress.read(state, place)
         self._saved = progress.state()
         return progress
@@ -81,6 +87,8 @@ class CheckpointSaver:
             with self.average.applied():
                 averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
             tensors |= {"weights": averaged, "raw": weights}
+        if kept := self.task.state_tensors():
+            tensors[TASK] = kept
         self.checkpoints.save(progress.step, tensors, state)
 
     def mark_saved(self, progress: Progress) -> None:

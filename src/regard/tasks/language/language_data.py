@@ -1,0 +1,165 @@
+"""The data of a language model run: text files, split into training and validation, and encoded."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from regard.data.batch import UNK
+from regard.data.encoded_text import EncodedText
+from regard.data.read_text import read_lines
+from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import SPECIALS
+from regard.errors import DataError, message, shown
+from regard.tasks.language.language_settings import TextData
+
+__all__ = ["TOKENIZER", "TextCorpus", "TextLines", "TextSplit", "load_text_tokenizer", "read_texts"]
+
+TOKENIZER = "text.tokenizer"
+"""The tokenizer file of a run folder."""
+
+HELD_OUT, HELD_OUT_PART = 5000, 20
+"""Number of lines with text that are held out; at most one in HELD_OUT_PART."""
+
+
+@dataclass(frozen=True)
+class TextLines:
+    """The lines of text files, from line `start` up to `stop` (exclusive), read again in each iteration.
+
+    files: their lines are counted together, from 0. stop: None for the end.
+    """
+
+    files: tuple[str, ...]
+    start: int = 0
+    stop: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        lines = itertools.chain.from_iterable(map(read_lines, self.files))
+        return itertools.islice(lines, self.start, self.stop)
+
+    @property
+    def name(self) -> str:
+        """The files, for messages."""
+        more = len(self.files) - 1
+        return shown(self.files[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+
+
+@dataclass(frozen=True)
+class TextScan:
+    """What one pass over a text finds: a hash of it, its number of lines, and those with text.
+
+    unknown: whether <unk> is one of its words.
+    """
+
+    fingerprint: str
+    lines: int
+    with_text: int
+    unknown: bool
+
+
+def scan(lines: TextLines) -> TextScan:
+    """Read a text once; raise DataError if it has no text."""
+    digest, count, with_text, unknown = hashlib.blake2b(digest_size=16), 0, 0, False
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+        count += 1
+        with_text += bool(line.strip())
+        unknown = unknown or (SPECIALS[UNK] in line and SPECIALS[UNK] in line.split())
+    if not with_text:
+        raise DataError(message(lines.name, "there is no text", expected="at least one line with text"))
+    return TextScan(digest.hexdigest(), count, with_text, unknown)
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """The training and the validation text. held_out: whether the second was held out from the first."""
+
+    train: TextLines
+    valid: TextLines
+    held_out: bool = False
+    scans: dict[str, TextScan] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Hashes of the data, to detect changes when a run is resumed."""
+        return {name: each.fingerprint for name, each in self.scans.items()}
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """A report on the data for the log."""
+        train, valid = self.scans["train"].lines, self.scans["valid"].lines
+        held = ", held out from the end of the training text" if self.held_out else ""
+        return (f"{train:,} training lines, {valid:,} validation lines{held}",)
+
+
+def read_texts(data: TextData) -> TextSplit:
+    """Find the training and the validation text, and read both once; hold out the end without valid_file."""
+    whole = TextLines(tuple(data.train_file))
+    if data.valid_file:
+        valid = TextLines(tuple(data.valid_file))
+        return TextSplit(whole, valid, scans={"train": scan(whole), "valid": scan(valid)})
+    numbers = [number for number, line in enumerate(whole) if line.strip()]
+    count = data.held_out or max(min(HELD_OUT, len(numbers) // HELD_OUT_PART), 1)
+    if not numbers:
+        raise DataError(message(whole.name, "there is no text", expected="at least one line with text"))
+    if count >= len(numbers):
+        problem = f"{count:,} lines cannot be held out for validation: {len(numbers):,} lines have text"
+        raise DataError(message(whole.name, problem, hint="give a validation text: --valid-file FILE"))
+    first = numbers[-count]
+    train, valid = TextLines(whole.files, 0, first), TextLines(whole.files, first)
+    return TextSplit(train, valid, True, {"train": scan(train), "valid": scan(valid)})
+
+
+@dataclass(frozen=True, eq=False)
+class TextCorpus:
+    """A split with its tokenizer and encoded texts. longest: maximum number of tokens of a document."""
+
+    split: TextSplit
+    tokenizer: Tokenizer
+    train: EncodedText
+    valid: EncodedText
+    longest: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages about the size of the text, unknown tokens and dropped documents."""
+        notes = [f"{self.train.token_count:,} training tokens, {self.valid.token_count:,} validation tokens"]
+        if unknown := self.valid.unknown_count:
+            notes.append(f"{unknown / self.valid.token_count:.1%} of the validation tokens are unknown")
+        if self.train.layout == "documents" and (dropped := self._too_long()):
+            notes.append(f"{dropped:,} training documents are dropped: more than {self.longest:,} tokens")
+        return tuple(notes)
+
+    def _too_long(self) -> int:
+        offsets = self.train.lines.offsets
+        return int(((offsets[1:] - offsets[:-1]) > self.longest).sum())
+
+    @classmethod
+    def encoded(cls, split: TextSplit, data: TextData, folder: Path, lines: int | None = None) -> TextCorpus:
+        """Load the tokenizer from the run folder, or train and save it; encode both texts.
+
+        lines: maximum number of lines to train the tokenizer on.
+        """
+        if not (folder / TOKENIZER).exists():
+            text = (line.lower() for line in split.train) if data.lowercase else split.train
+            kind = data.tokenizer or "unigram"
+            # A closed vocabulary has all words of the text.
+            sample = None if kind == "closed-word" else lines
+            train_tokenizer(kind, text, data.vocab_size, sample=sample).save(folder / TOKENIZER)
+        tokenizer = load_text_tokenizer(folder, data)
+        train, valid = (
+            EncodedText.from_lines(text, tokenizer, layout=data.layout, name=text.name)
+            for text in (split.train, split.valid)
+        )
+        return cls(split, tokenizer, train, valid, data.max_length)
+
+
+def load_text_tokenizer(folder: Path, data: TextData) -> Tokenizer:
+    """Load the tokenizer of a run folder."""
+    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
+    return Lowercased(tokenizer) if data.lowercase else tokenizer

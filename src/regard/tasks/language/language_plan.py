@@ -1,0 +1,218 @@
+"""Choose the settings of a language model run that are not set: window, batch, model size, learning rate.
+
+The choices depend on the amount of text, the model, the device and the length of the run. With a budget in
+minutes, training steps are timed; with steps or epochs, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from regard.runs.run_task import Plan, RunTask
+from regard.tasks.language.language_data import TextCorpus
+from regard.tasks.language.language_settings import is_recurrent
+from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED
+from regard.training.distributed import Processes
+from regard.training.settings import build, merged
+from regard.training.step_speed import StepTimer
+
+__all__ = ["plan_language"]
+
+STREAMS, WINDOW = 20, 35
+"""Streams and window of a recurrent model that carries its state, as in Zaremba et al. (2015)."""
+
+TRANSFORMER_WINDOW = 128
+"""The window of a Transformer."""
+
+WINDOWS = 4
+"""A short text has fewer streams, so that each of them still has this many windows."""
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+"""The batch size of models without a carried state, by the kind of device."""
+
+SIZE_OPTIONS = ("width", "size", "layers", "depth", "embedding", "inner", "heads")
+"""Options that fix the size of a model: where one is set, no size is chosen."""
+
+RECURRENT_SIZES = {0: {"width": 128}, 2_000_000: {"width": 256}, 20_000_000: {"width": 512}}
+TRANSFORMER_SIZES = {
+    0: {"width": 128, "layers": 2, "heads": 4, "inner": 512},
+    2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
+    20_000_000: {"width": 512, "layers": 6, "heads": 8, "inner": 2048},
+}
+"""The size of a model for at least this many tokens to train on. The largest is only used on GPUs."""
+
+TUNING_RATE = 3e-4
+"""The learning rate of a run that starts from the weights of another."""
+
+Options = dict[str, Any]
+Speed = Callable[[Options], float]
+"""speed(model options) -> tokens per second."""
+
+
+def plan_language(
+    task: type[RunTask],
+    settings: Mapping[str, Any],
+    corpus: TextCorpus,
+    device: str,
+    processes: Processes,
+    timed: bool = False,
+) -> Plan:
+    """Return the plan of a run on this corpus and device, the same in all processes; as RunTask.plan()."""
+    shared: dict[str, Any] = {}
+    if processes.first:
+        kind = torch.device(device).type
+        known = with_batches(settings, corpus.train.token_count, kind)
+
+        def speed(options: Options) -> float:
+            return processes.world * _speed(task, merged(known, {"model": options}), corpus, device)
+
+        shared = asdict(choose(known, corpus.train.token_count, kind, processes.world, speed, timed))
+    return Plan(**processes.share(shared))
+
+
+def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
+    """Fill in the window, the streams and the batch size. tokens: number of tokens of the training text.
+
+    >>> with_batches({"data": {}}, tokens=900_000)
+    {'data': {'window': 35, 'streams': 20}, 'training': {'batch_tokens': 700}}
+    >>> with_batches({"data": {}, "training": {"batch_size": 8}}, tokens=900_000)["data"]
+    {'window': 35, 'streams': 8}
+    """
+    data, training = settings.get("data", {}), settings.get("training", {})
+    continuous = data.get("layout", "continuous") == "continuous"
+    recurrent = is_recurrent(settings.get("model", {}).get("name", "lstm"))
+    rows, budget = training.get("batch_size"), training.get("batch_tokens")
+    filled: Options = {}
+    if continuous:
+        filled["window"] = data.get("window") or min(WINDOW if recurrent else TRANSFORMER_WINDOW, tokens)
+    if continuous and recurrent:
+        fitting = max(min(STREAMS, tokens // (WINDOWS * filled["window"])), 1)
+        filled["streams"] = (
+            data.get("streams") or rows or (max(budget // filled["window"], 1) if budget else fitting)
+        )
+    usual = BATCH_TOKENS.get(device, BATCH_TOKENS["cpu"])
+    if "streams" in filled:
+        usual = filled["window"] * filled["streams"]
+    batch = {} if rows is not None or budget is not None else {"batch_tokens": usual}
+    return merged({}, {"data": filled, "training": batch}, settings)
+
+
+def choose(
+    settings: Mapping[str, Any], tokens: int, device: str, processes: int, speed: Speed, timed: bool = False
+) -> Plan:
+    """Choose the size of the model, the dropout and the learning rate.
+
+    settings: with_batches() of the settings of the user. tokens: number of tokens of an epoch. speed: called
+    for a budget in minutes, or if timed is true.
+
+    >>> known = with_batches({"data": {}, "training": {"epochs": 10}}, tokens=900_000)
+    >>> choose(known, 900_000, "cpu", 1, lambda options: 1e4).settings["model"]
+    {'width': 256, 'dropout': 0.35, 'tie': True}
+    """
+    model, training = settings.get("model", {}), settings["training"]
+    recurrent = is_recurrent(model.get("name", "lstm"))
+    sizes = RECURRENT_SIZES if recurrent else TRANSFORMER_SIZES
+    fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
+    batch = _batch(settings) * processes * training.get("accumulation_steps", 1)
+    measured: float | None = None
+    if training.get("minutes") is not None:
+        seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
+        size: Options = {}
+        for least, option in ({0: {}} if fixed else sizes).items():
+            if least and (seconds * (measured or 0.0) < least or (least > 2_000_000 and device != "cuda")):
+                break
+            timing = speed(option)
+            if least and seconds * timing < least:  # too slow for as many tokens as it needs
+                break
+            size, measured = option, timing
+        total = seconds * (measured or 0.0)
+    else:
+        total = _tokens_of(training, tokens, batch)
+        enough = [each for least, each in sizes.items() if total >= least]
+        size = {} if fixed else enough[-1 if device == "cuda" else min(len(enough), 2) - 1]
+    steps, epochs = total / batch, total / tokens
+    chosen: Options = {**size, "dropout": _dropout(epochs, recurrent)}
+    if recurrent and model.get("embedding") in (None, model.get("width", size.get("width"))):
+        chosen["tie"] = True
+    rate = TUNING_RATE if settings.get("init_from") else _rate(recurrent, {**size, **model}, batch, steps)
+    warmup_steps = int(min(max(steps / 20, 20), 100 if recurrent else 400))
+    usual = {"model": chosen, "training": {"learning_rate": rate, "warmup_steps": warmup_steps}}
+    # A run that starts from another one has all its model options already.
+    complete = merged(settings, {**usual, "model": {}} if settings.get("init_from") else usual, settings)
+    if timed and measured is None:
+        measured = speed(complete["model"])
+    duration = None if measured is None else total / measured / (1 - EVALUATION_PART - RESERVED)
+    return Plan(complete, _sentence(complete, total, epochs, measured), epochs, duration)
+
+
+def _batch(settings: Mapping[str, Any]) -> int:
+    """Return the number of tokens of a batch of one process."""
+    training, data = settings["training"], settings["data"]
+    if training.get("batch_size") is not None:
+        return training["batch_size"] * (data.get("window") or TRANSFORMER_WINDOW)
+    return training["batch_tokens"]
+
+
+def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
+    """Return the number of tokens that a run without a budget in minutes trains on."""
+    if training.get("steps") is not None:
+        return training["steps"] * batch
+    if training.get("epochs") is not None:
+        return training["epochs"] * tokens
+    return min(max(EPOCHS * tokens, MIN_STEPS * batch), MAX_STEPS * batch)
+
+
+def _dropout(epochs: float, recurrent: bool) -> float:
+    """Return the dropout: 0 for one epoch, and more with the number of epochs.
+
+    >>> [_dropout(epochs, True) for epochs in (0.5, 2, 30)], _dropout(30, False)
+    ([0.0, 0.1, 0.5], 0.3)
+    """
+    dropout = min(0.1 * math.log2(max(epochs, 1.0)), 0.5)
+    return round(20 * (dropout if recurrent else 0.6 * dropout)) / 20
+
+
+def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -> float:
+    """Return the highest learning rate: lower for wide models and long runs, higher for large batches."""
+    width = model.get("width") or 256
+    highest, power = (6e-3, 0.5) if recurrent else (3.5e-3, 1.0)
+    rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
+    return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
+
+
+def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: float | None) -> str:
+    model, training, data = settings["model"], settings["training"], settings["data"]
+    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
+    batch = f"batches of {training.get('batch_tokens') or 0:,} tokens"
+    if data.get("streams"):
+        batch = f"batches of {data['streams']} streams of {data['window']} tokens"
+    elif training.get("batch_size") is not None:
+        batch = f"batches of {training['batch_size']:,} rows"
+    name = model.get("name", "lstm")
+    parts = [f"{name} with {size}" if size else name, f"dropout {model.get('dropout', 0):g}", batch]
+    text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
+    amount = f"about {total:,.0f} tokens ({epochs:.2g} epoch{'' if f'{epochs:.2g}' == '1' else 's'})"
+    return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+
+
+def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, device: str) -> float:
+    """Return the tokens per second of training steps with these settings."""
+    nested = merged({"training": {"learning_rate": 1e-4}}, known)
+    settings = build(task.settings_type, nested, "the settings")
+    torch.manual_seed(0)
+    model = task.build_model(settings.model, task.sizes(corpus))
+    place = torch.device(device)
+    built = task(model, corpus, settings, Processes(), place.type)
+    with TemporaryDirectory() as scratch:
+        speed = StepTimer(built, settings.training, place, Path(scratch)).tokens_per_second()
+    del built, model
+    gc.collect()
+    return speed

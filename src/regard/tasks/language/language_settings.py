@@ -1,0 +1,111 @@
+"""The settings of a language model run: data, model, training and evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from regard.models.language_models import LANGUAGE_MODELS
+from regard.models.recurrent_language import RecurrentLanguageModel
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.settings import Clash, Part, Section, Training, Whole
+
+__all__ = ["FIXED", "LanguageSettings", "TextData"]
+
+Length = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class TextData(Section):
+    """The text files, and how they are tokenized and cut into batches.
+
+    train_file, valid_file: text files, UTF-8, plain or gzip. Without valid_file, the last held_out lines of
+    the training text are held out. layout: "documents" if each line is a text of its own; "continuous" if the
+    lines are one running text, read in windows. window: number of tokens of a window, for continuous text.
+    streams: number of parallel parts of a continuous text that a recurrent model reads, the state carried
+    from window to window. tokenizer: unigram, bpe, word, closed-word (a vocabulary of all words, <unk> in the
+    text being the unknown word) or character. max_length: maximum number of tokens of a document; longer
+    training documents are dropped.
+    """
+
+    train_file: list[str]
+    valid_file: list[str] | None = None
+    held_out: Whole | None = None
+    layout: Literal["documents", "continuous"] = "continuous"
+    window: Length | None = None
+    streams: Length | None = None
+    tokenizer: Literal["unigram", "bpe", "word", "closed-word", "character"] | None = None
+    vocab_size: Length | None = None
+    lowercase: bool = False
+    max_length: Length = 1024
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TextData:
+        if not self.train_file:
+            raise Clash("train_file is empty", "at least one text file (--train-file FILE)")
+        if self.valid_file and self.held_out:
+            raise Clash("valid_file and held_out are both set", "one of them")
+        if self.layout == "documents" and (self.window or self.streams):
+            name = "window" if self.window else "streams"
+            raise Clash(f'{name} is set, but layout is "documents"', 'layout = "continuous"')
+        return self
+
+
+class LanguageModelSettings(ModelSettings):
+    """The name of the model, and its options for build_language_model()."""
+
+    name: str = "lstm"
+
+
+class LanguageTraining(Training):
+    """Training settings of language models, besides those of every task."""
+
+    best: Literal["loss", "perplexity", "word_perplexity", "bits_per_character"] = "perplexity"
+    label_smoothing: Part = 0.0
+
+
+class TextEvaluation(Section):
+    """How a model is evaluated on the validation text.
+
+    window: number of tokens that are read at once; by default data.window, or data.max_length for documents.
+    stride: distance of overlapping windows, by default half a window. A recurrent model reads a continuous
+    text from its beginning to its end, its state carried, so it has no stride. samples: number of
+    continuations of validation lines to show.
+    """
+
+    window: Length | None = None
+    stride: Length | None = None
+    samples: Annotated[int, Field(ge=0, le=100)] = 1
+
+
+TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
+"""The settings that define the vocabulary: the weights of a run are useless with another one."""
+
+FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
+"""The settings that cannot change when a run is resumed."""
+
+
+class LanguageSettings(RunSettings):
+    """All settings of a language model run, as in config.toml.
+
+    >>> settings = LanguageSettings(data=TextData(train_file=["a.txt"]))
+    >>> settings.model.name, settings.carried
+    ('lstm', True)
+    """
+
+    task: Literal["language"] = "language"
+    data: TextData
+    model: LanguageModelSettings = Field(default_factory=LanguageModelSettings)
+    training: LanguageTraining = Field(default_factory=LanguageTraining)
+    evaluation: TextEvaluation = Field(default_factory=TextEvaluation)
+
+    @property
+    def carried(self) -> bool:
+        """Whether a recurrent state is carried from batch to batch: a recurrent model of continuous text."""
+        return self.data.layout == "continuous" and is_recurrent(self.model.name)
+
+
+def is_recurrent(model: object) -> bool:
+    """Whether a model, by its name, is recurrent; False for unknown names."""
+    kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
+    return kind is not None and issubclass(kind, RecurrentLanguageModel)

@@ -1,0 +1,319 @@
+"""The language task: batches of running text, the loss, and evaluation with perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from rich.text import Text
+from torch import Tensor
+
+from regard.data.text_batch import TextBatch
+from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.errors import ArgumentError, DataError, message
+from regard.evaluation.perplexity import text_loss
+from regard.models.base import State
+from regard.models.language_base import LanguageModel, detached
+from regard.models.language_models import build_language_model
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.language.language_data import (
+    TOKENIZER,
+    TextCorpus,
+    TextSplit,
+    load_text_tokenizer,
+    read_texts,
+)
+from regard.tasks.language.language_plan import plan_language
+from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
+from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
+from regard.tasks.language.sample_text import continue_text, first_token
+from regard.training.distributed import Processes
+from regard.training.losses import cross_entropy
+from regard.training.setting_names import misplaced
+from regard.training.task import Evaluation, Loss, Stopped
+
+__all__ = ["LanguageTask"]
+
+PROMPT, CONTINUATION = 8, 30
+"""Maximum number of tokens of the prompt of a sample, and of its continuation."""
+
+
+class LanguageTask(RunTask):
+    """Train a language model on text files, and evaluate it on the validation text.
+
+    A recurrent model of continuous text reads parallel streams, and its state is carried from batch to batch:
+    loss() continues from the state after the batch before, and checkpoints save that state.
+    """
+
+    model: LanguageModel
+    settings_type = LanguageSettings
+    metrics = MappingProxyType(
+        {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
+    )
+    best = "perplexity"
+    files = (TOKENIZER,)
+    paths = ("train_file", "valid_file")
+    fixed = FIXED
+    for_outputs = ("task", "model", "data.lowercase", "data.layout")
+    size_names = ("tokens",)
+    smallest_sizes = (8,)
+    no_data_hint = "--train-file a.txt"
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        corpus: TextCorpus,
+        settings: LanguageSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        processes = processes or Processes()
+        self._state: State | None = None
+        self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
+        if settings.carried:
+            self.uncapturable = "the recurrent state is carried from batch to batch"
+            self._check_carried(processes)
+        self.check_settings(settings)  # again, with the window and the streams that the plan chose
+        self._train = self._training_batches(processes)
+        self._check_window()
+
+    def _check_carried(self, processes: Processes) -> None:
+        hint = 'set data.layout = "documents", or model.name = "transformer"'
+        if processes.world > 1:
+            problem = "a recurrent state that is carried from batch to batch needs one process"
+            raise ArgumentError(message(f"{processes.world} processes", problem, hint=hint))
+        if self.settings.training.compile:
+            problem = "a recurrent state that is carried from batch to batch cannot be compiled"
+            raise ArgumentError(message("training.compile", problem, hint=hint))
+
+    def _training_batches(self, processes: Processes) -> DocumentBatches | StreamBatches | WindowBatches:
+        data, training, text = self.settings.data, self.settings.training, self.corpus.train
+        ranks: dict[str, Any] = {"rank": processes.rank, "world": processes.world}
+        if data.layout == "documents":
+            return DocumentBatches(
+                text,
+                training.batch_tokens,
+                sentences=training.batch_size,
+                longest=data.max_length,
+                seed=self.settings.seed,
+                **ranks,
+            )
+        if self.settings.carried:
+            return StreamBatches(text, data.window, data.streams, **ranks)
+        tokens = training.batch_tokens or training.batch_size * data.window
+        return WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
+
+    def _check_window(self) -> None:
+        """Raise if the text is read in parts that are longer than the position table of the model."""
+        data, longest = self.settings.data, self.model.longest_target
+        name = "window" if data.layout == "continuous" else "max_length"
+        # A document begins with BOS.
+        needed = data.window if data.layout == "continuous" else data.max_length + 1
+        if longest is not None and needed > longest:
+            problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
+            hint = f"set model.longest={needed}, or a smaller data.{name}"
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def read_data(
+        cls, settings: LanguageSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> TextSplit:
+        return read_texts(settings.data)
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: TextSplit,
+        settings: LanguageSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> TextCorpus:
+        return TextCorpus.encoded(data, settings.data, folder, lines)
+
+    @classmethod
+    def sizes(cls, corpus: TextCorpus) -> tuple[int, ...]:
+        return (corpus.tokenizer.size,)
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: LanguageSettings) -> tuple[int, ...]:
+        return (load_text_tokenizer(folder, settings.data).size,)
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> LanguageModel:
+        return build_language_model(model.name, *sizes, **model.options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> LanguageRun:
+        return load_language_run(run, device)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        for name in options:
+            problem = f"a language model has no option {name!r}"
+            raise ArgumentError(message("load()", problem, expected="checkpoint, device or task"))
+
+    @classmethod
+    def check_settings(cls, settings: LanguageSettings) -> None:
+        data, training, evaluation = settings.data, settings.training, settings.evaluation
+        place = "the settings"
+        if data.streams is not None and not settings.carried:
+            problem = f"data.streams is for recurrent models; model.name is {settings.model.name!r}"
+            raise ArgumentError(message(place, problem, hint="set training.batch_tokens instead"))
+        if evaluation.stride is not None and settings.carried:
+            problem = "evaluation.stride has no effect: the recurrent state is carried through the text"
+            raise ArgumentError(message(place, problem, hint="do not set evaluation.stride"))
+        if data.streams is None or data.window is None:
+            return
+        rows = training.batch_size or (training.batch_tokens or 0) // data.window
+        if {"batch_tokens", "batch_size"} & training.model_fields_set and rows != data.streams:
+            batch = f"batch_size is {training.batch_size}" if training.batch_size else ""
+            batch = batch or f"batch_tokens is {training.batch_tokens} (windows of {data.window} tokens)"
+            problem = f"data.streams is {data.streams}, but training.{batch}"
+            raise ArgumentError(message(place, problem, hint="set only one of them"))
+
+    @classmethod
+    def check_model(cls, settings: LanguageSettings) -> None:
+        if error := misplaced(LanguageSettings, "model", settings.model.options):
+            raise error
+        super().check_model(settings)
+
+    @classmethod
+    def fit_settings(cls, settings: Mapping[str, Any], data: TextSplit) -> tuple[dict[str, Any], str]:
+        if settings["data"].get("tokenizer") is not None:
+            return dict(settings), ""
+        closed = data.scans["train"].unknown
+        name = "closed-word" if closed else "unigram"
+        note = "closed-word tokenizer: <unk> is a word of the training text" if closed else ""
+        return {**settings, "data": {**settings["data"], "tokenizer": name}}, note
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: TextCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_language(cls, settings, corpus, device, processes, timed)
+
+    @classmethod
+    def fixed_data(cls) -> tuple[str, ...]:
+        return tuple(name.removeprefix("data.") for name in TOKENS)
+
+    def described(self) -> str:
+        return f"{self.corpus.tokenizer.size:,} tokens"
+
+    def corpus_notes(self) -> Sequence[str]:
+        return self.corpus.notes
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
+        return self._train.epoch(epoch, start)
+
+    def largest_batch(self) -> TextBatch:
+        """Return the batch of the first epoch with the most tokens, including padding."""
+        return next(self.batches(0, self._train.largest(0)))
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    def count(self, batch: TextBatch) -> int:
+        return batch.count
+
+    def prepare(self, batch: TextBatch, device: Any) -> tuple[TextBatch, State | None]:
+        if not batch.carried:
+            return batch.to(device), None
+        if batch not in self._states_before:
+            if self._state is None:
+                problem = "a batch continues the batch before it, but that batch was not read"
+                raise ArgumentError(message("LanguageTask.prepare()", problem))
+            self._states_before[batch] = self._state
+        before = self._states_before[batch]
+        return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
+
+    def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
+        text, before = batch
+        if self.settings.carried:
+            after, logits_BTV = self.model.read(text, before)
+            self._state = detached(after)
+        else:
+            logits_BTV = self.model(text)
+        total, plain = cross_entropy(logits_BTV, text.targets, self.settings.training.label_smoothing)
+        return Loss(total, {"loss": plain})
+
+    def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
+        """A batch as named tensors; with the recurrent state before it, if it was carried."""
+        named = {**vars(batch), "carried": torch.tensor(batch.carried)}
+        before = self._states_before.get(batch)
+        return named if before is None else {**named, **_named(before)}
+
+    def restored(self, tensors: dict[str, Tensor]) -> TextBatch:
+        rows = {name: tensors[name] for name in ("inputs", "targets", "lengths", "index")}
+        batch = TextBatch(**rows, carried=bool(tensors["carried"]))
+        if batch.carried:
+            self._states_before[batch] = _state(tensors)
+        return batch
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        return {} if self._state is None else _named(self._state)
+
+    def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
+        if not self.settings.carried:
+            return
+        state = _state(tensors)
+        rows = {len(each) for each in state.hidden}
+        if rows != {self.settings.data.streams}:
+            problem = f"the recurrent state has {rows.pop() if rows else 'no'} rows"
+            expected = f"{self.settings.data.streams} rows, the number of streams"
+            raise DataError(message(place, problem, expected=expected, hint="use an older checkpoint"))
+        self._state = state
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        text = self.corpus.valid
+        batches = evaluation_batches(text, self.settings)
+        scores = text_loss(self.model, _unless(stopping, batches), text).scores()
+        return Evaluation(scores, self._samples())
+
+    def _samples(self) -> list[Text]:
+        """Return beginnings of validation lines with continuations that the model samples."""
+        text, count = self.corpus.valid, self.settings.evaluation.samples
+        offsets = text.lines.offsets
+        long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
+        shown = []
+        for place in range(min(count, len(long))):
+            row = long[(2 * place + 1) * len(long) // (2 * count)]
+            tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
+            prompt = tokens[: min(PROMPT, len(tokens) // 2)]
+            first = first_token(self.settings.data.layout)
+            tokens = continue_text(self.model, first, prompt, CONTINUATION, seed=self.settings.seed)
+            decode = self.corpus.tokenizer.decode
+            shown.append(Text(f"prompt        {decode(prompt)}\ncontinuation  {decode(tokens)}"))
+        return shown
+
+
+def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Iterator[TextBatch]:
+    """Yield the batches; raise Stopped when a stop is requested."""
+    for batch in batches:
+        if stopping():
+            raise Stopped
+        yield batch
+
+
+def _named(state: State) -> dict[str, Tensor]:
+    """Return a recurrent state as named tensors."""
+    hidden = {f"hidden.{number}": each.contiguous() for number, each in enumerate(state.hidden)}
+    return {"position": torch.tensor(state.position), **hidden}
+
+
+def _state(tensors: Mapping[str, Tensor]) -> State:
+    """Return the recurrent state in the result of _named(); without tensors, a state without rows."""
+    names = [f"hidden.{number}" for number in range(sum(name.startswith("hidden.") for name in tensors))]
+    return State(int(tensors.get("position", 0)), tuple(tensors[name] for name in names))

@@ -1,0 +1,60 @@
+"""ScoredText: a line of text with the log-probability of each of its tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+__all__ = ["ScoredText"]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredText:
+    """A line of text, scored by a language model.
+
+    text: the line. tokens: its token ids, with EOS at the end. pieces: the text of each token.
+    token_scores: log p(x_t | x_1 ... x_t-1) of each token.
+    attention: for each attention layer (site), the weights (H, T, T). Row t is the attention while token t is
+        predicted; column s is input s, which is token s - 1, and column 0 the token before the text.
+    unknown: the words that the vocabulary does not cover.
+
+    >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
+    >>> scored.log_probability, round(scored.perplexity, 4)
+    (-3.0, 2.7183)
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+    token_scores: tuple[float, ...]
+    attention: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def log_probability(self) -> float:
+        """The log-probability of the line, with its end: the sum of the token scores."""
+        return sum(self.token_scores)
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per token: exp of minus the mean of the token scores; inf if it overflows."""
+        mean = -self.log_probability / len(self.token_scores)
+        return math.exp(mean) if mean < 700 else math.inf
+
+    def to_dict(self, attention: bool = False) -> dict[str, Any]:
+        """Return the fields as a dict for JSON. attention: include the attention weights, as lists."""
+        fields: dict[str, Any] = {
+            "text": self.text,
+            "log_probability": self.log_probability,
+            "perplexity": self.perplexity,
+            "tokens": list(self.tokens),
+            "pieces": list(self.pieces),
+            "token_scores": list(self.token_scores),
+            "unknown": list(self.unknown),
+        }
+        if attention:
+            fields["attention"] = {site: weights.tolist() for site, weights in self.attention.items()}
+        return fields

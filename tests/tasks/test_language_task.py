@@ -1,0 +1,394 @@
+"""Language models in a run folder: training, exact resume, loading, scoring, commands, and bad input."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from regard.cli import main
+from regard.data.batch import EOS
+from regard.data.encoded_text import EncodedText
+from regard.data.text_batching import StreamBatches
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName
+from regard.evaluation import text_loss
+from regard.runs.estimate import estimate
+from regard.runs.prepare_run import Machine
+from regard.runs.run_folder import config_of
+from regard.runs.train_run import Outcome, build_task, train_run
+from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
+from regard.tasks.language.language_data import read_texts
+from regard.tasks.language.language_plan import choose, with_batches
+from regard.tasks.language.language_settings import TextData
+from regard.training.distributed import Processes
+from regard.training.nonfinite_steps import NonFinite, replay
+from regard.training.settings import merged
+from tests.training.toys import bits, last, records
+
+SENTENCES = ("the cat sat on the mat", "a dog ran", "the dog saw a cat", "a cat ran on the mat")
+NAMES = ("lstm", "gru", "transformer")
+
+
+def write(path: Path, lines: int, seed: int = 0, extra: str = "") -> str:
+    chosen = random.Random(seed).choices(SENTENCES, k=lines)
+    path.write_text("".join(f"{line}{extra}\n" for line in chosen), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The [data] of a small run. Tests must not change the files."""
+    folder = tmp_path_factory.mktemp("text")
+    files = {"train_file": [write(folder / "a.txt", 120)], "valid_file": [write(folder / "b.txt", 9, 1)]}
+    return {**files, "tokenizer": "word"}
+
+
+def small(data: dict[str, Any], name: str = "lstm", /, **sections: dict[str, Any]) -> dict[str, Any]:
+    size = {"width": 8, "heads": 2, "inner": 16, "layers": 1} if name == "transformer" else {"width": 8}
+    usual: dict[str, Any] = {
+        "data": data if data.get("layout") == "documents" else {"window": 7, **data},
+        "model": {"name": name, "dropout": 0.1, **size},
+        "training": {"steps": 12, "evaluate_every": 5, "log_every": 1, "learning_rate": 0.02},
+        "evaluation": {"samples": 0},
+    }
+    usual["training"] |= {"batch_tokens": 70} if name == "transformer" else {"batch_size": 5}
+    return merged(usual, sections)
+
+
+def train(settings: dict[str, Any], folder: Path, **options: Any) -> Outcome:
+    machine, console = Machine("cpu"), Console(quiet=True)
+    return train_run(LanguageTask, settings, folder, **{"machine": machine, "console": console, **options})
+
+
+@pytest.fixture(scope="module")
+def trained(text: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A trained run of an LSTM and of a Transformer. Tests must not change them."""
+    folder = tmp_path_factory.mktemp("runs")
+    training = {"save_every": 10, "keep": 4, "steps": 60, "evaluate_every": 20}
+    for name in ("lstm", "transformer"):
+        train(small(text, name, training=training, evaluation={"samples": 2}), folder / name)
+    return {name: folder / name for name in ("lstm", "transformer")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("layout", ["continuous", "documents"])
+def test_loss_falls_and_all_scores_are_logged(tmp_path: Path, text, name: str, layout: str):
+    train(
+        small({**text, "layout": layout}, name, training={"steps": 30, "evaluate_every": 10}),
+        tmp_path / "run",
+    )
+    evaluations = records(tmp_path / "run", "evaluation")
+    assert [each["step"] for each in evaluations] == [10, 20, 30]
+    assert evaluations[-1]["loss"] < min(evaluations[0]["loss"], math.log(13)) - 0.1
+    final = evaluations[-1]
+    assert final["perplexity"] == pytest.approx(math.exp(final["loss"]))
+    assert final["word_perplexity"] == pytest.approx(final["perplexity"])  # every token is a word
+    assert 0 < final["bits_per_character"] < final["loss"] / math.log(2)
+    assert last(tmp_path / "run").has("task") == (layout == "continuous" and name != "transformer")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_run_ends_with_the_same_bits(tmp_path: Path, text, monkeypatch, name: str):
+    """The run is killed within an epoch, between two checkpoints, and again within its second batch."""
+    training = {"steps": 21, "accumulation_steps": 2, "ema": 0.9, "save_every": 3}
+    settings = small(text, name, training=training, evaluation={"samples": 1})
+    train(settings, tmp_path / "whole")
+    calls, loss = [0], LanguageTask.loss
+
+    def deadly(self: LanguageTask, batch: Any) -> Any:
+        calls[0] += 1
+        if calls[0] in (12, 35):
+            raise SystemExit("killed")
+        return loss(self, batch)
+
+    monkeypatch.setattr(LanguageTask, "loss", deadly)
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            train(settings, tmp_path / "killed", resume=True)
+    assert train({}, tmp_path / "killed", resume=True).progress.ended
+    assert calls[0] > 2 * 21
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+    files = {"weights.safetensors", "raw.safetensors", "optimizer.safetensors"}
+    assert set(bits(tmp_path / "whole")) == files | ({"task.safetensors"} if name != "transformer" else set())
+    kept = ("step", "loss", "perplexity")
+    for kind in ("training", "evaluation"):
+        logs = [records(tmp_path / each, kind) for each in ("whole", "killed")]
+        whole, killed = ([{key: each.get(key) for key in kept} for each in log] for log in logs)
+        assert whole == killed
+
+
+def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Path]):
+    task = build_task(LanguageTask, trained["lstm"])
+    first, second = (batch for batch, _ in zip(task.batches(0), range(2), strict=False))
+    assert (first.carried, second.carried) == (False, True) and len(first) == 5
+    with pytest.raises(ArgumentError, match="continues"):
+        task.prepare(second, "cpu")
+    task.model.eval()
+    task.loss(task.prepare(first, "cpu"))
+    continued = task.loss(task.prepare(second, "cpu")).total
+    both = torch.cat((first.inputs, second.inputs), 1)
+    encoded = task.model.source_free(5)
+    logits = task.model.step(task.model.start(encoded), both, encoded)[1][:, first.inputs.shape[1] :]
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), second.targets.flatten(), reduction="sum"
+    )
+    torch.testing.assert_close(continued, expected)
+    assert task.state_tensors()["position"].item() == both.shape[1]
+    with pytest.raises(DataError, match=r"(?s)step-9.*no rows.*5 rows"):
+        task.load_state_tensors({}, "step-9")
+    wrong = {name: each[:3] if each.dim() else each for name, each in task.state_tensors().items()}
+    with pytest.raises(DataError, match="3 rows"):
+        task.load_state_tensors(wrong, "step-9")
+
+
+def test_evaluation_reads_the_whole_text_with_its_state_carried(trained: dict[str, Path], text):
+    run = regard.load(trained["lstm"], checkpoint="latest", device="cpu")
+    loss = run.evaluate(text["valid_file"])
+    lines = Path(text["valid_file"][0]).read_text().splitlines()
+    encoded = EncodedText.from_lines(lines, run.tokenizer, layout="continuous")
+    one_by_one = text_loss(run.model, StreamBatches(encoded, 1, 1).epoch(0), encoded)
+    assert loss.tokens == one_by_one.tokens and loss.total == pytest.approx(one_by_one.total, rel=1e-5)
+    logged = records(trained["lstm"], "evaluation")[-1]
+    assert loss.perplexity == pytest.approx(logged["perplexity"], rel=1e-6)
+
+
+def test_a_step_that_is_not_finite_is_replayed_from_its_state(tmp_path: Path, text):
+    settings = small(text, training={"learning_rate": 1e12, "max_grad_norm": 0.0, "warmup_steps": 0})
+    with pytest.raises(NonFinite):
+        train(settings, tmp_path / "run")
+    (kept,) = (tmp_path / "run").glob("nonfinite-*")
+    replayed = replay(kept, build_task(LanguageTask, tmp_path / "run"))
+    assert replayed.step > 1 and not math.isfinite(replayed.value)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_load_and_score(trained: dict[str, Path], name: str):
+    run = regard.load(trained[name], device="cpu")
+    assert isinstance(run, LanguageRun) and run.first_token == EOS and name in repr(run)
+    likely, odd, empty = run.score(["the cat sat on the mat", "mat the a zebra", ""])
+    assert likely.pieces == ("the", "cat", "sat", "on", "the", "mat", "</s>")
+    assert len(likely.token_scores) == 7 and likely.log_probability == pytest.approx(sum(likely.token_scores))
+    assert odd.perplexity > likely.perplexity and odd.unknown == ("zebra",) and len(empty.tokens) == 1
+    alone = run.score("the cat sat on the mat")
+    assert alone.token_scores == pytest.approx(likely.token_scores, abs=1e-5) and not alone.attention
+    assert alone.to_dict()["log_probability"] == alone.log_probability
+
+
+def test_score_records_attention_by_site(trained: dict[str, Path]):
+    run = regard.load(trained["transformer"], device="cpu")
+    short, long = run.score(["a dog ran", "the cat sat on the mat"], look="*")
+    assert {site: each.shape for site, each in short.attention.items()} == {"decoder.0.self": (2, 4, 4)}
+    weights = long.attention["decoder.0.self"]
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    assert weights.shape == (2, 7, 7) and not np.triu(weights, 1).any()
+    assert short.to_dict(attention=True)["attention"]["decoder.0.self"][0][0][0] == 1
+    with pytest.raises(ArgumentError, match=r"cross.*TransformerLanguageModel"):
+        run.score("a dog ran", look="*cross")
+    with pytest.raises(ArgumentError, match="line 2"):
+        run.score(["a", 3])  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match="searhc"):
+        regard.load(trained["transformer"], searhc=3)
+
+
+def test_commands_show_average_and_dry_run(
+    trained: dict[str, Path], text, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*arguments: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(map(str, arguments)))
+        printed = capsys.readouterr()
+        assert not ended.value.code, printed.err
+        return printed.out
+
+    shown = command("show", trained["lstm"])
+    assert "13 tokens" in shown and "best perplexity" in shown and "translate" not in shown
+    assert "perplexity" in command("show", trained["lstm"], trained["transformer"])
+    command("average", trained["lstm"], "--last", 2, "--output", tmp_path / "mean")
+    assert regard.load(tmp_path / "mean", device="cpu").score("a dog ran").perplexity < 13
+    new = (
+        "train",
+        "--task",
+        "language",
+        "--train-file",
+        text["train_file"][0],
+        "--vocab-size",
+        9,
+        "--tokenizer",
+        "word",
+    )
+    planned = command(*new, "--epochs", 2, "--device", "cpu", "--dry-run", "--output", tmp_path / "new")
+    assert "vocab_size = 9" in planned and "streams = " in planned and not (tmp_path / "new").exists()
+    assert "held out from the end" in planned
+
+
+def test_init_from_starts_with_the_weights_of_another_run(trained: dict[str, Path], text, tmp_path: Path):
+    other = write(tmp_path / "c.txt", 60, seed=4)
+    data = {"train_file": [other], "held_out": 5, "streams": 2, "window": 3}
+    train(
+        {"data": data, "training": {"steps": 1, "learning_rate": 1e-9}},
+        tmp_path / "run",
+        init_from=trained["lstm"],
+    )
+    config = config_of(tmp_path / "run")
+    assert config["model"]["width"] == 8 and config["data"]["streams"] == 2
+    assert (tmp_path / "run" / "text.tokenizer").read_bytes() == (
+        trained["lstm"] / "text.tokenizer"
+    ).read_bytes()
+    old, new = (
+        regard.load(each, device="cpu").score("a dog ran") for each in (trained["lstm"], tmp_path / "run")
+    )
+    assert old.token_scores == pytest.approx(new.token_scores, abs=1e-4)
+    with pytest.raises(ArgumentError, match=r"model\.width"):
+        train({"data": data, "model": {"width": 9}}, tmp_path / "wide", init_from=trained["lstm"])
+
+
+def test_samples_are_shown_and_are_the_same_for_the_same_seed(trained: dict[str, Path]):
+    task = build_task(LanguageTask, trained["lstm"])
+    task = LanguageTask(task.model, task.corpus, task.settings)
+    shown = [[text.plain for text in task.evaluate(lambda: False).shown] for _ in range(2)]
+    assert len(shown[0]) == 2 and shown[0] == shown[1]
+    assert all("prompt" in each and "continuation" in each for each in shown[0])
+
+
+def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {number}\n\n" for number in range(50)))
+    split = read_texts(TextData(train_file=[str(path)]))
+    assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.held_out
+    assert list(split.train)[-2:] == ["line 47", ""] and len(list(split.train)) == 96
+    assert len(set(split.fingerprints.values())) == 2
+
+
+def test_text_with_unk_gets_a_closed_vocabulary(tmp_path: Path):
+    path = write(tmp_path / "a.txt", 40, extra=" <unk> said")
+    train(small({"train_file": [path]}, training={"steps": 1}), tmp_path / "run")
+    assert config_of(tmp_path / "run")["data"]["tokenizer"] == "closed-word"
+    run = regard.load(tmp_path / "run", device="cpu")
+    assert run.score("a <unk> said").unknown == () and run.score("a bird").unknown == ("bird",)
+
+
+def test_plan_chooses_windows_sizes_and_rates_that_suit_the_text():
+    tiny = with_batches({"data": {}, "model": {"name": "gru"}}, tokens=150)
+    assert tiny["data"] == {"window": 35, "streams": 1} and tiny["training"]["batch_tokens"] == 35
+    assert with_batches({"data": {}, "training": {"batch_tokens": 350}}, 10**6)["data"]["streams"] == 10
+    wide = with_batches({"data": {"layout": "documents"}, "model": {"name": "transformer"}}, 10**6, "cuda")
+    assert wide["data"] == {"layout": "documents"} and wide["training"]["batch_tokens"] == 8192
+    known = with_batches({"data": {}, "training": {"minutes": 2}}, tokens=930_000)
+    speeds = []
+
+    def speed(options: dict[str, Any]) -> float:
+        speeds.append(options["width"])
+        return 4e6 / options["width"]
+
+    plan = choose(known, 930_000, "cpu", 1, speed)
+    assert speeds == [128, 256] and plan.settings["model"]["width"] == 128  # 256 would see too few tokens
+    assert plan.epochs == pytest.approx(103.2 * 4e6 / 128 / 930_000) and plan.seconds == pytest.approx(120)
+    fixed = choose(merged(known, {"model": {"width": 40, "embedding": 20}}), 930_000, "cpu", 1, lambda _: 1e4)
+    assert fixed.settings["model"]["width"] == 40 and "tie" not in fixed.settings["model"]
+
+
+def test_estimate_measures_time_and_memory(text, tmp_path: Path):
+    run = estimate(LanguageTask, small(text), tmp_path / "run", machine=Machine("cpu"))
+    assert run.steps == 12 and run.memory > 4 * 4 * run.parameters and run.seconds is not None
+    assert run.sizes == "13 tokens" and run.settings.data.streams == 5
+
+
+def error(settings: dict[str, Any], folder: Path, kind: type[Exception] = ArgumentError) -> str:
+    with pytest.raises(kind) as raised:
+        train(settings, folder)
+    assert not (folder / "config.toml").exists()
+    return str(raised.value)
+
+
+def test_bad_files_are_named(tmp_path: Path, text):
+    empty, one = tmp_path / "empty.txt", tmp_path / "one.txt"
+    empty.write_text("\n \n")
+    one.write_text("only one line\n")
+    for name in ("train_file", "valid_file"):
+        assert "empty.txt" in error(small({**text, name: [str(empty)]}), tmp_path / "run", DataError)
+    assert "--valid-file" in error(small({"train_file": [str(one)]}), tmp_path / "run", DataError)
+    missing = error(small({"train_file": [str(tmp_path / "no.txt")]}), tmp_path / "run", DataError)
+    assert "no.txt" in missing and "no such file" in missing
+    one.write_bytes(b"a\nb \xff\n")
+    assert "line 2" in error(small({**text, "valid_file": [str(one)]}), tmp_path / "run", DataError)
+    assert "--train-file" in error({"data": {}}, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_window_longer_than_the_text_raises(tmp_path: Path, text, name: str):
+    problem = error(
+        small(
+            {**text, "window": 5000}, name, training={"batch_tokens": 5000} if name == "transformer" else {}
+        ),
+        tmp_path / "run",
+        DataError,
+    )
+    assert "a.txt" in problem and "5000" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "words"),
+    [
+        ("lstm", {"data": {"layout": "documents", "window": 9}}, "window"),
+        ("transformer", {"data": {"streams": 2}}, "streams"),
+        ("lstm", {"evaluation": {"stride": 2}}, "stride"),
+        ("lstm", {"data": {"streams": 3}}, "batch_size is 5"),
+        ("lstm", {"model": {"widht": 8}}, "widht"),
+        ("lsmt", {}, "lsmt"),
+        ("transformer", {"model": {"position": "learned", "longest": 5}}, "5 positions"),
+        ("lstm", {"data": {"held_out": 3}}, "held_out"),
+        ("lstm", {"training": {"compile": True}}, "compile"),
+        ("lstm", {"data": {"train_file": []}}, "train_file"),
+        ("transformer", {"evaluation": {"window": 4, "stride": 9}}, "stride"),
+    ],
+)
+def test_settings_that_make_no_sense_raise(tmp_path: Path, text, name: str, sections, words: str):
+    settings = small(text, name)
+    for section, values in sections.items():
+        settings[section] = {**settings[section], **values}
+    with pytest.raises(RegardError, match=words):
+        train(settings, tmp_path / "run")
+
+
+def test_changed_streams_and_several_processes_raise(trained: dict[str, Path]):
+    with pytest.raises(ArgumentError, match=r"data\.streams"):
+        train({"data": {"streams": 4}}, trained["lstm"], resume=True, change=True)
+    task = build_task(LanguageTask, trained["lstm"])
+    with pytest.raises(ArgumentError, match="2 processes"):
+        LanguageTask(task.model, task.corpus, task.settings, Processes(0, 2))
+
+
+def test_options_of_another_task_are_named(tmp_path: Path, capsys, text):
+    def failed(*arguments: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["train", *map(str, arguments), "--output", str(tmp_path / "run")])
+        assert ended.value.code
+        return " ".join(capsys.readouterr().err.split())
+
+    problem = failed("--train-file", text["train_file"][0])
+    assert "--train-file" in problem and "translation" in problem and "data.train_file" in problem
+    problem = failed("--task", "language", "--source", "a.ko", "--target", "b.en")
+    assert "--source" in problem and "language" in problem and "--train-file" in problem
+    problem = failed("--task", "langauge", "--train-file", "a.txt")
+    assert "langauge" in problem and "language" in problem and "translation" in problem
+    with pytest.raises(UnknownName):
+        regard.tasks.task_table.find_task("langauge")
+
+
+def test_settings_know_whether_the_state_is_carried():
+    data = {"train_file": ["a"]}
+    carried = {
+        (name, layout): LanguageSettings(data=TextData(**data, layout=layout), model={"name": name}).carried
+        for name in NAMES
+        for layout in ("documents", "continuous")
+    }
+    assert {key for key, value in carried.items() if value} == {("lstm", "continuous"), ("gru", "continuous")}
