@@ -132,7 +132,7 @@ def _progress(facts: RunFacts) -> str:
         return facts.status
     step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
     epochs = f"{at.epoch} complete epochs" if at.epoch != 1 else "1 complete epoch"
-    return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.status}"
+    return f"{step}, {epochs}, {at.tokens:,} {facts.counted}, {in_time(at.seconds)}; {facts.status}"
 
 
 def _value(value: object) -> str:
@@ -152,7 +152,7 @@ def _next(facts: RunFacts) -> str:
         return f"regard train --output {folder} --resume"
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
-    return f'regard translate {folder} --text "..." --draw'
+    return facts.next_command.format(run=folder)
 
 
 def _listed(title: str, rows: dict[str, str]) -> Table:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 
-TASKS = {"translation": "regard.tasks.translation.translation_task:TranslationTask"}
+TASKS = {
+    "translation": "regard.tasks.translation.translation_task:TranslationTask",
+    "classification": "regard.tasks.classification.classification_task:ClassificationTask",
+}
 """Task in config.toml -> module:class; the module is imported on use."""
 
 DEFAULT = "translation"
