@@ -153,6 +153,11 @@ def test_run_of_another_task_is_an_error(command, trained):
     assert said.status == 2 and str(trained) in said.err and "regard translate" in said.err
 
 
+def test_classification_run_is_refused_by_regard_translate(command, run):
+    said = command("translate", run, "--text", "one")
+    assert said.status == 2 and "'classification'" in said.err and str(run) in said.err
+
+
 def test_train_resume_and_dry_run_commands(command, folder, tmp_path):
     options = [
         *("--task", "classification", "--set", f"data.train_file={folder / 'train.tsv'}"),
@@ -172,6 +177,7 @@ def test_show_and_average_commands(command, run, tmp_path):
     shown = command("show", run)
     assert shown.status == 0 and "accuracy" in shown.out and "2 classes" in shown.out
     assert "next: regard classify" in shown.out and "texts" in shown.out
+    assert "BLEU" not in command("show", run, run).out
     facts = json.loads(command("show", run, "--json").out)
     assert (facts["task"], facts["judged_by"]) == ("classification", "accuracy")
     mean = command("average", run, "--last", 2, "--output", tmp_path / "mean")

@@ -105,7 +105,8 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
         yield _checkpoints(facts)
     for note in facts.notes:
         yield Text(printable(note), style="yellow")
-    yield Text(f"\nnext: {_next(facts)}", style="dim")
+    if command := _next(facts):
+        yield Text(f"\nnext: {command}", style="dim")
 
 
 def _about(facts: RunFacts) -> Iterator[tuple[str, str]]:
@@ -144,7 +145,7 @@ def _value(value: object) -> str:
 
 
 def _next(facts: RunFacts) -> str:
-    """Return a command to run next."""
+    """Return a command to run next; "" if it is this one."""
     folder = shown(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
@@ -152,7 +153,7 @@ def _next(facts: RunFacts) -> str:
         return f"regard train --output {folder} --resume"
     if facts.data.get("built_in"):
         return f"regard evaluate {folder} --split test"
-    return facts.next_command.format(run=folder)
+    return "" if facts.next_command.startswith("regard show") else facts.next_command.format(run=folder)
 
 
 def _listed(title: str, rows: dict[str, str]) -> Table:
@@ -239,7 +240,8 @@ def compared(runs: list[RunFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
+    usual = ["loss", "bleu"] if any(each.task == "translation" for each in runs) else ["loss"]
+    scored = [*usual, *(name for name in criteria if name not in usual)]
     differ = ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
     for name in ("weights", "step", *(titles.get(score, score) for score in scored), *differ, "time"):

@@ -42,7 +42,8 @@ class RunFacts:
     vocabularies. changed: settings that differ from the default. losses: training losses, (step, loss).
     evaluations: as in log.jsonl. notes: what could not be read, and why. damaged: whether the run cannot be
     loaded. best_metric: the score that selects the best checkpoint; lower: whether lower scores are better.
-    counted: what the loss is the mean over. next_command: what to do with a trained run; {run} is its folder.
+    next_command: the command that the task suggests after training.
+    counted: what the loss is the mean over, and what progress.tokens counts.
     """
 
     folder: Path
@@ -62,8 +63,8 @@ class RunFacts:
     best_metric: str = "loss"
     lower: bool = False
     size_names: tuple[str, ...] = ()
-    counted: str = "target tokens"
     next_command: str = ""
+    counted: str = "target tokens"
     damaged: bool = False
 
     @property
@@ -93,7 +94,7 @@ class RunFacts:
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        for name in ("damaged", "lower", "size_names", "counted", "next_command"):
+        for name in ("damaged", "lower", "size_names", "next_command", "counted"):
             del facts[name]
         # The key of earlier versions, at the same place.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
@@ -132,8 +133,8 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         best_metric=best,
         lower=task.metrics.get(best) == "lower",
         size_names=task.size_names,
-        counted=task.counted,
         next_command=task.next_command,
+        counted=task.counted,
         damaged=damaged or vocabulary is None,
     )
 
