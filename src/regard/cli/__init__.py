@@ -27,6 +27,7 @@ COMMANDS = (
     "train",
     "translate",
     "score",
+    "classify",
     "evaluate",
     "view",
     "align",

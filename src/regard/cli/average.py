@@ -71,9 +71,7 @@ def average(
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
-    console.print(
-        Text(f"Next: regard evaluate {shown(averaged.path.parent)} --source FILE --target FILE", "dim")
-    )
+    console.print(Text(f"Next: {kind.next_command.format(run=shown(averaged.path.parent))}", "dim"))
 
 
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:

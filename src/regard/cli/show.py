@@ -137,7 +137,7 @@ def _progress(facts: RunFacts) -> str:
         return facts.status
     step = f"step {at.step:,}" + (f" of {at.total:,}" if at.total is not None else "")
     epochs = f"{at.epoch} complete epochs" if at.epoch != 1 else "1 complete epoch"
-    return f"{step}, {epochs}, {at.tokens:,} target tokens, {in_time(at.seconds)}; {facts.status}"
+    return f"{step}, {epochs}, {at.tokens:,} {facts.counted}, {in_time(at.seconds)}; {facts.status}"
 
 
 def _value(value: object) -> str:
@@ -244,7 +244,8 @@ def compared(runs: list[RunFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
-    scored = ["loss", "bleu", *(name for name in criteria if name not in ("loss", "bleu"))]
+    usual = ["loss", "bleu"] if any(each.task == "translation" for each in runs) else ["loss"]
+    scored = [*usual, *(name for name in criteria if name not in usual)]
     differ = ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
     for name in ("weights", "step", *(titles.get(score, score) for score in scored), *differ, "time"):

@@ -66,7 +66,7 @@ def train(
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Train a translator, or with --task language a language model, and write it to a run folder.
+    """Train a translator, a language model or a classifier (--task), and write it to a run folder.
 
     If you do not set them, model size, batch size, learning rate, dropout and tokenizer are chosen
     automatically. They depend on the data, on the length of the training (e.g. --minutes) and on the speed of

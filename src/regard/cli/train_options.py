@@ -150,7 +150,8 @@ BuiltIn = Annotated[
     str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
 ]
 TrainFile = Annotated[
-    Files, _option("--train-file", "FILE", "Text file, for language models; may be repeated.")
+    Files,
+    _option("--train-file", "FILE", "Text file, for language models and classifiers; may be repeated."),
 ]
 ValidFile = Annotated[
     Files,
@@ -190,7 +191,7 @@ TaskName = Annotated[
     _option(
         "--task",
         "NAME",
-        "Task to train: translation, language, or a class of your own as package.module:Class.",
+        "Task: translation, language, classification, or a class of your own as package.module:Class.",
         RUN,
         callback=bounds.none_if_default,
     ),

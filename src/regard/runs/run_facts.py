@@ -43,6 +43,7 @@ class RunFacts:
     evaluations: as in log.jsonl. notes: what could not be read, and why. damaged: whether the run cannot be
     loaded. best_metric: the score that selects the best checkpoint; lower: whether lower scores are better.
     next_command: the command that the task suggests after training.
+    counted: what the loss is the mean over, and what progress.tokens counts.
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class RunFacts:
     lower: bool = False
     size_names: tuple[str, ...] = ()
     next_command: str = ""
+    counted: str = "target tokens"
     damaged: bool = False
 
     @property
@@ -92,7 +94,7 @@ class RunFacts:
     def written(self) -> dict[str, Any]:
         """Return the facts as a dict for JSON."""
         facts = asdict(self) | {"folder": str(self.folder), "best": self.best, "standing": self.status}
-        for name in ("damaged", "lower", "size_names", "next_command"):
+        for name in ("damaged", "lower", "size_names", "next_command", "counted"):
             del facts[name]
         # The key of earlier versions, at the same place.
         return {"judged_by" if name == "best_metric" else name: value for name, value in facts.items()}
@@ -132,6 +134,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         lower=task.metrics.get(best) == "lower",
         size_names=task.size_names,
         next_command=task.next_command,
+        counted=task.counted,
         damaged=damaged or vocabulary is None,
     )
 

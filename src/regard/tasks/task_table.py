@@ -16,6 +16,7 @@ __all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 TASKS = {
     "translation": "regard.tasks.translation.translation_task:TranslationTask",
     "language": "regard.tasks.language.language_task:LanguageTask",
+    "classification": "regard.tasks.classification.classification_task:ClassificationTask",
 }
 """Task in config.toml -> module:class; the module is imported on use."""
 

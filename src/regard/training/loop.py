@@ -69,7 +69,7 @@ class Trainer:
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
-        self.log.best_by = self.best
+        self.log.best_by, self.log.counted = self.best, task.counted
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(self.model, beta2=settings.beta2, weight_decay=settings.weight_decay)
         self.average = Average(self.model, settings.ema) if settings.ema else None
@@ -247,7 +247,7 @@ class Trainer:
             self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=size, parts=means)
             if slower is not None:
                 threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-                self._event("slowdown", slowdown_warning(*slower, threads))
+                self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
             if moved is not None:
                 if not self._saver.nonfinite():
                     self._saver.write(at, self._surroundings())

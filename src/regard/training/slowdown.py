@@ -55,14 +55,14 @@ class Slowdown:
         return self._first, speed
 
 
-def slowdown_warning(first: float, recent: float, threads: int) -> str:
+def slowdown_warning(first: float, recent: float, threads: int, counted: str = "target tokens") -> str:
     """Return the warning of a slowdown.
 
-    first, recent: speeds at the start and now, in target tokens per second. threads: number of CPU threads.
+    first, recent: speeds at the start and now, in `counted` per second. threads: number of CPU threads.
 
     >>> print(slowdown_warning(5540.0, 77.0, threads=1))
     training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this machine
     """
-    text = f"training has slowed down: {recent:,.0f} target tokens/s, {first:,.0f} at the start"
+    text = f"training has slowed down: {recent:,.0f} {counted}/s, {first:,.0f} at the start"
     text += "; other programs may be using this machine"
     return text if threads == 1 else f"{text}: stop with Ctrl-C and resume with --threads 1"

@@ -66,6 +66,8 @@ class Task(ABC):
     """Whether the loss runs many small kernels, so that launching takes longer than running them."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
+    counted: str = "target tokens"
+    """What count() counts, for the log and `regard show`."""
     best: str = "loss"
     """The metric that selects the best checkpoint if the settings do not name one (training.best)."""
     uncapturable: str = ""

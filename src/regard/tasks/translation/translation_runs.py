@@ -11,6 +11,7 @@ from rich.console import Console
 from regard.runs.prepare_run import Machine
 from regard.runs.stored_runs import open_stored
 from regard.runs.train_run import Outcome, train_run
+from regard.tasks.task_table import task_of
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.translation_task import TranslationTask
 
@@ -45,4 +46,5 @@ def load_translator(
 ) -> TranslationRun:
     """Load the translator of a run; the arguments are those of regard.load()."""
     check_options(options)
+    task_of(folder, "translation")  # raises for a run of another task
     return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)

@@ -22,9 +22,10 @@ __all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "perplexity"
 ROWS = 5
 """Number of recent evaluations in the table, besides the best one."""
 
-TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "ter": "TER"}
-SPEED = "target tokens/s"
+TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "macro_f1": "macro F1", "ter": "TER"}
+TOKENS = "target tokens"
 FORMATS = {"bleu": ".1f", "chrf": ".1f", "exact": ".1f", "loss": ".3f", "perplexity": ".2f", "ter": ".1f"}
+FORMATS |= {"accuracy": ".3f", "macro_f1": ".3f"}
 
 # Terminal control characters, characters that change the text direction, and unpaired surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -34,8 +35,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 class Standing:
     """The state of a training run: means over recent steps, the speed, and the remaining time.
 
-    rate: learning rate. norm: gradient norm. parts: other losses by name. speed: target tokens per second.
-    left: remaining seconds. memory: as text, e.g. "812 MiB".
+    rate: learning rate. norm: gradient norm. parts: other losses by name. counted: what the loss is the mean
+    over; the perplexity is shown if these are tokens. speed: in `counted` per second. left: remaining
+    seconds. memory: as text, e.g. "812 MiB".
 
     >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
     >>> print(standing.line().replace("  learning", "\\nlearning"))
@@ -52,6 +54,7 @@ class Standing:
     speed: float | None = None
     left: float | None = None
     memory: str = ""
+    counted: str = TOKENS
 
     def of(self) -> str:
         """Return the step and the total, e.g. "1,200/10,000"."""
@@ -60,13 +63,14 @@ class Standing:
     def cells(self) -> dict[str, str]:
         """Return the values of the live table as text, by column name."""
         cells = {"loss": in_words("loss", self.loss)}
-        cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
+        if self.counted.endswith("tokens"):
+            cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
         cells |= {name: in_words(name, value) for name, value in self.parts.items()}
         if self.norm is not None:
             cells["norm"] = in_words("norm", self.norm)
         cells["learning rate"] = f"{self.rate:.1e}"
         if self.speed is not None:
-            cells[SPEED] = f"{self.speed:,.0f}"
+            cells[f"{self.counted}/s"] = f"{self.speed:,.0f}"
         if self.left is not None:
             cells["left"] = in_time(self.left)
         if self.memory:
@@ -75,7 +79,8 @@ class Standing:
 
     def line(self) -> str:
         """Return all values in one line, for output that is not a terminal."""
-        after = {SPEED: f"{{}} {SPEED}", "left": "{} left", "memory": "{}"}
+        speed = f"{self.counted}/s"
+        after = {speed: f"{{}} {speed}", "left": "{} left", "memory": "{}"}
         cells = {name: text for name, text in self.cells().items() if name != "norm"}
         values = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
         return "  ".join((f"step {self.of()}", *values))

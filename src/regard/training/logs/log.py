@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from regard.errors import ArgumentError, DataError, message, positive
 from regard.training.logs.json_log import Journal, strict
-from regard.training.logs.live_table import Display, Evaluated, Standing, in_bytes, perplexity
+from regard.training.logs.live_table import TOKENS, Display, Evaluated, Standing, in_bytes, perplexity
 from regard.training.logs.tensorboard import Board
 from regard.training.loss_means import Means
 
@@ -63,6 +63,7 @@ class Log:
             raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
         self.total = total
         self.time_left: Callable[[], float] | None = None
+        self.counted = TOKENS
         self.every, self.record, self.clock = every, record, clock
         self._display = Display(Console(highlight=False) if console is None else console)
         self._journal = Journal(path, self._complain)
@@ -262,6 +263,7 @@ class Log:
             memory=" + ".join(
                 in_bytes(size) + (" CUDA" if name == "cuda_memory" else "") for name, size in memory().items()
             ),
+            counted=self.counted,
         )
 
 

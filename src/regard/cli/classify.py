@@ -1,0 +1,234 @@
+"""regard classify: classify texts, or pairs of texts, line by line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from regard.cli import bounds
+from regard.cli.run_options import (
+    BATCH_TOKENS,
+    CheckpointName,
+    Device,
+    OutputFile,
+    RunFolder,
+    Threads,
+)
+from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
+from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.evaluation.classification import Classification
+
+__all__ = ["classify"]
+
+AT_ONCE = 4096
+"""Number of lines classified at once: sorted by length, they need less padding."""
+
+DRAWN_WIDTH = 100
+"""The width of drawings that are written to a file."""
+
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILES",
+        help="Files with one text per line, or two texts with a tab between them for pairs; - is standard "
+        "input.",
+    ),
+]
+Texts = Annotated[
+    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify; may be repeated.")
+]
+Seconds = Annotated[
+    list[str] | None,
+    typer.Option("--second", metavar="TEXT", help="For pairs: the second text of each --text."),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object per line: label, probability of each class, words and weights."
+    ),
+]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw each text with the words that it attends to.")]
+AtOnce = Annotated[
+    int | None,
+    typer.Option(
+        "--at-once",
+        metavar="INT",
+        help="Number of lines to read before they are classified.",
+        show_default=f"{AT_ONCE}, or 1 for a terminal",
+        min=1,
+        max=bounds.LINES,
+    ),
+]
+BatchTokens = Annotated[
+    int,
+    typer.Option(
+        "--batch-tokens",
+        metavar="INT",
+        help="Batch size in tokens.",
+        rich_help_panel="Checkpoint and device",
+        min=1,
+        max=bounds.TOKENS,
+    ),
+]
+
+
+def classify(
+    run: RunFolder,
+    files: Files = None,
+    text: Texts = None,
+    second: Seconds = None,
+    output: OutputFile = None,
+    json: Json = False,
+    draw: Draw = False,
+    at_once: AtOnce = None,
+    batch_tokens: BatchTokens = BATCH_TOKENS,
+    checkpoint: CheckpointName = "best",
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Classify texts: a label, a tab and its probability for each line of input.
+
+    Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes (which
+    are replaced), truncated texts and blank lines are reported on standard error. If the run was trained on
+    pairs of texts, each line has two texts with a tab between them.
+
+    Examples:
+
+    * `regard classify runs/x --text "a stirring , funny film" --draw`
+
+    * `regard classify runs/x < reviews.txt > labels.tsv`
+
+    * `regard classify runs/x reviews.txt --json --output labels.jsonl`
+
+    * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
+    """
+    if draw and json:
+        raise ArgumentError(message("--draw", "it cannot be combined with --json"))
+    lines = given_lines(files, text)
+    classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
+    if draw and classifier.model.pool_site is None:
+        problem = "this classifier has no attention to draw: its pooling is not attention"
+        hint = "train it with model.pooling=attention, the default"
+        raise ArgumentError(message("--draw", problem, hint=hint))
+    inputs = Inputs(lines, _seconds(text, second, classifier.model.pairs), classifier.model.pairs)
+    results = classifier.stream(
+        inputs, at_once or (1 if lines.keyboard else AT_ONCE), look="pool" if draw or json else None
+    )
+    write_results(results, OutputForm(output, json, draw), inputs)
+
+
+def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | None, batch_tokens: int) -> Any:
+    """Load the classifier of a run and report skipped checkpoints."""
+    import torch
+
+    from regard.tasks.classification import ClassificationTask
+    from regard.tasks.task_table import load, task_of
+
+    kind = task_of(run)
+    if not issubclass(kind, ClassificationTask):
+        problem = "this is not a run of the task classification"
+        command = kind.next_command.format(run=shown(run))
+        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    classifier = load(run, checkpoint=checkpoint, device=device, tokens_per_batch=batch_tokens)
+    for note in classifier.notes:
+        say(note)
+    return classifier
+
+
+def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
+    """Return the texts of --second; raise unless there is one for each --text, or none at all."""
+    if not second:
+        return None
+    if not pairs:
+        raise ArgumentError(message("--second", "this run classifies single texts, not pairs"))
+    if len(second) != len(text or ()):
+        problem = f"it is given {len(second)} times, and --text {len(text or ())} times"
+        raise ArgumentError(message("--second", problem, expected="one --second for each --text"))
+    return list(second)
+
+
+@dataclass
+class Inputs:
+    """Iterate over the texts, or pairs of texts, of all lines; errors have file and line.
+
+    seconds: the second text of each line, from --second; None if the lines have both texts. read: number of
+    lines read so far. repaired: number of those with invalid UTF-8.
+
+    >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
+    [('one', 'other')]
+    """
+
+    lines: Lines
+    seconds: list[str] | None
+    pairs: bool
+    repaired: int = 0
+
+    def __iter__(self) -> Iterator[str | tuple[str, str]]:
+        for number, place in enumerate(self.lines.places):
+            part = Lines([place])
+            for text in part:
+                self.repaired += part.repaired
+                part.repaired = 0
+                if not self.pairs:
+                    yield text
+                elif self.seconds is not None:
+                    yield text, os.fsencode(self.seconds[number]).decode("utf-8", "replace")
+                else:
+                    yield self._pair(text, f"{place_name(place)}, line {part.read}")
+
+    def _pair(self, text: str, place: str) -> tuple[str, str]:
+        sides = text.split("\t")
+        if not text.strip():
+            return "", ""
+        if len(sides) != 2:
+            problem = f"{len(sides)} column{'s' * (len(sides) > 1)}, expected 2"
+            hint = "this run classifies pairs: two texts with a tab between them, or --text with --second"
+            raise DataError(message(place, problem, hint=hint))
+        return sides[0], sides[1]
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """Where results go, and how they are printed."""
+
+    output: Path | None = None
+    json: bool = False
+    draw: bool = False
+
+    def format(self, result: Classification) -> str:
+        """Return a result as one line, or as a drawing of several lines.
+
+        >>> OutputForm().format(Classification("pos", {"neg": 0.25, "pos": 0.75}, ()))
+        'pos\\t0.7500'
+        """
+        if self.json:
+            return json.dumps(result.to_dict(), ensure_ascii=False)
+        if self.draw:
+            file = io.StringIO()
+            Console(file=file, width=DRAWN_WIDTH, highlight=False).print(result)
+            return file.getvalue()
+        chance = "" if result.probability is None else f"{result.probability:.4f}"
+        return f"{printable(result.label or '')}\t{chance}"
+
+
+def write_results(results: Iterator[Classification], form: OutputForm, inputs: Inputs) -> None:
+    """Write results as they are produced; report notes about lines at the end."""
+    notes = Notes()
+    with writing(form.output) as write:
+        for number, result in enumerate(results, 1):
+            notes.add(number, result.notes)
+            if form.draw and form.output is None:
+                Console(highlight=False).print(result, "")
+            else:
+                write(form.format(result))
+    tell(notes, inputs)

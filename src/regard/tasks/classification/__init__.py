@@ -1,0 +1,12 @@
+"""Classification: train a classifier of texts or pairs of texts, and load it from its run folder.
+
+settings = {"data": {"train_file": ["reviews.tsv"]}}
+regard.runs.train_run.train_run(ClassificationTask, settings, "runs/x")
+regard.load("runs/x").classify("a stirring , funny film")
+"""
+
+from regard.tasks.classification.classification_run import ClassificationRun
+from regard.tasks.classification.classification_settings import ClassificationSettings
+from regard.tasks.classification.classification_task import ClassificationTask
+
+__all__ = ["ClassificationRun", "ClassificationSettings", "ClassificationTask"]

@@ -1,0 +1,172 @@
+"""The data of a classification run: labelled texts, read, checked, split and encoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.data.class_labels import ClassBalance, Labels
+from regard.data.labelled_batching import EncodedTexts, encode_texts
+from regard.data.labelled_formats import checked_columns
+from regard.data.labelled_text import LabelledTexts, _format, read_labelled
+from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.lowercased import Lowercased
+from regard.errors import ArgumentError, DataError, RegardError, message, printable
+from regard.files.atomic_io import replace
+from regard.files.untrusted import parse_json, read_limited
+from regard.tasks.classification.classification_settings import ClassificationData
+from regard.tasks.classification.stratified_split import hold_out_texts
+
+__all__ = [
+    "LABELS",
+    "TOKENIZER",
+    "LabelledCorpus",
+    "LabelledSplit",
+    "check_files",
+    "load_labels",
+    "load_text_tokenizer",
+    "read_labelled_split",
+]
+
+TOKENIZER, LABELS = "text.tokenizer", "labels.json"
+"""The files of a run folder: the tokenizer of the texts, and the classes in the order of the outputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSplit:
+    """The training and validation texts. labels: the classes of the training texts.
+
+    is_held_out: whether the validation texts were held out from the training files.
+    """
+
+    train: LabelledTexts
+    valid: LabelledTexts
+    labels: Labels
+    is_held_out: bool = False
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the data, to detect changes when a run is resumed."""
+        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+
+    @property
+    def notes(self) -> tuple[str | ClassBalance, ...]:
+        """The number of texts, those left out, and the number of texts of each class."""
+        train, valid = self.train.balance(self.labels), self.valid.balance(self.labels)
+        held = ", held out from the training files" if self.is_held_out else ""
+        both = (self.train,) if self.is_held_out else (self.train, self.valid)
+        empty, ignored = sum(each.empty for each in both), sum(each.ignored for each in both)
+        left_out = [f"{empty:,} empty texts are left out"] if empty else []
+        left_out += (
+            [f"{ignored:,} texts are left out because of their label (data.ignore)"] if ignored else []
+        )
+        majority = f"always predicting one class has accuracy {valid.majority:.3f} at most"
+        return (
+            *left_out,
+            f"{len(self.train):,} training texts, {len(self.valid):,} validation texts{held}; {majority}",
+            train,
+        )
+
+
+def read_labelled_split(data: ClassificationData) -> LabelledSplit:
+    """Read and check the texts of the settings; hold some out if there is no validation set.
+
+    Raises DataError with file and line for malformed lines, for one class only, and for a label in the
+    validation set that the training set does not have.
+    """
+    whole = _read(data, data.train_file)
+    whole.label_set()
+    if data.valid_file:
+        train, valid = whole, _read(data, data.valid_file)
+    else:
+        train, valid = hold_out_texts(whole, data.held_out)
+    labels = train.label_set()
+    valid.label_indices(labels)
+    return LabelledSplit(train, valid, labels, is_held_out=not data.valid_file)
+
+
+def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
+    return read_labelled(
+        files, data.format, label=data.label, text=data.text, second=data.second, ignore=data.ignore
+    )
+
+
+def check_files(data: ClassificationData) -> None:
+    """Raise errors in the formats and columns of the files before they are read."""
+    for path in (*data.train_file, *(data.valid_file or ())):
+        try:
+            kind = _format(Path(path), data.format)
+        except ArgumentError as error:
+            problem, expected = error.message.problem, error.message.expected
+            hint = "data.format = tsv, jsonl or label-first"
+            raise ArgumentError(message(error.message.call, problem, expected=expected, hint=hint)) from None
+        checked_columns("data.label, data.text, data.second", kind, data.label, data.text, data.second)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledCorpus:
+    """A split with its tokenizer, its classes, and encoded texts."""
+
+    split: LabelledSplit
+    tokenizer: Tokenizer
+    labels: Labels
+    train: EncodedTexts
+    valid: EncodedTexts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages about texts with too many tokens."""
+        counts = {"training": self.train.truncated, "validation": self.valid.truncated}
+        return tuple(
+            f"{count:,} {name} texts are truncated: they have too many tokens (data.max_length)"
+            for name, count in counts.items()
+            if count
+        )
+
+    @classmethod
+    def prepared(
+        cls, split: LabelledSplit, data: ClassificationData, folder: Path, lines: int | None = None
+    ) -> LabelledCorpus:
+        """Load the tokenizer and the labels from the run folder, or create and save them; encode the texts.
+
+        lines: maximum number of lines to train the tokenizer on.
+        """
+        if not (folder / TOKENIZER).exists():
+            texts = split.train.texts
+            texts = tuple(text.lower() for text in texts) if data.lowercase else texts
+            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
+        if not (folder / LABELS).exists():
+            content = json.dumps({"labels": list(split.labels)}, ensure_ascii=False, indent=1)
+            replace(folder / LABELS, content.encode() + b"\n")
+        tokenizer, labels = load_text_tokenizer(folder, data), load_labels(folder)
+        for row, label in enumerate(split.train.labels):
+            if label not in labels:  # of a run whose data changed, or of the run of --init-from
+                problem = f"the classifier has no class {printable(label)[:80]!r}"
+                expected = f"one of {labels.listed()}"
+                hint = "leave it out with data.ignore, or start a new run without --init-from"
+                raise DataError(message(split.train.place(row), problem, expected=expected, hint=hint))
+        encoded = [
+            encode_texts(texts, labels, tokenizer, longest=data.max_length)
+            for texts in (split.train, split.valid)
+        ]
+        return cls(split, tokenizer, labels, *encoded)
+
+
+def load_text_tokenizer(folder: Path, data: ClassificationData) -> Tokenizer:
+    """Load the tokenizer of a run folder."""
+    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
+    return Lowercased(tokenizer) if data.lowercase else tokenizer
+
+
+def load_labels(folder: Path) -> Labels:
+    """Load the classes of a run folder; raise DataError if the file is damaged."""
+    path = folder / LABELS
+    try:
+        return Labels(tuple(parse_json(read_limited(path, "json"))["labels"]))
+    except OSError as error:
+        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
+    except (ValueError, TypeError, KeyError, RegardError):
+        hint = "restore it from a copy of the run"
+        raise DataError(message(str(path), "the list of labels is damaged", hint=hint)) from None

@@ -1,0 +1,132 @@
+"""Choose the model size, batch size, learning rate and length of a classification run; measure its speed.
+
+The rules were fitted to short trainings on the Stanford Sentiment Treebank and on SICK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from regard.runs.run_task import Plan, RunTask
+from regard.tasks.classification.classification_data import LabelledCorpus
+from regard.training.budget import EVALUATION_PART, RESERVED
+from regard.training.distributed import Processes
+from regard.training.settings import BATCHES, build, merged
+from regard.training.step_speed import StepTimer
+
+__all__ = ["plan_classification"]
+
+BATCH_SIZE = 32
+"""The batch size in texts, over all processes and accumulated batches."""
+
+EPOCHS, MIN_STEPS, MAX_STEPS = 10, 400, 30_000
+"""The length of a run without a budget: this many epochs, between these numbers of steps."""
+
+WARMUP_PART, MOST_WARMUP = 0.05, 200
+"""The part of the steps in which the learning rate increases, and the maximum number of these steps."""
+
+WIDTH = 128
+"""The width of recurrent models. A transformer has its own default size."""
+
+RECURRENT = {False: (0.3, 4e-3), True: (0.2, 2e-3)}
+"""The dropout of recurrent models, and their learning rate at this width: of single texts, and of pairs."""
+
+TRANSFORMER_RATE, TUNING_RATE = 1e-3, 3e-4
+"""The learning rate of a transformer, and that of a run that starts from the weights of another."""
+
+
+def plan_classification(
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: LabelledCorpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
+) -> Plan:
+    """Return the plan of a run, the same in all processes.
+
+    given: the settings so far. timed: measure the speed also for a budget in steps or epochs. With a budget
+    in minutes the speed is always measured.
+    """
+    training, texts = given.get("training", {}), len(corpus.train)
+    group = processes.world * training.get("accumulation_steps", 1)
+    model, rate = _model_and_rate(given)
+    batch: dict[str, Any] = {"learning_rate": rate}
+    if all(training.get(name) is None for name in BATCHES):
+        batch["batch_size"] = max(BATCH_SIZE // group, 1)
+    settings = merged(given, {"model": model, "training": batch}, given)
+    minutes, speed = training.get("minutes"), None
+    if timed or minutes is not None:
+        measured = texts_per_second(task, settings, corpus, device) if processes.first else 0.0
+        speed = processes.share(measured) * processes.world
+    epoch = _epoch_steps(task, settings, corpus, group)
+    length: dict[str, Any] = {}
+    if minutes is not None and speed is not None:
+        epochs = 60 * minutes * (1 - EVALUATION_PART - RESERVED) * speed / texts
+    elif training.get("steps") is not None:
+        epochs = training["steps"] / epoch
+    elif training.get("epochs") is not None:
+        epochs = training["epochs"]
+    else:
+        epochs = min(max(EPOCHS, MIN_STEPS / epoch), MAX_STEPS / epoch)
+        length = {"epochs": float(round(epochs, 2))}
+    warmup = int(min(max(WARMUP_PART * epochs * epoch, 1), MOST_WARMUP))
+    settings = merged(settings, {"training": {**length, "warmup_steps": warmup}}, given)
+    seconds = None if speed is None else epochs * texts / speed / (1 - EVALUATION_PART - RESERVED)
+    return Plan(settings, _sentence(settings, epochs), epochs, seconds)
+
+
+def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """Return the model options to add to the settings, and the learning rate.
+
+    >>> _model_and_rate({"model": {"name": "gru", "width": 32}})
+    ({'width': 128, 'dropout': 0.3}, 0.008)
+    """
+    model = given.get("model", {})
+    if given.get("init_from") is not None:
+        return {}, TUNING_RATE
+    if model.get("name") == "transformer":
+        return {}, TRANSFORMER_RATE
+    dropout, rate = RECURRENT[bool(model.get("pairs"))]
+    rate *= (WIDTH / max(model.get("width", WIDTH), 1)) ** 0.5
+    return {"width": WIDTH, "dropout": dropout}, float(f"{rate:.2g}")
+
+
+def texts_per_second(
+    task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, device: str
+) -> float:
+    """Measure the training speed in texts per second, in this process."""
+    built = _built(task, settings, corpus, device)
+    with TemporaryDirectory() as scratch:
+        timer = StepTimer(built, built.settings.training, torch.device(device), Path(scratch))
+        return timer.tokens_per_second()
+
+
+def _epoch_steps(
+    task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, group: int
+) -> float:
+    """Return the number of steps of an epoch with `group` batches each."""
+    with torch.device("meta"):  # the number of batches does not depend on the weights
+        return _built(task, settings, corpus, "cpu").len_epoch(0) / group
+
+
+def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: LabelledCorpus, device: str) -> RunTask:
+    chosen = build(task.settings_type, settings, "the settings")
+    torch.manual_seed(0)
+    model = task.build_model(chosen.model, task.sizes(corpus))
+    return task(model, corpus, chosen, Processes(), device)
+
+
+def _sentence(settings: Mapping[str, Any], epochs: float) -> str:
+    training = settings["training"]
+    batch = f"{training['batch_size']:,} texts" if training.get("batch_size") else ""
+    batch = batch or f"{training['batch_tokens']:,} tokens"
+    rate = f"learning rate {training['learning_rate']:g}"
+    width = f"width {settings['model']['width']}, " if settings.get("model", {}).get("width") else ""
+    return f"plan: {width}batches of {batch}, {rate}, about {epochs:.3g} epochs"

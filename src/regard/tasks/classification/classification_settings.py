@@ -1,0 +1,89 @@
+"""The settings of a classification run: data, model, training and evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.settings import Clash, Part, Section, Training, Whole
+
+__all__ = ["ClassificationData", "ClassificationSettings", "ClassificationTraining"]
+
+Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)]
+"""A column number, starting at 1, or the name of a column or JSON field."""
+
+
+class ClassificationData(Section):
+    """The files of labelled texts, and how they are tokenized.
+
+    train_file: files of the training set. valid_file: files of the validation set; by default, held_out texts
+    of the training set are held out, as many of each class as its share (default: a tenth, at most 2,000).
+    format: tsv, jsonl or label-first (a label, a space, and the text); by default, from the file names.
+    label, text: their columns: numbers from 1, names in the header line, or names of JSON fields; by default
+    the columns 1 and 2, or the fields "label" and "text". second: the column of the second text, for pairs of
+    texts. ignore: labels whose texts are left out. lowercase: convert all text to lower case.
+    tokenizer: word, unigram, bpe or character. vocab_size: vocabulary size. max_length: maximum number of
+    tokens of a text; longer texts are truncated.
+    """
+
+    train_file: Annotated[list[str], Field(min_length=1)]
+    valid_file: list[str] | None = None
+    held_out: Whole | None = None
+    format: Literal["tsv", "jsonl", "label-first"] | None = None
+    label: Column | None = None
+    text: Column | None = None
+    second: Column | None = None
+    ignore: list[str] = Field(default_factory=list)
+    lowercase: bool = False
+    tokenizer: Literal["word", "unigram", "bpe", "character"] = "word"
+    vocab_size: Annotated[int, Field(ge=5, le=1_000_000)] | None = None
+    max_length: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+
+    @model_validator(mode="after")
+    def _one_validation_set(self) -> ClassificationData:
+        if self.valid_file and self.held_out is not None:
+            raise Clash("valid_file and held_out are both set", "one of valid_file, held_out")
+        return self
+
+
+class ClassificationModel(ModelSettings):
+    """The name of the model, and its options for build_classifier()."""
+
+    name: str = "lstm"
+
+
+class ClassificationTraining(Training):
+    """Training settings of classification, besides those of every task.
+
+    class_weights: "balanced" gives the texts of every class the same total weight in the loss.
+    """
+
+    best: Literal["loss", "accuracy", "macro_f1"] = "accuracy"
+    label_smoothing: Part = 0.0
+    class_weights: Literal["none", "balanced"] = "none"
+
+
+class ClassificationEvaluation(Section):
+    """How a classifier is evaluated during training.
+
+    samples: number of validation texts shown with their class and attention, from short to long.
+    """
+
+    samples: Annotated[int, Field(ge=0, le=100_000)] = 3
+
+
+class ClassificationSettings(RunSettings):
+    """All settings of a classification run, as in config.toml.
+
+    >>> settings = ClassificationSettings(data=ClassificationData(train_file=["reviews.tsv"]))
+    >>> settings.model.name, settings.training.best, settings.data.tokenizer
+    ('lstm', 'accuracy', 'word')
+    """
+
+    task: Literal["classification"] = "classification"
+    data: ClassificationData
+    model: ClassificationModel = Field(default_factory=ClassificationModel)
+    training: ClassificationTraining = Field(default_factory=ClassificationTraining)
+    evaluation: ClassificationEvaluation = Field(default_factory=ClassificationEvaluation)

@@ -1,0 +1,291 @@
+"""The classification task: batches of labelled texts, loss, and evaluation with accuracy and macro F1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_batching import LabelledBatches
+from regard.data.labelled_text import LabelledText
+from regard.errors import ArgumentError, message, printable
+from regard.evaluation.classification import Classification
+from regard.evaluation.classification_report import classification_report
+from regard.evaluation.text_classifier import TextClassifier
+from regard.models.classifier import Classifier
+from regard.models.classifiers import build_classifier
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
+from regard.tasks.classification.classification_data import (
+    LABELS,
+    TOKENIZER,
+    LabelledCorpus,
+    LabelledSplit,
+    check_files,
+    load_labels,
+    load_text_tokenizer,
+    read_labelled_split,
+)
+from regard.tasks.classification.classification_plan import plan_classification
+from regard.tasks.classification.classification_run import (
+    ClassificationRun,
+    check_classifier_options,
+    classifier_of,
+)
+from regard.tasks.classification.classification_settings import ClassificationSettings
+from regard.training.cuda_graphs import capture_chosen
+from regard.training.distributed import Processes
+from regard.training.length_buckets import Shapes
+from regard.training.setting_names import misplaced
+from regard.training.settings import merged
+from regard.training.task import Evaluation, Loss, Stopped, Task
+
+__all__ = ["ClassificationTask"]
+
+TOKENS = ("lowercase", "tokenizer", "vocab_size")
+"""The data settings that define the vocabulary: the weights of a run are useless with another one."""
+
+
+class ClassificationTask(RunTask):
+    """Train a classifier on labelled texts, or pairs of texts, and evaluate it on the validation texts."""
+
+    model: Classifier
+    settings_type = ClassificationSettings
+    metrics = MappingProxyType({"loss": "lower", "accuracy": "higher", "macro_f1": "higher"})
+    best = "accuracy"
+    counted = "texts"
+    files = (TOKENIZER, LABELS)
+    paths = ("train_file", "valid_file")
+    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
+    for_outputs = ("task", "model", "data.lowercase", "data.max_length")
+    next_command = 'regard classify {run} --text "..." --draw'
+    size_names = ("tokens", "classes")
+    smallest_sizes = (8, 2)
+    no_data_hint = "--train-file train.tsv, a file of labels and texts"
+
+    def __init__(
+        self,
+        model: Classifier,
+        corpus: LabelledCorpus,
+        settings: ClassificationSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        processes, training = processes or Processes(), settings.training
+        self.small_steps = model.small_steps
+        self.capture = capture_chosen(training, self, device, processes.world)
+        few_shapes = training.compile or self.capture.chosen
+        rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
+        self._shapes = Shapes(tokens, longest, rows or 1) if few_shapes else None
+        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
+        self._train = LabelledBatches(
+            corpus.train,
+            **options,
+            sentences=rows,
+            rounded=() if self._shapes is None else self._shapes.lengths,
+            seed=settings.seed,
+            rank=processes.rank,
+            world=processes.world,
+        )
+        self._valid = LabelledBatches(corpus.valid, **options, sentences=rows, shuffle=False)
+        balance = corpus.split.train.balance(corpus.labels)
+        weighted = training.class_weights != "none"
+        self._class_weights = balance.weights(training.class_weights) if weighted else None
+        self._samples = _spread(corpus.split.valid.firsts, settings.evaluation.samples)
+
+    @classmethod
+    def read_data(
+        cls, settings: ClassificationSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> LabelledSplit:
+        return read_labelled_split(settings.data)
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: LabelledSplit,
+        settings: ClassificationSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> LabelledCorpus:
+        return LabelledCorpus.prepared(data, settings.data, folder, lines)
+
+    @classmethod
+    def sizes(cls, corpus: LabelledCorpus) -> tuple[int, ...]:
+        return corpus.tokenizer.size, len(corpus.labels)
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: ClassificationSettings) -> tuple[int, ...]:
+        return load_text_tokenizer(folder, settings.data).size, len(load_labels(folder))
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Classifier:
+        vocabulary_size, classes = sizes
+        return build_classifier(model.name, vocabulary_size, classes, **model.options)
+
+    @classmethod
+    def check_load_options(cls, options: Mapping[str, Any]) -> None:
+        check_classifier_options(options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> ClassificationRun:
+        return classifier_of(run, device, **options)
+
+    @classmethod
+    def complete_settings(
+        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        pairs = settings.get("data", {}).get("second") is not None
+        return merged({"model": {"pairs": True}}, settings) if pairs else dict(settings)
+
+    @classmethod
+    def check_settings(cls, settings: ClassificationSettings) -> None:
+        check_files(settings.data)
+        pairs, second = settings.model.options.get("pairs", False), settings.data.second
+        if pairs is not (second is not None):
+            problem = f"model.pairs is {pairs}, and data.second is {'not set' if second is None else second}"
+            hint = "set data.second, the column of the second text, for pairs of texts, and only for them"
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def check_model(cls, settings: ClassificationSettings) -> None:
+        if error := misplaced(ClassificationSettings, "model", settings.model.options):
+            raise error
+        with torch.device("meta"):
+            model = cls.build_model(settings.model, cls.smallest_sizes)
+        check_memory(model)
+        longest = settings.data.max_length
+        if model.longest is not None and longest >= model.longest:
+            problem = f"data.max_length is {longest:,}, but the model has {model.longest:,} positions"
+            hint = (
+                "one position is for </s>; set model.longest to more positions, or a smaller data.max_length"
+            )
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: LabelledCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_classification(cls, settings, corpus, device, processes, timed=timed)
+
+    @classmethod
+    def summary(cls, data: LabelledSplit) -> str:
+        unit = "pairs of texts" if data.train.pairs else "texts"
+        return f"{len(data.train):,} training {unit}, {len(data.valid):,} validation {unit}"
+
+    def described(self) -> str:
+        return f"{self.corpus.tokenizer.size:,} tokens, {len(self.corpus.labels)} classes"
+
+    def corpus_notes(self) -> Sequence[str]:
+        return self.corpus.notes
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
+        return self._train.epoch(epoch, start)
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    def largest_batch(self) -> LabelledBatch:
+        """Return the batch of the first epoch with the most tokens, including padding."""
+        return next(self.batches(0, self._train.largest(0)))
+
+    def count(self, batch: LabelledBatch) -> int:
+        return len(batch)
+
+    def prepare(self, batch: LabelledBatch, device: Any) -> LabelledBatch:
+        return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device)
+
+    def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
+        """Pad a batch to one of a few shapes: the next length, and the number of rows for that length."""
+        need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
+        length = next(each for each in shapes.lengths if each >= need)
+        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
+        return batch.padded_to(max(rows, len(batch)), length)
+
+    def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
+
+    def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
+        return LabelledBatch(**tensors)
+
+    def loss(self, batch: LabelledBatch) -> Loss:
+        logits_BC, training = self.model(batch).float(), self.settings.training
+        plain = functional.cross_entropy(logits_BC, batch.labels, reduction="sum")
+        if self._class_weights is None and not training.label_smoothing:
+            return Loss(plain, {"loss": plain.detach()})
+        weights_C = None if self._class_weights is None else self._class_weights.to(logits_BC.device)
+        total = functional.cross_entropy(
+            logits_BC,
+            batch.labels,
+            weight=weights_C,
+            label_smoothing=training.label_smoothing,
+            reduction="sum",
+        )
+        return Loss(total, {"loss": plain.detach()})
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        total, true, predicted = 0.0, list[int](), list[int]()
+        device = next(self.model.parameters()).device
+        for batch in self._valid.epoch(0):
+            if stopping():
+                raise Stopped
+            logits_BC = self.model(batch.to(device)).float().cpu()
+            total += float(functional.cross_entropy(logits_BC, batch.labels, reduction="sum"))
+            true += batch.labels.tolist()
+            predicted += logits_BC.argmax(-1).tolist()
+        report = classification_report(true, predicted, self.corpus.labels)
+        scores = {"loss": total / len(true), "accuracy": report.accuracy, "macro_f1": report.macro_f1}
+        return Evaluation(scores, [report, *self._shown()])
+
+    def _shown(self) -> list[RenderableType]:
+        """Return sample texts of the validation set, classified, with their attention."""
+        texts = [self.corpus.split.valid[place] for place in self._samples]
+        if not texts:
+            return []
+        classifier = TextClassifier(
+            self.model,
+            self.corpus.tokenizer,
+            self.corpus.labels,
+            longest=self.settings.data.max_length + 1,
+        )
+        lines = [text.first if text.second is None else (text.first, text.second) for text in texts]
+        return [_Sample(*pair) for pair in zip(texts, classifier.classify(lines), strict=True)]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A classified text with its true class and its attention."""
+
+    text: LabelledText
+    result: Classification
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(f"true class  {printable(self.text.label)}")
+        yield self.result
+
+
+def _spread(texts: Sequence[str], count: int) -> list[int]:
+    """Return the indices of `count` texts of different lengths, from short to long (deterministic).
+
+    They are the middles of `count` equal parts of the texts sorted by length.
+    """
+    count = min(count, len(texts))
+    order = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    return [order[(2 * part + 1) * len(texts) // (2 * count)] for part in range(count)]

@@ -1,0 +1,192 @@
+"""regard classify: one result per line, JSON lines, drawings, pairs, and invalid input; other commands."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import regard
+from regard.runs.prepare_run import Machine
+from regard.runs.train_run import train_run
+from regard.tasks.classification import ClassificationTask
+
+WORDS = {"pos": ("good", "fine"), "neg": ("bad", "poor")}
+SETTINGS = {
+    "model": {"name": "lstm", "width": 8, "dropout": 0.0},
+    "training": {
+        "steps": 30,
+        "batch_size": 16,
+        "learning_rate": 0.03,
+        "warmup_steps": 2,
+        "save_every": 10,
+        "keep": 3,
+    },
+    "evaluation": {"samples": 0},
+}
+
+
+def _train(folder: Path, name: str, data: dict[str, object], **model: object) -> Path:
+    settings = {**SETTINGS, "data": data, "model": {**SETTINGS["model"], **model}}
+    train_run(
+        ClassificationTask, settings, folder / name, machine=Machine("cpu"), console=Console(quiet=True)
+    )
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classify")
+    texts = [
+        (label, f"{word} {other} {number}")
+        for number in range(10)
+        for label, words in WORDS.items()
+        for word in words
+        for other in ("film", "book")
+    ]
+    rows = "".join(f"{label}\t{text}\n" for label, text in texts)
+    (folder / "train.tsv").write_text(rows)
+    pairs = [(label, text, f"it is {text.split()[0]}") for label, text in texts]
+    (folder / "pairs.tsv").write_text("".join("\t".join(pair) + "\n" for pair in pairs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    return _train(folder, "run", {"train_file": [str(folder / "train.tsv")], "max_length": 20})
+
+
+@pytest.fixture(scope="module")
+def paired(folder: Path) -> Path:
+    data = {"train_file": [str(folder / "pairs.tsv")], "second": 3}
+    return _train(folder, "paired", data, pooling="mean")
+
+
+def test_label_and_probability_of_each_line(command, run, tmp_path):
+    said = command("classify", run, "--text", "good film", "--text", "poor book", "--device", "cpu")
+    assert said.status == 0
+    labels, chances = zip(*(line.split("\t") for line in said.lines), strict=True)
+    assert labels == ("pos", "neg") and all(0.5 < float(chance) <= 1 for chance in chances)
+    with gzip.open(tmp_path / "texts.gz", "wt") as file:
+        file.write("good film\npoor book\n")
+    for given in ((tmp_path / "texts.gz",), ()):
+        stdin = b"good film\npoor book\n"
+        assert command("classify", run, *given, stdin=stdin).lines == said.lines
+    output = tmp_path / "labels.tsv"
+    assert command("classify", run, tmp_path / "texts.gz", "--output", output).out == ""
+    assert output.read_text().splitlines() == said.lines
+
+
+def test_json_lines_have_the_probability_of_each_class(command, run):
+    said = command("classify", run, "--text", "bad film", "--text", " ", "--json")
+    record, blank = map(json.loads, said.lines)
+    assert said.status == 0 and record["label"] == "neg"
+    assert sum(record["probabilities"].values()) == pytest.approx(1)
+    assert record["probability"] == record["probabilities"]["neg"]
+    assert record["texts"][0]["words"] == ["bad", "film"]
+    assert sum(record["texts"][0]["weights"]) == pytest.approx(1, abs=1e-4)
+    assert (blank["label"], blank["probabilities"]) == (None, {})
+    assert "line 2" in said.err and "blank" in said.err
+
+
+def test_drawing_shows_words_and_label(command, run, paired, tmp_path):
+    said = command("classify", run, "--text", "bad film", "--draw")
+    assert said.status == 0 and "neg (neg 0." in said.out and "film" in said.out
+    assert command("classify", run, "--text", "bad film", "--draw", "--output", tmp_path / "a").out == ""
+    assert "neg (neg 0." in (tmp_path / "a").read_text()
+    refused = command("classify", paired, "--text", "bad", "--second", "it is bad", "--draw")
+    assert refused.status == 2 and "--draw" in refused.err and "model.pooling" in refused.err
+
+
+def test_pairs_are_two_columns_or_two_options(command, paired, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("good film\tit is good\n\nbad book\tit is bad\n")
+    said = command("classify", paired, tmp_path / "pairs.tsv")
+    assert said.status == 0 and [line.split("\t")[0] for line in said.lines] == ["pos", "", "neg"]
+    options = command("classify", paired, "--text", "bad book", "--second", "it is bad")
+    assert options.lines == said.lines[2:]
+
+
+def test_every_line_is_classified_whatever_it_contains(command, run, hostile):
+    lines = hostile.read_bytes().split(b"\n")
+    said = command("classify", run, hostile, "--at-once", 5)
+    assert said.status == 0 and len(said.lines) == len(lines)
+    assert "2 lines" in said.err and "UTF-8" in said.err
+    assert "line 13: truncated to 20 of 10000 tokens" in said.err
+    records = list(map(json.loads, command("classify", run, hostile, "--json").lines))
+    assert [each["label"] or "" for each in records] == [line.split("\t")[0] for line in said.lines]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (("single.tsv",), ["single.tsv, line 2", "1 column", "--second"]),
+        (("good.tsv", "wide.tsv"), ["wide.tsv, line 1", "3 columns"]),
+        (("nowhere.tsv",), ["nowhere.tsv"]),
+        (("--text", "one", "--second", "a", "--second", "b"), ["--second", "2 times"]),
+        (("--text", "one"), ["--text, line 1", "1 column"]),
+        (("good.tsv", "--second", "a"), ["--second"]),
+        (("good.tsv", "--text", "one"), ["--text"]),
+        (("good.tsv", "--json", "--draw"), ["--draw", "--json"]),
+        (("good.tsv", "--checkpoint", "7"), ["7"]),
+    ],
+)
+def test_invalid_input_exits_with_2(command, paired, tmp_path, monkeypatch, arguments, facts):
+    (tmp_path / "good.tsv").write_text("good film\tit is good\n")
+    (tmp_path / "single.tsv").write_text("good film\tit is good\none text\n")
+    (tmp_path / "wide.tsv").write_text("a\tb\tc\n")
+    monkeypatch.chdir(tmp_path)
+    said = command("classify", paired, *arguments)
+    assert said.status == 2 and all(fact in said.err for fact in facts), said.err
+
+
+def test_second_is_refused_for_single_texts(command, run):
+    said = command("classify", run, "--text", "one", "--second", "two")
+    assert said.status == 2 and "--second" in said.err
+
+
+def test_run_of_another_task_is_an_error(command, trained):
+    said = command("classify", trained, "--text", "one")
+    assert said.status == 2 and str(trained) in said.err and "regard translate" in said.err
+
+
+def test_classification_run_is_refused_by_regard_translate(command, run):
+    said = command("translate", run, "--text", "one")
+    assert said.status == 2 and "'classification'" in said.err and str(run) in said.err
+
+
+def test_train_resume_and_dry_run_commands(command, folder, tmp_path):
+    options = [
+        *("--task", "classification", "--set", f"data.train_file={folder / 'train.tsv'}"),
+        *("--model", "gru", "--width", 6, "--steps", 2, "--batch-size", 9, "--output", tmp_path / "run"),
+    ]
+    dry = command("train", *options, "--dry-run")
+    assert dry.status == 0 and "2 classes" in dry.out and not (tmp_path / "run").exists()
+    said = command("train", *options)
+    assert said.status == 0 and "regard classify" in said.err and "accuracy" in said.err
+    resumed = command("train", "--output", tmp_path / "run", "--resume")
+    assert resumed.status == 0 and "resumed at step 2" in resumed.err
+    wrong = command("train", *options, "--set", "data.label=3")
+    assert wrong.status == 2
+
+
+def test_show_and_average_commands(command, run, tmp_path):
+    shown = command("show", run)
+    assert shown.status == 0 and "accuracy" in shown.out and "2 classes" in shown.out
+    assert "next: regard classify" in shown.out and "texts" in shown.out
+    assert "BLEU" not in command("show", run, run).out
+    facts = json.loads(command("show", run, "--json").out)
+    assert (facts["task"], facts["judged_by"]) == ("classification", "accuracy")
+    mean = command("average", run, "--last", 2, "--output", tmp_path / "mean")
+    assert mean.status == 0 and "regard classify" in mean.out
+    assert regard.load(tmp_path / "mean", device="cpu").classify("good film").label == "pos"
+
+
+def test_damaged_labels_are_an_error(command, run, tmp_path):
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    (copy / "labels.json").unlink()
+    said = command("classify", copy, "--text", "one")
+    assert said.status == 2 and "labels.json" in said.err
