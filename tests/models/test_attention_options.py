@@ -64,17 +64,17 @@ def test_every_score_trains_and_steps(name: str, score: str):
         if "score" in each or "narrow" in each:
             assert weight.grad.any()
     assert type(next(m.score for m in model.modules() if hasattr(m, "score"))) is SCORES[score]
-    agrees_with_stepping(model)
+    assert_stepping_equals_forward(model)
 
 
 @pytest.mark.parametrize("select", SELECTIONS)
 @pytest.mark.parametrize("name", SMALL)
 def test_stepping_equals_forward_for_every_selection(name: str, select: str):
-    agrees_with_stepping(build(name, select=select))
+    assert_stepping_equals_forward(build(name, select=select))
 
 
 @torch.no_grad()
-def agrees_with_stepping(model: Model) -> None:
+def assert_stepping_equals_forward(model: Model) -> None:
     model.eval()
     logits = model(BATCH)
     encoded = model.encode(BATCH.source, BATCH.source_lengths)
@@ -244,7 +244,7 @@ def test_without_positions_the_encoder_is_a_set_and_causal_decoding_steps():
     shuffled[0, :5] = BATCH.source[0, [3, 0, 4, 2, 1]]
     other = Batch(shuffled, BATCH.source_lengths, BATCH.target, BATCH.target_lengths, BATCH.index)
     torch.testing.assert_close(model(other), model(BATCH), rtol=0, atol=1e-12)
-    agrees_with_stepping(model)
+    assert_stepping_equals_forward(model)
 
 
 @pytest.mark.parametrize(

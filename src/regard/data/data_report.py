@@ -165,7 +165,7 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Return a place, such as "/work/a.ko, line 3", without the path of the current working directory."""
+    """Return a place, such as "data/a.ko, line 3", without the path of the current working directory."""
     return place.removeprefix(str(Path.cwd()) + os.sep)
 
 
