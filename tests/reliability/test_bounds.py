@@ -25,15 +25,15 @@ import regard
 from regard.cli import app, main
 from regard.data import Choices, data_report, pair_formats, pairs_from_lists, read_pairs
 from regard.data.batch import Batch
-from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, Translator, beam, greedy
+from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, beam, greedy
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import ROOM
+from regard.decoding.line_decoder import tokens_per_batch
 from regard.decoding.sampling import sample_search
-from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build, override
-from tests.decoding.toys import Spaced, Table
+from tests.decoding.toys import Table
 from tests.reading import PACKAGE
 
 EXTREMES = ("1000000000", f"{10**30}", "-1", "nan", "inf")
@@ -246,12 +246,8 @@ def test_memory_of_a_search_grows_with_generated_tokens(name: str, monkeypatch):
 
 
 def test_more_hypotheses_give_smaller_batches():
-    model = build_model("bahdanau", 30, 30, width=4)
-    rooms = [
-        Translator(model, Spaced(30), Spaced(30), search=each)._room
-        for each in (Greedy(), Beam(5), Beam(16), Beam(160), Sample(count=1000))
-    ]
-    assert rooms == [4096, 4096, 4096, 409, 65]
+    searches = (Greedy(), Beam(5), Beam(16), Beam(160), Sample(count=1000))
+    assert [tokens_per_batch(4096, each) for each in searches] == [4096, 4096, 4096, 409, 65]
 
 
 def test_duplicates_of_many_pairs_are_estimated_from_a_sample(monkeypatch):

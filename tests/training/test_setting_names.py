@@ -14,11 +14,16 @@ from regard.errors import ArgumentError, UnknownName
 from regard.layers.recurrent import Recurrence
 from regard.models import MODELS
 from regard.models.transformer import Size
-from regard.tasks.translation.translation_settings import Data, Evaluating, TranslationSettings
+from regard.tasks.translation.translation_settings import (
+    Data,
+    Evaluating,
+    TranslationSettings,
+    TranslationTraining,
+)
 from regard.training.setting_names import ANSWERS, OLD_NAMES, PEER_NAMES, current_names, misplaced
 from regard.training.settings import Training, build, override, read_toml, to_toml
 
-SECTIONS = {"training": Training, "data": Data, "evaluation": Evaluating}
+SECTIONS = {"training": TranslationTraining, "data": Data, "evaluation": Evaluating}
 VALUES: dict[str, Any] = {
     "training.tokens": 77,
     "training.accumulate": 3,

@@ -92,11 +92,9 @@ class LineDecoder:
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]
-        per_sentence = getattr(how, "size", getattr(how, "count", 1))
-        room = self.tokens_per_batch * FULL_BATCH_BEAMS // max(FULL_BATCH_BEAMS, per_sentence)
-        done = 0
+        tokens, done = tokens_per_batch(self.tokens_per_batch, how), 0
         with advancing("translating", len(places)) as report:
-            for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], room):
+            for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], tokens):
                 some = [places[row] for row in rows]
                 # Sampling seeds its random numbers with this index, so it must depend only on line and part.
                 index = [(place << 40) + first + line for line, place in some]
@@ -198,6 +196,12 @@ class LineDecoder:
             (*part.tokens, EOS),
             token_ids,
         )
+
+
+def tokens_per_batch(tokens: int, how: Search) -> int:
+    """Return the number of source tokens per batch for a search with many hypotheses per sentence."""
+    hypotheses = getattr(how, "size", getattr(how, "count", 1))
+    return tokens * FULL_BATCH_BEAMS // max(FULL_BATCH_BEAMS, hypotheses)
 
 
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
