@@ -55,7 +55,8 @@ def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = No
 
     * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
     """
-    checked_settings(task_of(run), run)
+    task = task_of(run)
+    checked_settings(task, run)
     if (last is None) == (steps is None):
         raise ArgumentError(
             message("regard average", "no checkpoints are chosen", expected="either --last or --steps")
@@ -65,9 +66,10 @@ def average(run: RunFolder, output: NewRun, last: Last = None, steps: Steps = No
     named = ", ".join(f"{each.step:,}" for each in chosen)
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
-    console.print(
-        Text(f"Next: regard evaluate {shown(averaged.path.parent)} --source FILE --target FILE", "dim")
+    command = (
+        "regard evaluate {run} --source FILE --target FILE" if "source" in task.paths else task.next_command
     )
+    console.print(Text(f"Next: {command.format(run=shown(averaged.path.parent))}", "dim"))
 
 
 def average_run(run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
