@@ -282,16 +282,23 @@ def test_plan_chooses_windows_sizes_and_rates_that_suit_the_text():
     assert with_batches({"data": {}, "training": {"batch_tokens": 350}}, 10**6)["data"]["streams"] == 10
     wide = with_batches({"data": {"layout": "documents"}, "model": {"name": "transformer"}}, 10**6, "cuda")
     assert wide["data"] == {"layout": "documents"} and wide["training"]["batch_tokens"] == 8192
-    known = with_batches({"data": {}, "training": {"minutes": 2}}, tokens=930_000)
+    known: dict[str, Any] = {"data": {}, "training": {"minutes": 2}}
     speeds = []
 
-    def speed(options: dict[str, Any]) -> float:
-        speeds.append(options["width"])
-        return 4e6 / options["width"]
+    def speed(settings: dict[str, Any]) -> float:
+        speeds.append(settings["model"]["width"])
+        return 4e6 / settings["model"]["width"]
 
     plan = choose(known, 930_000, "cpu", 1, speed)
     assert speeds == [128, 256] and plan.settings["model"]["width"] == 128  # 256 would see too few tokens
     assert plan.epochs == pytest.approx(103.2 * 4e6 / 128 / 930_000) and plan.seconds == pytest.approx(120)
+    assert plan.settings["data"]["streams"] == 20
+    slow = choose(known, 930_000, "cpu", 1, lambda settings: 1500.0).settings
+    assert slow["data"]["streams"] == 5 and slow["training"]["batch_tokens"] == 175
+    kept = choose(
+        merged(known, {"data": {"streams": 9}}), 930_000, "cpu", 1, lambda settings: 1500.0
+    ).settings
+    assert kept["data"]["streams"] == 9 and kept["training"]["batch_tokens"] == 9 * 35
     fixed = choose(merged(known, {"model": {"width": 40, "embedding": 20}}), 930_000, "cpu", 1, lambda _: 1e4)
     assert fixed.settings["model"]["width"] == 40 and "tie" not in fixed.settings["model"]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from regard.errors import UnknownName
+from regard.errors import DataError, UnknownName
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import coarse_products
 from regard.training.interrupts import Interruption
-from tests.training.toys import Toy, bits, last, records, trainer
+from regard.training.task import Loss
+from tests.training.toys import Numbers, Toy, bits, last, records, trainer
 
 
 def scored(name: str, values: list[float]) -> list[dict[str, float]]:
@@ -208,3 +210,46 @@ def test_resume_marks_a_best_checkpoint_that_was_not_marked(tmp_path: Path, monk
     assert not (tmp_path / "best").exists()
     trainer(tmp_path, steps=4, evaluate_every=4).resume()
     assert (tmp_path / "best").read_text() == "step-000004\n"
+
+
+class Counting(Toy):
+    """A task whose loss depends on a state besides the weights: the mean of the batches so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: torch.Tensor | None = None
+
+    def loss(self, batch: Numbers) -> Loss:
+        mean = batch.x.mean(0) if self.mean is None else 0.5 * (self.mean + batch.x.mean(0))
+        self.mean = mean
+        return super().loss(Numbers(batch.x + mean, batch.y))
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        return {} if self.mean is None else {"mean": self.mean}
+
+    def load_state_tensors(self, tensors: dict[str, torch.Tensor], place: str) -> None:
+        self.mean = tensors["mean"]
+
+
+def test_state_of_a_task_is_saved_and_restored(tmp_path: Path):
+    trainer(tmp_path / "whole", Counting()).run()
+    trainer(tmp_path / "part", Counting(), steps=12, save_every=5).run()
+    for folder in (tmp_path / "part").glob("step-000012"):
+        shutil.rmtree(folder)
+    resumed = trainer(tmp_path / "part", Counting(), save_every=5)
+    checkpoint = resumed.resume()
+    assert checkpoint is not None and checkpoint.step == 10 and checkpoint.has("task")
+    resumed.run()
+    assert bits(tmp_path / "part") == bits(tmp_path / "whole")
+    assert set(bits(tmp_path / "whole")) == {
+        "weights.safetensors",
+        "optimizer.safetensors",
+        "task.safetensors",
+    }
+    with pytest.raises(DataError, match=r"(?s)step-000012.*Toy.*mean"):
+        trainer(tmp_path / "whole").resume()
+
+
+def test_task_without_state_writes_no_file_for_it(tmp_path: Path):
+    trainer(tmp_path).run()
+    assert set(bits(tmp_path)) == {"weights.safetensors", "optimizer.safetensors"}

@@ -38,10 +38,13 @@ WINDOWS = 4
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 """The batch size of models without a carried state, by the kind of device."""
 
+STEPS, LEAST_STREAMS, LEAST_TOKENS = 800, 5, 512
+"""A short run has smaller batches, down to this many streams or tokens, so that it has this many steps."""
+
 SIZE_OPTIONS = ("width", "size", "layers", "depth", "embedding", "inner", "heads")
 """Options that fix the size of a model: where one is set, no size is chosen."""
 
-RECURRENT_SIZES = {0: {"width": 128}, 2_000_000: {"width": 256}, 20_000_000: {"width": 512}}
+RECURRENT_SIZES = {0: {"width": 128, "depth": 1}, 2_000_000: {"width": 256}, 20_000_000: {"width": 512}}
 TRANSFORMER_SIZES = {
     0: {"width": 128, "layers": 2, "heads": 4, "inner": 512},
     2_000_000: {"width": 256, "layers": 4, "heads": 4, "inner": 1024},
@@ -54,7 +57,7 @@ TUNING_RATE = 3e-4
 
 Options = dict[str, Any]
 Speed = Callable[[Options], float]
-"""speed(model options) -> tokens per second."""
+"""speed(settings) -> tokens per second."""
 
 
 def plan_language(
@@ -69,12 +72,11 @@ def plan_language(
     shared: dict[str, Any] = {}
     if processes.first:
         kind = torch.device(device).type
-        known = with_batches(settings, corpus.train.token_count, kind)
 
-        def speed(options: Options) -> float:
-            return processes.world * _speed(task, merged(known, {"model": options}), corpus, device)
+        def speed(known: Options) -> float:
+            return processes.world * _speed(task, known, corpus, device)
 
-        shared = asdict(choose(known, corpus.train.token_count, kind, processes.world, speed, timed))
+        shared = asdict(choose(settings, corpus.train.token_count, kind, processes.world, speed, timed))
     return Plan(**processes.share(shared))
 
 
@@ -110,18 +112,19 @@ def choose(
 ) -> Plan:
     """Choose the size of the model, the dropout and the learning rate.
 
-    settings: with_batches() of the settings of the user. tokens: number of tokens of an epoch. speed: called
-    for a budget in minutes, or if timed is true.
+    settings: those of the user. tokens: number of tokens of an epoch. speed: called for a budget in minutes,
+    or if timed is true.
 
-    >>> known = with_batches({"data": {}, "training": {"epochs": 10}}, tokens=900_000)
-    >>> choose(known, 900_000, "cpu", 1, lambda options: 1e4).settings["model"]
+    >>> plan = choose({"data": {}, "training": {"epochs": 10}}, 900_000, "cpu", 1, lambda settings: 1e4)
+    >>> plan.settings["model"]
     {'width': 256, 'dropout': 0.35, 'tie': True}
     """
+    settings, user = with_batches(settings, tokens, device), settings
     model, training = settings.get("model", {}), settings["training"]
     recurrent = is_recurrent(model.get("name", "lstm"))
     sizes = RECURRENT_SIZES if recurrent else TRANSFORMER_SIZES
     fixed = any(model.get(name) is not None for name in SIZE_OPTIONS)
-    batch = _batch(settings) * processes * training.get("accumulation_steps", 1)
+    group = processes * training.get("accumulation_steps", 1)
     measured: float | None = None
     if training.get("minutes") is not None:
         seconds = 60 * training["minutes"] * (1 - EVALUATION_PART - RESERVED)
@@ -129,15 +132,18 @@ def choose(
         for least, option in ({0: {}} if fixed else sizes).items():
             if least and (seconds * (measured or 0.0) < least or (least > 2_000_000 and device != "cuda")):
                 break
-            timing = speed(option)
+            timing = speed(merged(settings, {"model": option}))
             if least and seconds * timing < least:  # too slow for as many tokens as it needs
                 break
             size, measured = option, timing
         total = seconds * (measured or 0.0)
     else:
-        total = _tokens_of(training, tokens, batch)
+        total = _tokens_of(training, tokens, _batch(settings) * group)
         enough = [each for least, each in sizes.items() if total >= least]
         size = {} if fixed else enough[-1 if device == "cuda" else min(len(enough), 2) - 1]
+    if training.get("steps") is None and not _has_batch(user):
+        settings = merged(settings, smaller_batches(settings, total / group))
+    batch = _batch(settings) * group
     steps, epochs = total / batch, total / tokens
     chosen: Options = {**size, "dropout": _dropout(epochs, recurrent)}
     if recurrent and model.get("embedding") in (None, model.get("width", size.get("width"))):
@@ -148,9 +154,34 @@ def choose(
     # A run that starts from another one has all its model options already.
     complete = merged(settings, {**usual, "model": {}} if settings.get("init_from") else usual, settings)
     if timed and measured is None:
-        measured = speed(complete["model"])
+        measured = speed(complete)
     duration = None if measured is None else total / measured / (1 - EVALUATION_PART - RESERVED)
     return Plan(complete, _sentence(complete, total, epochs, measured), epochs, duration)
+
+
+def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
+    """Return smaller batches for a short run, so that it still has STEPS steps; a step is one batch.
+
+    settings: with the batches of with_batches(). total: number of tokens to train on.
+
+    >>> known = with_batches({"data": {}}, tokens=900_000)
+    >>> smaller_batches(known, 210_000), smaller_batches(known, 10**7)["data"]
+    ({'data': {'streams': 7}, 'training': {'batch_tokens': 245}}, {'streams': 20})
+    """
+    data, training = settings["data"], settings["training"]
+    if data.get("streams"):
+        window, streams = data["window"], data["streams"]
+        streams = max(min(streams, int(total / STEPS / window)), min(streams, LEAST_STREAMS))
+        return {"data": {"streams": streams}, "training": {"batch_tokens": streams * window}}
+    budget = training["batch_tokens"]
+    return {"training": {"batch_tokens": max(min(budget, int(total / STEPS)), min(budget, LEAST_TOKENS))}}
+
+
+def _has_batch(settings: Mapping[str, Any]) -> bool:
+    """Return whether these settings fix the batch size."""
+    training = settings.get("training", {})
+    fixed = training.get("batch_tokens"), training.get("batch_size"), settings["data"].get("streams")
+    return any(each is not None for each in fixed)
 
 
 def _batch(settings: Mapping[str, Any]) -> int:
@@ -183,7 +214,7 @@ def _dropout(epochs: float, recurrent: bool) -> float:
 def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -> float:
     """Return the highest learning rate: lower for wide models and long runs, higher for large batches."""
     width = model.get("width") or 256
-    highest, power = (6e-3, 0.5) if recurrent else (3.5e-3, 1.0)
+    highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
     rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
     return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
 
