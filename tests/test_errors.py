@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -227,7 +226,7 @@ def test_errors_carry_the_fields_of_their_message():
     hint = ("use ", Setting("Choices", "invalid", "skip"), " or ", Setting("read_pairs", "columns"))
     text = message("a.ko, line 3", "not valid UTF-8", {"query": (f(2, 3), "TD")}, "UTF-8", hint)
     error = regard.DataError(text)
-    for each in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+    for each in (error, copy.copy(error), copy.deepcopy(error)):
         fields = each.message
         assert (fields.call, fields.problem, fields.expected) == ("a.ko, line 3", "not valid UTF-8", "UTF-8")
         assert fields.hint == hint and len(fields.rows) == 1 and str(each) == text

@@ -20,6 +20,7 @@ __all__ = [
     "answer_keywords",
     "both_single",
     "check_keywords",
+    "check_load_keywords",
     "check_tokenizers",
     "checked_lines",
     "encode_prefixes",
@@ -59,6 +60,13 @@ SEARCH_KEYWORDS = {
     "batch_size": "tokens_per_batch=..., in tokens, not sentences",
 }
 """For each name that other toolkits use for a search setting, what to write instead. {} is the value."""
+
+
+def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
+    """Raise UnknownName if a keyword argument of load() is not one of the class that load() returns."""
+    parameters = inspect.signature(returned).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    check_keywords("load()", keywords, [*known, "checkpoint", "device"])
 
 
 def check_keywords(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.decoding.input_checks import check_keywords
+from regard.decoding.input_checks import check_load_keywords
 from regard.evaluation.text_classifier import TextClassifier
 from regard.models.classifiers import build_classifier
 from regard.runs.devices import choose_device
@@ -40,9 +39,7 @@ class ClassificationRun(TextClassifier):
 
 def check_classifier_options(options: Mapping[str, Any]) -> None:
     """Raise if an option is not one of TextClassifier's; the error suggests the nearest."""
-    parameters = inspect.signature(TextClassifier).parameters.values()
-    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    check_keywords("load()", options, [*keywords, "checkpoint", "device"])
+    check_load_keywords(TextClassifier, options)
 
 
 def classifier_of(run: StoredRun, device: str, **options: Any) -> ClassificationRun:

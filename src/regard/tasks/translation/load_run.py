@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
-from regard.decoding.input_checks import check_keywords
+from regard.decoding.input_checks import check_load_keywords
 from regard.models import build_model
 from regard.runs.devices import choose_device
 from regard.runs.run_task import StoredRun
@@ -47,9 +46,7 @@ class TranslationRun(Translator):
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise if an option is not one of Translator's; the error suggests the nearest."""
-    parameters = inspect.signature(Translator).parameters.values()
-    keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    check_keywords("load()", options, [*keywords, "checkpoint", "device"])
+    check_load_keywords(Translator, options)
 
 
 def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun:

@@ -291,7 +291,7 @@ def _batches(training: Mapping[str, Any], work: Workload, group: int) -> tuple[i
     device = work.device if work.device in BATCHES else "cpu"
     if training.get("batch_tokens") is not None:
         return (training["batch_tokens"],)
-    if training.get("batch_size") is not None:  # the tokens of so many sentences, with padding
+    if training.get("batch_size") is not None:  # its number of tokens, including padding
         return (round(training["batch_size"] * work.tokens / max(work.pairs, 1) / FILLED) or 1,)
     if training.get("steps") is not None:
         return (USUAL_BATCH[device],)

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from regard.runs.prepare_run import Machine
 from regard.runs.stored_runs import open_stored
 from regard.runs.train_run import Outcome, train_run
 from regard.tasks.task_table import task_of
@@ -18,27 +15,9 @@ from regard.tasks.translation.translation_task import TranslationTask
 __all__ = ["load_translator", "train_translation"]
 
 
-def train_translation(
-    settings: Mapping[str, Any],
-    folder: str | Path,
-    *,
-    resume: bool = False,
-    change: bool = False,
-    init_from: str | Path | None = None,
-    machine: Machine | None = None,
-    console: Console | None = None,
-) -> Outcome:
-    """Train a translator and write it to a run folder; the arguments are those of regard.runs.train_run()."""
-    return train_run(
-        TranslationTask,
-        settings,
-        folder,
-        resume=resume,
-        change=change,
-        init_from=init_from,
-        machine=machine,
-        console=console,
-    )
+def train_translation(settings: Mapping[str, Any], folder: str | Path, **options: Any) -> Outcome:
+    """Train a translator and write it to a run folder. options: those of train_run(), such as resume=True."""
+    return train_run(TranslationTask, settings, folder, **options)
 
 
 def load_translator(
