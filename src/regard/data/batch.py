@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from regard.errors import ArgumentError, message
 
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
 
@@ -76,6 +79,34 @@ class Batch:
             _padded(target_rows),
             torch.tensor([len(row) - 1 for row in target_rows]),
             torch.as_tensor(range(len(source_rows)) if index is None else index),
+        )
+
+    def padded_to(self, rows: int, source_length: int, target_length: int) -> Batch:
+        """Pad the sources to S = source_length, the targets to T = target_length, and the batch to more rows.
+
+        An added row has a source of EOS alone, and no labels.
+
+        >>> Batch.collate([[7]], [[5]]).padded_to(2, 3, 3).target
+        tensor([[2, 5, 3, 0],
+                [2, 0, 0, 0]])
+        """
+        more = rows - len(self)
+        longer = source_length - self.source.shape[1], target_length + 1 - self.target.shape[1]
+        if min(more, *longer) < 0:
+            problem = f"rows={rows}, source_length={source_length} and target_length={target_length}"
+            expected = f"at least {len(self)}, {self.source.shape[1]} and {self.target.shape[1] - 1}"
+            raise ArgumentError(message("Batch.padded_to()", problem, expected=expected))
+        source, target = (
+            pad(tokens, (0, columns, 0, more), value=PAD)
+            for tokens, columns in zip((self.source, self.target), longer, strict=True)
+        )
+        source[len(self) :, 0], target[len(self) :, 0] = EOS, BOS
+        return Batch(
+            source,
+            pad(self.source_lengths, (0, more), value=1),
+            target,
+            pad(self.target_lengths, (0, more)),
+            pad(self.index, (0, more)),
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -93,20 +93,25 @@ class LabelledBatch:
         """Repeat each text `count` times: row r of the result is row r // count of the batch."""
         return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
 
-    def padded_to(self, rows: int, length: int) -> LabelledBatch:
+    def padded_to(self, rows: int, length: int, second_length: int | None = None) -> LabelledBatch:
         """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        CUDA graphs and torch.compile need few different shapes. An added row is an empty text, EOS alone,
-        with NO_LABEL.
+        second_length: the length of the second texts, if it is another one.
+
+        CUDA graphs and torch.compile need few different shapes, and stacked seeds need the same shape. An
+        added row is an empty text, EOS alone, with NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)
-        if more < 0 or length < longest:
+        short = self.second is not None and second_length is not None and second_length < self.second.shape[1]
+        if second_length is not None:
+            longest = self.first.shape[1]
+        if more < 0 or length < longest or short:
             problem = f"rows={rows} and length={length} are too small"
             expected = f"at least {len(self)} rows and length {longest}"
             raise ArgumentError(message("LabelledBatch.padded_to()", problem, expected=expected))
 
-        def grown(tokens: Tensor) -> Tensor:
+        def grown(tokens: Tensor, length: int = length) -> Tensor:
             tokens = pad(tokens, (0, length - tokens.shape[1], 0, more), value=PAD)
             tokens[len(self) :, 0] = EOS
             return tokens
@@ -120,7 +125,7 @@ class LabelledBatch:
             first_lengths=one(self.first_lengths),
             labels=pad(self.labels, (0, more), value=NO_LABEL),
             index=pad(self.index, (0, more)),
-            second=None if self.second is None else grown(self.second),
+            second=None if self.second is None else grown(self.second, second_length or length),
             second_lengths=None if self.second_lengths is None else one(self.second_lengths),
         )
 

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.data.batch import PAD, Batch
+from regard.errors import ArgumentError, message
 
 __all__ = ["TextBatch"]
 
@@ -78,6 +80,23 @@ class TextBatch:
         tensor([0, 0, 1, 1])
         """
         return self._map(lambda tensor: tensor.repeat_interleave(count, 0))
+
+    def padded_to(self, rows: int, length: int) -> Self:
+        """Pad the rows to `length` tokens, and the batch to `rows` rows; an added row has no targets.
+
+        >>> TextBatch.collate([[7]]).padded_to(2, 3).targets
+        tensor([[7, 3, 0],
+                [0, 0, 0]])
+        """
+        more, longer = rows - len(self), length - self.inputs.shape[1]
+        if more < 0 or longer < 0:
+            problem = f"rows={rows} and length={length} are too small"
+            expected = f"at least {len(self)} rows and length {self.inputs.shape[1]}"
+            raise ArgumentError(message("TextBatch.padded_to()", problem, expected=expected))
+        tokens = (pad(each, (0, longer, 0, more), value=PAD) for each in (self.inputs, self.targets))
+        inputs, targets = tokens
+        lengths, index = pad(self.lengths, (0, more), value=1), pad(self.index, (0, more))
+        return replace(self, inputs=inputs, targets=targets, lengths=lengths, index=index)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Apply a function to every tensor of the batch."""

@@ -107,6 +107,18 @@ class Task(ABC):
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
 
+    def padded_sizes(self, ready: Any) -> tuple[int, ...]:
+        """Return the sizes of a prepared batch that padding may enlarge, such as its rows and its length.
+
+        Several seeds that are trained as one stacked model need batches of the same shapes. Without sizes,
+        batches are not padded, and only the seeds whose batches have the same shapes are stacked.
+        """
+        return ()
+
+    def padded(self, ready: Any, sizes: tuple[int, ...]) -> Any:
+        """Pad a prepared batch to these sizes; the loss must stay the same."""
+        return ready
+
     def state_tensors(self) -> dict[str, Tensor]:
         """State besides the weights that the next batch depends on, such as a carried recurrent state.
 

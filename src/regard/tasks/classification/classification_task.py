@@ -218,6 +218,14 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
+    def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
+        return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
+
+    def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
+        rows, *lengths = sizes
+        # A text of max_length tokens ends with EOS; the model may have no position for more.
+        return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
+
     def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
 

@@ -238,6 +238,16 @@ class LanguageTask(RunTask):
         before = self._states_before[batch]
         return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
 
+    def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
+        return () if self.settings.carried else tuple(ready[0].inputs.shape)
+
+    def padded(
+        self, ready: tuple[TextBatch, State | None], sizes: tuple[int, ...]
+    ) -> tuple[TextBatch, State | None]:
+        rows, length = sizes
+        longest = self.model.longest_target  # the number of positions of a transformer
+        return ready[0].padded_to(rows, length if longest is None else min(length, longest)), ready[1]
+
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
         if self.settings.carried:

@@ -250,6 +250,18 @@ class TranslationTask(RunTask):
         batch = batch if self._shapes is None else self._shapes.filled(batch)
         return batch.to(device), wanted
 
+    def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
+        batch, wanted = ready
+        return () if wanted is not None else (*batch.source.shape, batch.target.shape[1] - 1)
+
+    def padded(
+        self, ready: tuple[Batch, Tensor | None], sizes: tuple[int, ...]
+    ) -> tuple[Batch, Tensor | None]:
+        rows, *lengths = sizes
+        limits = self.model.longest_source, self.model.longest_target  # the positions of a transformer
+        pairs = zip(lengths, limits, strict=True)
+        return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
+
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
         return Batch(**tensors)
 
