@@ -58,10 +58,12 @@ def train_seeds(
         log.best_by, log.counted = first.best, first.task.counted
         with interruptible() as interrupt, log:
             resumed = together.resume({seed: step for seed, (step, _) in failures_of(folder).items()})
-            log.rewind_to_step(min(resumed.values(), default=first.checkpoints.latest_step() or 0))
-            if any(resumed.values()):
-                log.event("resumed", f"resumed at step {max(resumed.values()):,}")
+            steps = [step for step in resumed.values() if step is not None]
+            if steps:
+                log.rewind_to_step(min(steps))
+                log.event("resumed", f"resumed at step {min(steps):,}")
             elif resumed:
+                log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
                 assert isinstance(first.task, RunTask)
                 introduce(log, run, first.task)
                 log.event("seeds", f"{len(trainers)} seeds: {', '.join(map(str, trainers))}")

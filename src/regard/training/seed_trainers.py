@@ -65,8 +65,10 @@ class SeedTrainers:
         self._stopped = False
         self._error: RegardError | None = None
 
-    def resume(self, failures: Mapping[int, int]) -> dict[int, int]:
-        """Load the checkpoints of all seeds, at the same step if possible; return the step of each seed.
+    def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
+        """Load the checkpoints of all seeds, at the same step if possible.
+
+        Returns the step of each seed; None if it has no checkpoint yet.
 
         failures: the step at which a seed failed in an earlier process. It is left out from then on. The
         others are resumed at the newest step of which all have a checkpoint: a process can be killed between
@@ -80,7 +82,7 @@ class SeedTrainers:
             if seed not in failures and not (each is not None and each.state.get("ended"))
         ]
         common = min((steps[seed] for seed in open_), default=max(steps.values()))
-        resumed = {}
+        resumed: dict[int, int | None] = {}
         for seed, trainer in list(self.trainers.items()):
             if seed in failures and failures[seed] <= common:
                 del self.trainers[seed]
@@ -89,7 +91,7 @@ class SeedTrainers:
             checkpoint = trainer.resume(earlier)
             if checkpoint is not None:
                 trainer.log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
-            resumed[seed] = 0 if checkpoint is None else checkpoint.step
+            resumed[seed] = None if checkpoint is None else checkpoint.step
         self.gradients.trainers = self.trainers
         return resumed
 
@@ -98,6 +100,9 @@ class SeedTrainers:
         self._running = {seed: trainer.steps(requested) for seed, trainer in self.trainers.items()}
         try:
             self.clock.tick()
+            for trainer in self.trainers.values():
+                if not trainer.checkpoints.all():
+                    trainer.save()  # so that all seeds have a checkpoint of one step, whenever this is killed
             for seed in self.trainers:
                 self._advance(seed, None)
             self.log.end_step(0)  # evaluations that a killed process had not finished

@@ -271,13 +271,18 @@ class _OwnRandom(TorchFunctionMode):
         return x * self._drawn(x, lambda like: functional.dropout(like.fill_(1.0), p))
 
     def _drawn(self, like: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`."""
+        """Return draw(tensor) for each seed, batched as by vmap; the tensor has the shape of `like`.
+
+        As torch does, the numbers are drawn in the order of the memory of `like`, which may be transposed.
+        """
         (level,) = (
             each.level()
             for each in torch._C._functorch.get_interpreter_stack()
             if each.key() == torch._C._functorch.TransformType.Vmap
         )
-        shape, dtype, device = like.shape, like.dtype, like.device
+        order = sorted(range(like.dim()), key=lambda dim: -like.stride()[dim])
+        back = [order.index(dim) for dim in range(like.dim())]
+        shape, dtype, device = tuple(like.shape[dim] for dim in order), like.dtype, like.device
         with temporarily_clear_interpreter_stack(), torch.no_grad():
             draws = []
             with torch.random.fork_rng([device] if self._cuda else []):
@@ -290,7 +295,7 @@ class _OwnRandom(TorchFunctionMode):
                         padded = draw(torch.empty(shape, dtype=dtype, device=device))
                         padded[tuple(slice(size) for size in own)] = drawn
                         drawn = padded
-                    draws.append(drawn)
+                    draws.append(drawn.permute(back))
             stacked = torch.stack(draws)
         return torch._C._functorch._add_batch_dim(stacked, 0, level)
 
