@@ -36,7 +36,7 @@ def test_train_show_and_classify(command, arguments, tmp_path):
     report = json.loads(command("show", tmp_path / "run", "--json").out)
     assert report["seeds"] == [7, 2] and set(report["mean"]) == set(report["deviation"])
     table = command("show", tmp_path / "run", tmp_path / "run" / "seed-2", width=120)
-    assert "±" in table.out and "seed-2" in table.out
+    assert table.out.count("±") == 2 and "2 of 2 seeds" in " ".join(table.out.split())
     assert command("classify", tmp_path / "run" / "seed-2", "--text", "a good film").status == 0
     said = command("classify", tmp_path / "run", "--text", "a good film")
     assert said.status != 0 and "seed-7" in said.err

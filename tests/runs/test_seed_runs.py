@@ -54,6 +54,7 @@ def small(path: str, **sections: Any) -> dict[str, Any]:
         "model": {"name": "lstm", "width": 6, "dropout": 0.3},
         "training": {**training, "log_every": 2, "weight_decay": 0.1},
         "evaluation": {"samples": 0},
+        "stack": True,
     }
     return merged(usual, sections)
 
@@ -152,8 +153,9 @@ def test_each_seed_is_as_if_it_was_trained_alone(name: str, tmp_path: Path, revi
                 assert first["loss"] == pytest.approx(second["loss"], abs=1e-4)
 
 
-def test_log_and_facts_have_mean_and_deviation(tmp_path: Path, reviews: str):
-    outcome = train({**small(reviews, training={"steps": 4}), "seeds": 2}, tmp_path)
+@pytest.mark.parametrize("stack", [True, "auto"])
+def test_log_and_facts_have_mean_and_deviation(stack: bool | str, tmp_path: Path, reviews: str):
+    outcome = train({**small(reviews, training={"steps": 4}), "seeds": 2, "stack": stack}, tmp_path)
     assert outcome.progress.ended and not outcome.failed
     (record,) = records(tmp_path, "evaluation")
     scores = {seed: records(tmp_path / f"seed-{seed}", "evaluation")[0] for seed in (0, 1)}
@@ -281,7 +283,9 @@ def test_a_task_of_ones_own(task: Any, tmp_path: Path):
     path, page = tmp_path / "points.txt", io.StringIO()
     path.write_text("".join(f"{x} {2 * x + 1}\n" for x in range(10)), encoding="utf-8")
     settings = {"data": {"points": [str(path)]}, "training": {"steps": 6, "learning_rate": 0.1}}
-    train({**settings, "seeds": 2}, tmp_path / "all", task, console=Console(file=page, width=200))
+    train(
+        {**settings, "seeds": 2, "stack": True}, tmp_path / "all", task, console=Console(file=page, width=200)
+    )
     assert ("one by one" in page.getvalue()) == (task is Branching)
     for seed in (0, 1):
         train({**settings, "seed": seed}, tmp_path / f"one-{seed}", task)
@@ -298,6 +302,7 @@ def test_a_task_of_ones_own(task: Any, tmp_path: Path):
         {"seeds": [-1, 2]},
         {"seeds": 10**9},
         {"seeds": "three"},
+        {"seeds": 2, "stack": "seeds"},
         {"seeds": 2, "seed": 3},
         {"seeds": 2, "training": {"minutes": 1.0, "steps": None}},
         {"seeds": 2, "training": {"compile": True}},
@@ -309,7 +314,7 @@ def test_wrong_seeds_are_errors(wrong: dict[str, Any], tmp_path: Path, reviews: 
     training = {**settings["training"], **wrong.get("training", {})}
     with pytest.raises(ArgumentError) as error:
         train({**settings, **wrong, "training": training}, tmp_path / "run")
-    assert "seed" in str(error.value)
+    assert any(name in str(error.value) for name in ("seed", "stack"))
     assert not (tmp_path / "run").exists()
 
 

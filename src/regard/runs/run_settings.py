@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
@@ -71,13 +71,15 @@ class RunSettings(Section):
     """All settings of a run; a task declares its own sections in a subclass.
 
     task: the name of the task, or package.module:Class. seeds: train several seeds, in one folder each; a
-    list of seeds, or their number n for the seeds 0 to n - 1. init_from: the folder of the run whose weights
-    it starts from.
+    list of seeds, or their number n for the seeds 0 to n - 1. stack: whether these seeds are computed as one
+    stacked model; "auto" does so on a GPU, because on a CPU one after the other is faster. init_from: the
+    folder of the run whose weights it starts from.
     """
 
     task: str
     seed: Seed = 0
     seeds: Annotated[list[Seed] | None, BeforeValidator(_listed_seeds)] = None
+    stack: Literal[True, False, "auto"] = "auto"
     init_from: str | None = None
     data: Section
     model: ModelSettings
@@ -86,10 +88,10 @@ class RunSettings(Section):
 
     @model_serializer(mode="wrap")
     def _without_seeds(self, handler: Any) -> dict[str, Any]:
-        """Return the settings without `seeds` for a run of one seed, and without `seed` for several seeds."""
+        """Leave out `seeds` and `stack` for a run of one seed, and `seed` for a run of several seeds."""
         values: dict[str, Any] = handler(self)
-        del values["seeds" if self.seeds is None else "seed"]
-        return values
+        unused = ("seeds", "stack") if self.seeds is None else ("seed",)
+        return {name: value for name, value in values.items() if name not in unused}
 
 
 def check_seeds(settings: RunSettings) -> None:

@@ -53,7 +53,8 @@ def train_seeds(
             text = str(error).splitlines()[0]
             write_failures(folder, {**failures_of(folder), seed: (step, text)})
 
-        together = SeedTrainers(trainers, clock, log, on_failure)
+        unstacked = _unstacked(run.settings.stack, device)
+        together = SeedTrainers(trainers, clock, log, on_failure, unstacked)
         first = next(iter(trainers.values()))
         log.best_by, log.counted = first.best, first.task.counted
         with interruptible() as interrupt, log:
@@ -66,7 +67,8 @@ def train_seeds(
                 log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
                 assert isinstance(first.task, RunTask)
                 introduce(log, run, first.task)
-                log.event("seeds", f"{len(trainers)} seeds: {', '.join(map(str, trainers))}")
+                how = f"one after the other: {unstacked}" if unstacked else "as one stacked model"
+                log.event("seeds", f"{len(trainers)} seeds ({', '.join(map(str, trainers))}), {how}")
             log.total = max((each.progress.total or 0 for each in together.trainers.values()), default=None)
             progress = together.run(interrupt)
             stopped = any(not each.ended for seed, each in progress.items() if seed not in together.failed)
@@ -76,6 +78,13 @@ def train_seeds(
     going = [trainer for seed, trainer in trainers.items() if seed not in failed]
     at = (going or list(trainers.values()))[0].progress
     return Outcome(folder, at, interrupt.cause if stopped else "", failed=failed)
+
+
+def _unstacked(stack: bool | str, device: str) -> str:
+    """Return why the seeds are not computed as one stacked model; "" if they are."""
+    if stack == "auto" and device == "cpu":
+        return "on a CPU this is faster than one stacked model (stack = true stacks them)"
+    return "" if stack else "stack is false"
 
 
 def _trainer(
@@ -93,7 +102,7 @@ def _trainer(
     lock = locks.enter_context(locked(place))
     copy_files(task, folder, place)
     values = {**run.settings.model_dump(), "seed": seed}
-    del values["seeds"]
+    del values["seeds"], values["stack"]
     settings = task.settings_type.model_validate(values)
     training = settings.training
     board = place / "tensorboard" if training.tensorboard else None

@@ -45,7 +45,8 @@ class SeedTrainers:
 
     trainers: by seed, with one SharedClock as their clock. log: prints and writes the mean of the seeds.
     failed: seeds whose loss, gradient or weights became NaN or infinite, with the error. The other seeds go
-    on without them.
+    on without them. on_failure: called with the seed, the step and the error. unstacked: why the gradients of
+    each seed are computed alone; "" to stack them.
 
     Seeds whose checkpoints are of an earlier step are trained alone until they reach the others.
     """
@@ -56,14 +57,18 @@ class SeedTrainers:
         clock: SharedClock,
         log: SeedLog,
         on_failure: Callable[[int, int, NonFinite], None] = lambda seed, step, error: None,
+        unstacked: str = "",
     ):
         self.trainers, self.clock, self.log, self.on_failure = dict(trainers), clock, log, on_failure
-        self.gradients = StackedGradients(self.trainers, lambda text: log.event("stacking", text))
+        self.gradients = StackedGradients(self.trainers, self._say, unstacked)
         self.failed: dict[int, tuple[int, NonFinite]] = {}
         self._running: dict[int, Generator[StepRequest, Any, Progress]] = {}
         self._pending: dict[int, StepRequest] = {}
         self._stopped = False
         self._error: RegardError | None = None
+
+    def _say(self, text: str) -> None:
+        self.log.event("stacking", text)
 
     def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
         """Load the checkpoints of all seeds, at the same step if possible.

@@ -24,7 +24,7 @@ class StackedGradients:
     """Add the gradients of a step to the parameters of several trainers, which differ only in the seed.
 
     trainers: by seed. say: called once with the reason if the model cannot be stacked; then the gradients of
-    each seed are computed alone.
+    each seed are computed alone. problem: a reason to do so from the first step on.
 
     Each seed has its own batch. Batches of different shapes are padded to the same shape by Task.padded().
     Random numbers are drawn with the shape that they have without padding. After add(), each model has the
@@ -32,9 +32,13 @@ class StackedGradients:
     AdamW and the moving average are those of a single run.
     """
 
-    def __init__(self, trainers: Mapping[int, Trainer], say: Callable[[str], None] = lambda text: None):
-        self.trainers, self.say = dict(trainers), say
-        self.problem = ""
+    def __init__(
+        self,
+        trainers: Mapping[int, Trainer],
+        say: Callable[[str], None] = lambda text: None,
+        problem: str = "",
+    ):
+        self.trainers, self.say, self.problem = dict(trainers), say, problem
         self._stacked: StackedSeeds | None = None
         self._seeds: list[int] = []
         self._unused: frozenset[str] = frozenset()
