@@ -26,6 +26,7 @@ COMMANDS = (
     "tour",
     "train",
     "translate",
+    "generate",
     "score",
     "classify",
     "evaluate",

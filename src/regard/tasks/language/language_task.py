@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
@@ -31,7 +32,6 @@ from regard.tasks.language.language_data import (
 from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
-from regard.tasks.language.sample_text import continue_text, first_token
 from regard.training.distributed import Processes
 from regard.training.losses import cross_entropy
 from regard.training.setting_names import misplaced
@@ -39,8 +39,8 @@ from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["LanguageTask"]
 
-PROMPT, CONTINUATION = 8, 30
-"""Maximum number of tokens of the prompt of a sample, and of its continuation."""
+PROMPT, CONTINUATION, TOP_K = 8, 30, 20
+"""Maximum number of tokens of the prompt of a sample, and of its continuation; top-k of the sampling."""
 
 
 class LanguageTask(RunTask):
@@ -63,6 +63,7 @@ class LanguageTask(RunTask):
     size_names = ("tokens",)
     smallest_sizes = (8,)
     no_data_hint = "--train-file a.txt"
+    next_command = 'regard generate {run} --prompt "..."'
 
     def __init__(
         self,
@@ -287,15 +288,18 @@ class LanguageTask(RunTask):
         text, count = self.corpus.valid, self.settings.evaluation.samples
         offsets = text.lines.offsets
         long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
-        shown = []
+        rules = Rules(minimum=2, maximum=CONTINUATION)  # at least one token before EOS
+        how = Sample(top_k=TOP_K, seed=self.settings.seed, rules=rules)
+        shown, decode = [], self.corpus.tokenizer.decode
         for place in range(min(count, len(long))):
             row = long[(2 * place + 1) * len(long) // (2 * count)]
             tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
-            prompt = tokens[: min(PROMPT, len(tokens) // 2)]
-            first = first_token(self.settings.data.layout)
-            tokens = continue_text(self.model, first, prompt, CONTINUATION, seed=self.settings.seed)
-            decode = self.corpus.tokenizer.decode
-            shown.append(Text(f"prompt        {decode(prompt)}\ncontinuation  {decode(tokens)}"))
+            room = PROMPT if self.model.longest_target is None else self.model.longest_target - 1
+            prompt = tokens[: min(PROMPT, len(tokens) // 2, room)]
+            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[place])
+            ((best, *_),) = search(self.model, prompts, how, look=None)
+            sample = f"prompt        {decode(prompt)}\ncontinuation  {decode(best.output_tokens)}"
+            shown.append(Text(sample))
         return shown
 
 
