@@ -193,8 +193,9 @@ class LanguageRun:
                 problem = "max_new_tokens is set, and the rules of the search have a maximum"
                 raise ArgumentError(message(call, problem, expected="one of them"))
             limit = LengthLimit(constant=max_new_tokens)
-        never = stopping or (lambda: False)
-        return Generation(how, limit, check_stop(stop, call), look, never, on_text, tokens_per_batch)
+        # An object with __call__ may be false, as an Interruption is before the first signal.
+        requested = (lambda: False) if stopping is None else stopping
+        return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
     @overload
     def score(self, lines: str, *, look: str | None = None) -> ScoredText: ...  # type: ignore[overload-overlap]

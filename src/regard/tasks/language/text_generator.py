@@ -143,10 +143,8 @@ class TextGenerator:
 
         ends = StopCheck(self.tokenizer, tokens, options.stop, options.stopping, observer)
         hypotheses = search(self.model, batch, options.search, look=None, limit=options.limit, ends=ends)
-        if on_text is not None:
-            text, _ = self._text(tokens[0], hypotheses[0][0], options)
-            if rest := stream.finish(text):
-                on_text(rest)
+        if on_text is not None and (rest := stream.push(hypotheses[0][0].tokens, last=True)):
+            on_text(rest)
         return hypotheses
 
     def _observe(

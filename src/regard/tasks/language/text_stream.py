@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
 
 INCOMPLETE = "\ufffd"
-"""What decode() returns for bytes that are not a whole character."""
+"""What decode() returns for each byte of an incomplete character."""
 
 MOST_STOPS, LONGEST_STOP = 100, 1000
 """Maximum number of stop strings, and of characters of a stop string."""
@@ -116,46 +117,42 @@ class TextStream:
         self.tokenizer, self.stop = tokenizer, stop
         self.context = list(before[-CONTEXT:])
         self.first, self.read = 0, len(self.context)
-        self.kept, self.shown, self.stopped = "", "", False
+        self.kept, self.stopped = "", False
 
-    def push(self, tokens: Sequence[int]) -> str:
-        """Return the new text. tokens: all tokens generated so far."""
+    def push(self, tokens: Sequence[int], *, last: bool = False) -> str:
+        """Return the new text. tokens: all tokens generated so far. last: keep nothing back."""
         whole = [*self.context, *tokens]
         old = self.tokenizer.decode(whole[self.first : self.read])
         new = self.tokenizer.decode(whole[self.first :])
-        if new.endswith(INCOMPLETE) and len(whole) - self.read < CHARACTER:
+        incomplete = len(new) - len(new.rstrip(INCOMPLETE))
+        if 0 < incomplete < CHARACTER and not last:
             return ""
         added = _added(old, new)
         if added:
             self.first, self.read = self.read, len(whole)
-        return self._unless_stopped(added)
+        return self._unless_stopped(added, last)
 
-    def finish(self, text: str) -> str:
-        """Return what has not been returned yet. text: the whole text, which ends before a stop string."""
-        rest = _added(self.shown, text)
-        self.shown += rest
-        return rest
-
-    def _unless_stopped(self, added: str) -> str:
-        self.kept += added
-        text = before_stop(self.kept, self.stop)
-        self.stopped = self.stopped or len(text) < len(self.kept)
+    def _unless_stopped(self, added: str, last: bool) -> str:
         if self.stopped:
-            self.kept = ""
-        else:
-            partial = (size for size in range(len(text), 0, -1) if _begins_stop(text[-size:], self.stop))
-            kept = next(partial, 0)
-            text, self.kept = text[: len(text) - kept], text[len(text) - kept :]
-        self.shown += text
-        return text
+            return ""
+        whole = self.kept + added
+        text = before_stop(whole, self.stop)
+        self.stopped = len(text) < len(whole)
+        sizes = range(len(text), 0, -1) if not last and not self.stopped else ()
+        kept = next((size for size in sizes if _begins_stop(text[-size:], self.stop)), 0)
+        self.kept = text[len(text) - kept :]
+        return text[: len(text) - kept]
 
 
 def _added(old: str, new: str) -> str:
-    """Return the end of `new` after `old`; "" if it does not begin with `old`."""
+    """Return the end of `new` after `old`, or after their common beginning if the end of `old` changed."""
     if new.startswith(old):
         return new[len(old) :]
-    old, new = (unicodedata.normalize("NFD", text) for text in (old, new))
-    return new[len(old) :] if new.startswith(old) else ""
+    before, after = (unicodedata.normalize("NFD", text) for text in (old, new))
+    if after.startswith(before):
+        return after[len(before) :]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))
+    return new[sum(1 for _ in same) :]
 
 
 def _begins_stop(text: str, stop: Sequence[str]) -> bool:
