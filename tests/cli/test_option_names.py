@@ -154,7 +154,7 @@ def test_an_option_like_no_other_leads_to_the_help(command):
 
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
-    [(("translat",), "translate"), (("data", "chek"), "check"), (("generate",), "translate")],
+    [(("translat",), "translate"), (("data", "chek"), "check"), (("interactive",), "translate")],
 )
 def test_a_mistyped_command_is_answered_with_the_nearest(command, arguments, nearest):
     result = command(*arguments)
