@@ -133,6 +133,8 @@ def test_a_recipe_with_settings_over_it(command, here: Path):
         (("--guided", "0.5"), "training.guided_alignment: "),
         (("--device", "abacus"), "unknown device 'abacus'"),
         (("--precision", "float8"), "training.precision is 'float8'"),
+        (("pairs.tsv",), "--tsv pairs.tsv"),
+        (("a.ko", "a.en"), "--source a.ko --target a.en"),
     ],
 )
 def test_what_cannot_be_is_said_in_words(command, arguments: tuple[str, ...], says: str):
