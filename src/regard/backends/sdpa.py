@@ -45,6 +45,7 @@ class Kernel:
     multiple: int = 1  # widths are padded to a multiple of this
     widest: int | None = None  # the largest width
     capability: tuple[int, int] = (0, 0)  # the lowest CUDA compute capability
+    single_key_gradient: bool = True  # has a backward pass for T = S = 1
 
     def reasons(self, call: Call) -> list[str]:
         """Return why this kernel cannot run the call; empty if it can."""
@@ -63,6 +64,8 @@ class Kernel:
         widest = max(call.query.shape[-1], call.value.shape[-1])
         if self.widest is not None and widest > self.widest:
             reasons.append(f"supports head widths up to {self.widest}, not {widest}")
+        if not self.single_key_gradient and call.trains and call.sizes[2:] == (1, 1):
+            reasons.append("has no backward pass for T = S = 1")
         return reasons
 
     def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
@@ -301,6 +304,7 @@ KERNELS = {
         multiple=8,
         widest=128,
         capability=AMPERE,
+        single_key_gradient=False,
     ),
     "sdpa-flash": Kernel(
         _flash,
