@@ -107,6 +107,8 @@ def regard(
 
     * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
+    * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
+
     * `regard tour` draws every attention mechanism in the terminal
 
     * `regard data sample` shows sentences of the built-in corpus with their word alignments

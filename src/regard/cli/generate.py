@@ -40,6 +40,7 @@ from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.errors import ArgumentError, message
 from regard.training.interrupts import EXIT_STATUS, interruptible
+from regard.viewing.html_document import check_ending
 
 if TYPE_CHECKING:
     from regard.tasks.language import GeneratedText, LanguageRun
@@ -48,6 +49,9 @@ __all__ = ["generate"]
 
 AT_ONCE, MAX_NEW_TOKENS = 256, 100
 """Number of prompts that are continued together, and the default of --max-new-tokens."""
+
+ON_PAGE = 100
+"""Maximum number of texts on a page: each has a picture for every layer."""
 
 DRAWN_WIDTH = 100
 """The width of drawings that are written to a file."""
@@ -177,6 +181,8 @@ def generate(
     """
     if draw and (json or n_best > 1):
         raise ArgumentError(message("--draw", "it cannot be combined with --json or --n-best"))
+    if page is not None:
+        check_ending(page, ".html", "texts are written as a page")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = _search(beam_size, length_penalty, n_best, sample, sampling)
     prompts = _given_prompts(prompt, prompt_file)
@@ -192,7 +198,7 @@ def generate(
         else:
             at_once = 1 if prompts.keyboard else AT_ONCE
             texts = language.stream(inputs, at_once, stopping=interruption, **options)
-        results = write_texts(texts, form, inputs, keep=page is not None)
+        results = write_texts(texts, form, inputs, keep=ON_PAGE if page is not None else 0)
     if page is not None:
         from regard.tasks.language.text_result import save_texts
 
@@ -304,16 +310,18 @@ class OutputForm:
 
 
 def write_texts(
-    texts: Iterator[GeneratedText], form: OutputForm, inputs: Prompts, *, keep: bool
+    texts: Iterator[GeneratedText], form: OutputForm, inputs: Prompts, *, keep: int
 ) -> list[GeneratedText]:
-    """Write texts as they are generated; report notes at the end. keep: return the results."""
+    """Write texts as they are generated; report notes at the end. Return the first `keep` results."""
     results: list[GeneratedText] = []
     notes = Notes()
     with writing(form.output) as write:
         for number, result in enumerate(texts, 1):
             notes.add(number, result.all_notes)
-            if keep:
+            if number <= keep:
                 results.append(result)
+            elif number == keep + 1 and keep:
+                say(f"--page: the page has the first {keep} texts")
             if form.draw and form.output is None:
                 Console(highlight=False).print(result, "")
             else:
