@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tokenizer": "word",
         },
         "model": {"name": "transformer", "width": 16, "heads": 2, "inner": 32, "layers": 1, "dropout": 0.0},
-        "training": {"steps": 40, "batch_size": 16, "learning_rate": 0.02, "warmup_steps": 2},
+        "training": {"steps": 30, "batch_size": 16, "learning_rate": 0.02, "warmup_steps": 2},
         "evaluation": {"samples": 1},
     }
     console = Console(quiet=True)
