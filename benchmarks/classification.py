@@ -42,7 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "attention": {"model": {"pooling": "attention"}},
     "mean": {"model": {"pooling": "mean"}},
     "last": {"model": {"pooling": "last"}},
-    "transformer": {"model": {"name": "transformer", **TRANSFORMER}, "training": {"learning_rate": 0.0005}},
+    "transformer": {"model": {"name": "transformer", **TRANSFORMER}, "training": {"learning_rate": 0.001}},
 }
 """The changes of the recipes: the pooling of the LSTM, or a Transformer with attention pooling."""
 
