@@ -46,6 +46,9 @@ def train(
     model: options.ModelName = "bahdanau",
     width: options.Width = None,
     dropout: options.Dropout = None,
+    score: options.AttentionScore = None,
+    select: options.Selection = None,
+    position: options.PositionScheme = None,
     minutes: options.Minutes = None,
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -55,6 +58,7 @@ def train(
     learning_rate: options.LearningRate = None,
     label_smoothing: options.LabelSmoothing = 0.1,
     guided: options.Guided = 0.0,
+    estimator: options.EstimatorName = None,
     precision: options.Precision = "auto",
     seed: options.Seed = 0,
     recipe: options.Recipe = None,
@@ -68,9 +72,8 @@ def train(
 ) -> int:
     """Train a translator, a language model or a classifier (--task), and write it to a run folder.
 
-    If you do not set them, model size, batch size, learning rate, dropout and tokenizer are chosen
-    automatically. They depend on the data, on the length of the training (e.g. --minutes) and on the speed of
-    this machine.
+    Model size, batch size, learning rate, dropout and tokenizer are chosen from the data, the length of the
+    training (e.g. --minutes) and the speed of this machine, if you do not set them.
 
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop; --resume continues. With --steps or --epochs, a
     resumed run gives exactly the same weights, bit for bit, as a run without interruption.
@@ -81,7 +84,7 @@ def train(
 
     * `regard train --tsv pairs.tsv --model transformer --minutes 30 --output runs/y`
 
-    * `regard train --tsv pairs.tsv --columns 2,1 --learning-rate 0.001 --batch-size 64 --output runs/w`
+    * `regard train --tsv pairs.tsv --columns 2,1 --select hard --estimator reinforce --output runs/w`
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -194,9 +194,11 @@ def section_of(kind: type[BaseModel], keys: Iterable[str]) -> type[BaseModel]:
     """Return the class of a section of the settings; if a key is unknown, the class before it."""
     for key in keys:
         field = kind.model_fields.get(key)
-        if field is None or not isinstance(field.annotation, type):
+        types = () if field is None else (field.annotation, *get_args(field.annotation))
+        sections = [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
+        if not sections:
             break
-        kind = field.annotation
+        kind = sections[0]
     return kind
 
 
