@@ -167,7 +167,7 @@ def hard_selections(
     >>> drawn.sums().log_probability.shape
     torch.Size([2])
     """
-    with open_scope(HardSelections(at=at)) as drawn:
+    with open_scope(HardSelections(at=at, expected=expected, examples=examples)) as drawn:
         yield drawn
 
 

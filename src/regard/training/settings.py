@@ -96,7 +96,7 @@ class EstimatorSettings(Section):
     entropy: weight of the entropy of the attention, which is maximised. samples: number of samples of each
     example. expected: probability that an example reads the expected context instead of samples.
 
-    >>> EstimatorSettings(baseline="learned", samples=2).options(features=8)["baseline"]
+    >>> EstimatorSettings(baseline=BaselineSettings(name="learned")).options(features=8)["baseline"]
     {'name': 'learned', 'features': 8}
     """
 
@@ -106,15 +106,6 @@ class EstimatorSettings(Section):
     entropy: Weight = 0.0
     samples: Annotated[int, Field(ge=1, le=1000)] = 1
     expected: Part = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _by_name(cls, values: Any) -> Any:
-        """An estimator or a baseline may be given by its name alone."""
-        values = {"name": values} if isinstance(values, str) else values
-        if isinstance(values, Mapping) and isinstance(values.get("baseline"), str):
-            return {**values, "baseline": {"name": values["baseline"]}}
-        return values
 
     @model_validator(mode="after")
     def _known_name(self) -> EstimatorSettings:
@@ -374,7 +365,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any], above: str 
     for key in [*before, *(key for key in after if key not in before)]:
         old, new = before.get(key), after.get(key)
         name = f"{above}{key}"
-        if isinstance(old, Mapping) or isinstance(new, Mapping):
+        if all(value is None or isinstance(value, Mapping) for value in (old, new)) and (old or new):
             lines += differences(old or {}, new or {}, f"{name}.")
         elif old != new:
             shown = ["not set" if value is None else _short(value) for value in (old, new)]
