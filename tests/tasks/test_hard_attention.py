@@ -16,12 +16,16 @@ from torch import Tensor
 
 import regard
 from regard.cli import main
+from regard.data.batch import Batch
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.text_batch import TextBatch
 from regard.errors import ArgumentError, RegardError
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
 from regard.runs.train_run import build_task, train_run
 from regard.tasks.task_table import find_task
+from regard.tasks.translation.translation_data import load_tokenizers
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.estimators import hard_selections
 from regard.training.settings import merged
@@ -194,10 +198,6 @@ def build(task: str, data: dict[str, dict[str, Any]], folder: Path, **training: 
 
 
 def _example(task: str, built: RunTask) -> Any:
-    from regard.data.batch import Batch
-    from regard.data.labelled_batch import LabelledBatch
-    from regard.data.text_batch import TextBatch
-
     if task == "translation":
         return built.prepare(Batch.collate([[5, 6]], [[4]]), "cpu")
     if task == "language":
@@ -316,3 +316,37 @@ def test_options_of_the_command_line(tmp_path: Path, data, capsys: pytest.Captur
     assert run([*command, "--position", "rotary"]) != 0
     assert "position" in capsys.readouterr().err
     assert Checkpoints(tmp_path / "run").latest().step == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", ["moving-average", "learned"])
+def test_hard_attention_learns_to_copy_and_to_align(tmp_path: Path, baseline: str):
+    """Four of twelve words are copied: word t of the target must be read from word t of the source."""
+    draw, words = random.Random(0), [f"w{number}" for number in range(12)]
+    lines = [" ".join(draw.sample(words, 4)) for _ in range(600)]
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    files = {"source": [str(tmp_path / "a.txt")], "target": [str(tmp_path / "b.txt")]}
+    model = {"name": "luong", "cell": "gru", "width": 32, "dropout": 0.0, "feeding": False, "select": "hard"}
+    training = {"steps": 300, "batch_size": 50, "learning_rate": 0.01, "warmup_steps": 20}
+    training |= {"label_smoothing": 0.0, "evaluate_every": 300, "log_every": 100}
+    training |= {"estimator": {"baseline": baseline, "samples": 4, "entropy": 0.02}}
+    settings = {
+        "task": "translation",
+        "data": {**files, "tokenizer": "word", "held_out": 40},
+        "model": model,
+        "training": training,
+        "evaluation": {"sentences": 40, "samples": 0},
+    }
+    train(settings, tmp_path / "run")
+    assert records(tmp_path / "run", "evaluation")[-1]["exact"] > 60  # by chance, below 1
+    translator = regard.load(tmp_path / "run", device="cpu")
+    fresh = [" ".join(draw.sample(words, 4)) for _ in range(50)]
+    tokenizers = load_tokenizers(tmp_path / "run", translator.settings.data)
+    sources, targets = ([each.encode(line) for line in fresh] for each in tokenizers)
+    with torch.no_grad(), regard.record(regard.Look(weights=True), at="decoder.cross") as seen:
+        translator.model(Batch.collate(sources, targets))
+    read = seen["decoder.cross"][0].weights.argmax(-1)[:, :4]
+    assert (read == torch.arange(4)).float().mean() > 0.6  # by chance, 0.2
+    entropies = [each["parts"]["entropy"] for each in records(tmp_path / "run", "training")]
+    assert entropies[-1] < 0.5 * entropies[0]
