@@ -131,8 +131,11 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
     with pytest.raises(ArgumentError, match="continues"):
         task.prepare(second, "cpu")
     task.model.eval()
-    task.loss(task.prepare(first, "cpu"))
-    continued = task.loss(task.prepare(second, "cpu")).total
+    losses = []
+    for batch in (first, second):
+        losses.append(task.loss(task.prepare(batch, "cpu")))
+        task.keep_state(batch, losses[-1].state)
+    continued = losses[1].total
     both = torch.cat((first.inputs, second.inputs), 1)
     encoded = task.model.source_free(5)
     logits = task.model.step(task.model.start(encoded), both, encoded)[1][:, first.inputs.shape[1] :]

@@ -69,6 +69,7 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
+    files: options.Arguments = None,
 ) -> int:
     """Train a translator, a language model or a classifier (--task), and write it to a run folder.
 
@@ -95,15 +96,23 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
+    options.check_no_files(files)
     options.check_exclusive(arguments)
     _print_inputs(arguments)
     kind, settings = _task_and_settings(arguments)
     if dry_run:
-        from regard.runs.estimate import estimate
-
-        _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
-        return 0
+        return _estimate(kind, settings, output, arguments)
     return _train(kind, settings, output, arguments)
+
+
+def _estimate(
+    kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]
+) -> int:
+    """Print the estimate of --dry-run; return the exit status."""
+    from regard.runs.estimate import estimate
+
+    _print_estimate(estimate(kind, settings, output, **_run_arguments(arguments)))
+    return 0
 
 
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:

@@ -29,6 +29,7 @@ from regard.training.settings import Training
 from regard.training.task import Loss
 
 __all__ = [
+    "SAMPLED",
     "RowLosses",
     "add_estimator",
     "check_estimator",
@@ -36,6 +37,10 @@ __all__ = [
     "features_size",
     "sampled_loss",
 ]
+
+
+SAMPLED = "the loss collects what the attention draws (training.estimator)"
+"""The value of Task.uncapturable for tasks that use sampled_loss()."""
 
 
 class RowLosses(NamedTuple):

@@ -47,6 +47,7 @@ from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
 from regard.training.sampled_loss import (
+    SAMPLED,
     RowLosses,
     add_estimator,
     check_estimator,
@@ -94,6 +95,7 @@ class ClassificationTask(RunTask):
         tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
         self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
         self.small_steps = model.small_steps
+        self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1

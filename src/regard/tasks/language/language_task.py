@@ -55,7 +55,8 @@ class LanguageTask(RunTask):
     """Train a language model on text files, and evaluate it on the validation text.
 
     A recurrent model of continuous text reads parallel streams, and its state is carried from batch to batch:
-    loss() continues from the state after the batch before, and checkpoints save that state.
+    keep_state() keeps the state after a batch, loss() continues from it, and checkpoints save it. On a GPU
+    such steps are captured in CUDA graphs.
     """
 
     model: LanguageModel
@@ -87,7 +88,7 @@ class LanguageTask(RunTask):
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.uncapturable = "the recurrent state is carried from batch to batch"
+            self.small_steps = True  # all batches have one shape, except the last one of an epoch
             self._check_carried(processes)
         self.check_settings(settings)  # again, with the window and the streams that the plan chose
         self._train = self._training_batches(processes)
@@ -246,19 +247,26 @@ class LanguageTask(RunTask):
                 raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._states_before[batch] = self._state
         before = self._states_before[batch]
-        return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
+        # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
+        return batch.to(device), State(hidden=tuple(each.to(device) for each in before.hidden))
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(text, self._estimator)
+        state: tuple[Tensor, ...] = ()
         if self.settings.carried:
             after, logits_BTV = self.model.read(text, before)
-            self._state = detached(after)
+            state = detached(after).hidden
         else:
             logits_BTV = self.model(text)
         total, plain = cross_entropy(logits_BTV, text.targets, self.settings.training.label_smoothing)
-        return Loss(total, {"loss": plain})
+        return Loss(total, {"loss": plain}, state)
+
+    def keep_state(self, batch: TextBatch, state: tuple[Tensor, ...]) -> None:
+        if self.settings.carried:
+            before = self._states_before[batch].position if batch.carried else 0
+            self._state = State(before + batch.inputs.shape[1], state)
 
     def _sampled_loss(self, text: TextBatch, estimator: Reinforce) -> Loss:
         """Return the loss of a model with hard attention."""

@@ -47,6 +47,7 @@ from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
 from regard.training.sampled_loss import (
+    SAMPLED,
     RowLosses,
     add_estimator,
     embedding_features,
@@ -100,6 +101,8 @@ class TranslationTask(RunTask):
         self._estimator = add_estimator(model, training, features=features, processes=processes)
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
+        if self._estimator is not None:
+            self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, settings.data.max_length + 1
