@@ -91,7 +91,9 @@ class Gradients:
         """Yield the detached loss of each batch, after its gradients were added to the parameters."""
         for place, batch in enumerate(batches):
             ready, seed = self.prepared(step, place, batch)
-            yield self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
+            loss = self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
+            self.task.keep_state(batch, loss.state)
+            yield Loss(loss.total, loss.shown)
 
     def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
         """Set the random seed of batch number `place` of a step; return the prepared batch and the seed."""
@@ -112,7 +114,7 @@ class Gradients:
             loss = self._precise(ready)
             # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
             (loss.total * (self.processes.world / tokens)).backward()
-        return Loss(loss.total.detach(), loss.shown)
+        return Loss(loss.total.detach(), loss.shown, loss.state)
 
     def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
         """Return the loss of a batch by a CUDA graph; None if graphs are not used or cannot be captured."""

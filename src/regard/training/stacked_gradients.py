@@ -16,9 +16,6 @@ from regard.training.task import Loss
 
 __all__ = ["StackedGradients"]
 
-STATE = "state of the task: "
-"""Begins the names of the tensors of Task.state_tensors() among the losses that a stacked pass returns."""
-
 
 class StackedGradients:
     """Add the gradients of a step to the parameters of several trainers, which differ only in the seed.
@@ -69,6 +66,8 @@ class StackedGradients:
                 torch.manual_seed(drawn[seed])
                 gradients = self.trainers[seed].gradients
                 losses[seed] = gradients.of_one(ready[seed], drawn[seed], requests[seed].tokens)
+        for seed, request in requests.items():
+            self.trainers[seed].task.keep_state(request.batches[place], losses[seed].state)
         return losses
 
     def _give_up(self, error: Exception) -> None:
@@ -91,9 +90,7 @@ class StackedGradients:
         task, gradients = self.trainers[self._seeds[0]].task, self.trainers[self._seeds[0]].gradients
 
         def loss(model: nn.Module, batch: Any) -> Loss:
-            result = task.loss(batch)
-            state = {f"{STATE}{name}": each for name, each in task.state_tensors().items()}
-            return Loss(result.total, {**result.shown, **state})
+            return task.loss(batch)
 
         for seeds in (seeds for seeds in groups.values() if len(seeds) > 1):
             factor = torch.tensor([1 / requests[seed].tokens for seed in seeds])
@@ -108,17 +105,10 @@ class StackedGradients:
                 )
             self._distribute(seeds, named)
             for number, seed in enumerate(seeds):
-                losses[seed] = self._own_loss(seed, number, both)
+                shown = {name: each[number] for name, each in both.shown.items()}
+                state = tuple(each[number].clone() for each in both.state)
+                losses[seed] = Loss(both.total[number], shown, state)
         return losses
-
-    def _own_loss(self, seed: int, number: int, both: Loss) -> Loss:
-        """Return the loss of one seed; the state of its task is restored from the stacked pass."""
-        shown = {name: each[number] for name, each in both.shown.items()}
-        names = [name for name in shown if name.startswith(STATE)]
-        state = {name.removeprefix(STATE): shown.pop(name).clone() for name in names}
-        if state:
-            self.trainers[seed].task.load_state_tensors(state, f"seed {seed}")
-        return Loss(both.total[number], shown)
 
     def _distribute(self, seeds: Sequence[int], named: Mapping[str, Tensor]) -> None:
         """Add the stacked gradients to the parameters of each model."""

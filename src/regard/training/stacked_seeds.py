@@ -131,7 +131,7 @@ class StackedSeeds:
             batch = _with_tensors(batches[0], iter(tensors)) if tensors else batches[0]
             swapped = {place: {**parameters, **rest}[name] for place, name in self._places.items()}
             result = func.functional_call(self._template, swapped, (loss, batch), tie_weights=False)
-            return result.total * factor, Loss(result.total, result.shown)
+            return result.total * factor, Loss(*result)
 
         arguments = trained, fixed, [torch.stack(each) for each in own], factors
         try:
@@ -145,7 +145,7 @@ class StackedSeeds:
         # The fused AdamW reads memory in order, whatever the strides are.
         named = {name.removeprefix("model."): each.contiguous() for name, each in gradients.items()}
         shown = {name: each.detach() for name, each in losses.shown.items()}
-        return named, Loss(losses.total.detach(), shown)
+        return named, Loss(losses.total.detach(), shown, tuple(each.detach() for each in losses.state))
 
     def _check_call(self, batches: Sequence[Any], seeds: Sequence[int], count: int) -> None:
         problem = hint = ""
