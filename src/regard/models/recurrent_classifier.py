@@ -20,7 +20,7 @@ POOLINGS: dict[str, Callable[[int, bool], nn.Module]] = {
     "last": lambda width, both_ways: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways: AttentionPooling(width, site=POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, and
+"""For each name, a function that creates the pooling layer. Its arguments are the width of the states, and
 whether the recurrent layers are bidirectional."""
 
 
@@ -35,8 +35,8 @@ class RecurrentClassifier(Classifier):
     bidirectional: whether a second direction reads the text backwards.
     pooling: "mean" is the mean of the states, "last" the final state, "attention" is AttentionPooling, with
         one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
-    dropout: dropout probability of embeddings, between layers, of the pooled vectors, and of the hidden layer
-        for pairs.
+    dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
+        hidden layer for pairs.
     word_dropout, pairs: see Classifier.
     """
 
