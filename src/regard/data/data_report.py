@@ -38,7 +38,7 @@ than MOST_KEYS / 2 distinct pairs, the number of duplicates is estimated from a 
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
-"""Column names of the report, and which of them are numeric."""
+"""COLUMNS: the column names of the report. NUMBERS: the names of the columns with numbers."""
 
 ACTIONS = {"error": REFUSED, "skip": "dropped", "replace": "repaired", "keep": "kept"}
 """The word that the report prints for each action of Choices."""

@@ -161,7 +161,7 @@ def _restart(part: Path, headers: Any) -> None:
     tag = headers.get("ETag") or headers.get("Last-Modified")
     with naming_file(part):
         _remove(part)
-    # A weak ETag ("W/...") does not guarantee the same bytes. It is not saved, so that the download is never
+    # A weak ETag ("W/...") does not guarantee the same bytes. So it is not saved, and the download is never
     # resumed.
     if tag and not tag.startswith("W/"):
         with naming_file(_tag(part)):

@@ -84,7 +84,7 @@ def fetch(
         that is updated from time to time (Tatoeba).
 
     Returns Fetched; its method pairs() reads a part of the dataset. Raises DataError if a file cannot be
-    downloaded, or if its SHA-256 is not the known one.
+    downloaded, or if its SHA-256 differs from the known SHA-256.
 
     >>> fetch("multi40k-en-de", "data")
     Traceback (most recent call last):

@@ -183,9 +183,9 @@ def _by_source(
 
 
 def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return a limit: pairs whose source hash is not larger are held out.
+    """Return the limit for source hashes: a pair is held out if the hash of its source is not larger.
 
-    These are at most `count` pairs, unless the first source alone has more.
+    At most `count` pairs are held out, unless the source with the smallest hash alone has more pairs.
     """
     values, counts = numpy.unique(sources, return_counts=True)
     if not len(values):

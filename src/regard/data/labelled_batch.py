@@ -15,8 +15,7 @@ from regard.errors import ArgumentError, message
 __all__ = ["NO_LABEL", "LabelledBatch"]
 
 NO_LABEL = -100
-"""The class index of a text whose class is not known. torch.nn.functional.cross_entropy ignores it by
-default."""
+"""The label of a text whose class is not known: the default of ignore_index in torch's cross_entropy."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ MOST_FEATURES = 4_000_000
 located."""
 
 BYTE, DIGITS = 256, 32
-"""Number of different values of a byte, and of the feature `digits`."""
+"""BYTE: number of different values of a byte. DIGITS: number of different values of the feature `digits`."""
 
 Scores = NDArray[numpy.float32]
 LinePairs = list[tuple["Features", "Features"]]

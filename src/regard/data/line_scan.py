@@ -105,10 +105,9 @@ class Examiner:
         return block
 
     def _keys(self, data: bytes, count: int) -> NDArray[numpy.int64] | None:
-        """Return Python's hash() of each line. It differs between processes, so it must not be saved to a
-        file.
+        """Return Python's hash() of each line, or None if keyed is False.
 
-        None if keyed is False.
+        The hashes differ between processes, so they must not be saved to a file.
         """
         if not self.keyed:
             return None

@@ -26,7 +26,8 @@ FEW = 5
 extra lines are assumed to be consecutive."""
 
 MOST = 1_000_000
-"""Maximum number of lines that are compared to find shifted lines, or to locate extra lines separately."""
+"""Shifted lines are searched in this many lines at the beginning of the files. If the shorter file has more
+lines, extra lines are not located separately, but assumed to be consecutive."""
 
 NEAR, FAR = 500, 150
 """Two distances in lines from the place where an extra line is suspected, before and after it. Word
@@ -114,7 +115,9 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
-    """Find where the offset k must increase to make the sum of the scores largest; see the caller.
+    """Find the lines at which an increase of the offset k makes the sum of the scores largest.
+
+    lines_without_counterpart() explains offsets and scores.
 
     scores: for each offset, the score of each line of the shorter file when it is paired with this offset.
 

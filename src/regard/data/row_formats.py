@@ -27,8 +27,7 @@ COLUMNS = Setting("read_pairs", "columns")
 Two = tuple[Raw, Raw]
 
 MAPPINGS = (dict, Mapping)
-"""The types of rows with named fields, for isinstance(). dict comes first because it is checked much
-faster."""
+"""The types of rows with named fields, for isinstance(). dict is first because its check is much faster."""
 
 
 def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:

@@ -37,8 +37,7 @@ __all__ = [
 ]
 
 BLOCK = 2**20
-"""Number of bytes that are written and then hashed at a time. They fit into the CPU cache, so the hash is
-fast."""
+"""Number of bytes that are written and then hashed at a time. They fit into the CPU cache, for speed."""
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
@@ -90,7 +89,7 @@ def write(path: Path, blocks: Iterable[bytes | memoryview]) -> Written:
         for block in blocks:
             left = memoryview(block)
             while left:
-                count = os.write(handle, left[:BLOCK])  # may write fewer bytes
+                count = os.write(handle, left[:BLOCK])  # os.write() may write fewer bytes
                 digest.update(left[:count])
                 size, left = size + count, left[count:]
         os.fsync(handle)

@@ -25,8 +25,7 @@ def check_free(paths: Sequence[Path], overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
-    """Open one temporary file for each path, and rename all of them to `paths` at the end of the `with`
-    block.
+    """Open one temporary file for each path. At the end of the `with` block, rename all of them to `paths`.
 
     After an error, the files at `paths` have not changed.
     """

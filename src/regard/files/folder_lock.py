@@ -20,8 +20,7 @@ __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
 ATTEMPTS = 5
-"""Number of attempts to lock the lock file. An attempt fails if another process replaces the file
-meanwhile."""
+"""Number of attempts to lock the lock file. An attempt fails if another process replaces the file."""
 
 
 class FolderMoved(DataError):

@@ -21,8 +21,7 @@ __all__ = ["gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-    """Run W independent GRUs, each over its own B sequences, from a zero state. Return the states (W, B, S,
-    M).
+    """Run W independent GRUs, each from a zero state over its own B sequences. Return all states.
 
     r = sigma(x_r + u_r),  z = sigma(x_z + u_z),  n = tanh(x_n + r * u_n)
     h = (1 - z) * n + z * h_before,  where u = U h_before + b
@@ -30,6 +29,8 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
     gates_WBSG: x = W_ih input + b_ih, the input part of the gates r, z, n for all steps, (W, B, S, 3 M).
     weight_WGM: U (weight_hh in torch), (W, 3 M, M).
     bias_WG: b (bias_hh in torch), (W, 3 M).
+
+    The states have shape (W, B, S, M).
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
     >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)

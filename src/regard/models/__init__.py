@@ -60,8 +60,7 @@ PARTS: dict[str, tuple[str, Any]] = {
 argument and its default value."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options of a model that can only be set inside another option. Each entry shows how, for the hint of the
-error."""
+"""Options that can only be set inside another option. Each entry shows how, for the hint of an error."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
 NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
@@ -72,8 +71,7 @@ ABSENT = {
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options that some models have and others cannot have. For each (model, option), the reason why it does
-not."""
+"""Options that a model cannot have, although other models do. For each (model, option), the reason."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:

@@ -114,8 +114,7 @@ class Bahdanau(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
-            # Store the gates in memory with the time dimension first, the order in which attend_along()
-            # reads.
+            # Store the gates in memory with the time dimension first: attend_along() reads in this order.
             gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
             states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
         else:

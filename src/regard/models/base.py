@@ -127,7 +127,7 @@ class Model(nn.Module):
 
 
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
-    """Attend from each beam to the memory of its source, which K beams share without copies of the memory.
+    """Attend from K beams for each source to the memory of the source, without copying the memory.
 
     query: (B K, n, D). Row r attends to sequence r // K of the memory.
     memory: keys and values of B sequences.
@@ -176,8 +176,7 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Context manager that puts a model in eval mode, and restores the previous mode of each module at the
-    end.
+    """Context manager that puts a model in eval mode. At the end, the previous mode of each module returns.
 
     If several threads use it for the same model, the last thread that leaves the block restores the modes.
     """

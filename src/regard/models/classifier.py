@@ -17,8 +17,7 @@ from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
 __all__ = ["POOL", "Classifier", "pooled", "site_of"]
 
 POOL = "pool"
-"""The site (name) of the attention layer that pools the states. Its attention has one weight for each
-word."""
+"""The site (name) of the attention layer that pools the states. It has one weight for each word."""
 
 
 class Classifier(nn.Module):

@@ -24,8 +24,7 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are also options of models with an argument `size`. They override the values in
-`size`."""
+"""Fields of Size that are also options of models with an argument `size`. They override its values."""
 
 
 def build_language_model(name: str, vocabulary_size: int, **options: Any) -> LanguageModel:

@@ -223,7 +223,7 @@ class Bridge(nn.Module):
 
 
 class Place(nn.Module):
-    """Predict p_t / S, the relative source position to attend to: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
+    """Predict the source position p_t to attend to, divided by S: sigma(v_p . tanh(W_p h_t)) (eq. 9)."""
 
     def __init__(self, width: int):
         super().__init__()

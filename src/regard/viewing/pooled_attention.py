@@ -24,8 +24,7 @@ MAP = 256
 """Maximum number of blocks along each side of the map."""
 
 STRIP = 2**22
-"""Number of weights that are processed at a time. A larger array is divided into strips of about this
-size."""
+"""Number of weights that are processed at a time: a larger array is divided into strips of this size."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -165,7 +165,7 @@ def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Pred
 
 
 def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """Generate "want to": 싶다 if the subject is I, you or we; 싶어 하다 in the third person."""
+    """Generate a predicate with "want to". It is 싶다 if the subject is I, you or we, else 싶어 하다."""
     first = Word(conjugate(verb.stem, "고"))
     others = agreement in ("he", "they")
     if others:

@@ -307,7 +307,7 @@ PURPOSES = {
 
 
 class Adjective(NamedTuple):
-    """An adjective: its Korean stem and its English.
+    """An adjective: its Korean stem and its English translation.
 
     attribute_of: the Korean nouns before which it can be used (a big apple).
     predicate_of: the Korean nouns of which it can be the predicate (the apple is big).
@@ -367,7 +367,7 @@ STATES = {
         ("행복하", "하", "happy"),
     )
 }
-"""Temporary states of people."""
+"""Adjectives for temporary states of people, such as busy."""
 
 WEATHER = {
     stem: Adjective(Stem(stem, kind, True), english, frozenset(), frozenset())

@@ -70,8 +70,7 @@ FEW_SEGMENTATIONS = 64
 words of a text."""
 
 FEW_LINES = 64
-"""Fewer lines than this are encoded in one thread: starting more threads would take longer than encoding
-them."""
+"""Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
 
 
 class Subwords(Tokenizer):

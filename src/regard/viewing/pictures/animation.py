@@ -21,8 +21,7 @@ HEIGHT, PAD, APART = 20.0, 6.0, 5.0
 """HEIGHT, PAD: height and padding of the box around a word. APART: distance between boxes. All in points."""
 
 ARCS, BETWEEN = 46.0, 96.0
-"""ARCS: height of the arcs for self-attention. BETWEEN: distance between the two sentences. Both in
-points."""
+"""ARCS: height of the arcs for self-attention. BETWEEN: distance between both sentences. In points."""
 
 FAINTEST, SECONDS = 0.06, 0.9
 """FAINTEST: smallest weight that is drawn as a line. SECONDS: how long a frame is shown."""

@@ -17,8 +17,7 @@ from regard.errors import ArgumentError, install_command, message
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
 REPLACED = "▯□?"
-"""Replacements for a character that no font has. The first of them that is in the font of the text is
-used."""
+"""Replacements for a character that no font has. The first one that is in the font of the text is used."""
 
 FIRST = (
     "notosanscjk",
@@ -61,7 +60,8 @@ PACKAGES = {
     "HIRAGANA": ("Japanese", "fonts-noto-cjk"),
     "KATAKANA": ("Japanese", "fonts-noto-cjk"),
 }
-"""Maps the first word of a Unicode character name to the script and its font package (Debian, Ubuntu)."""
+"""The name of a script, and the Debian or Ubuntu package of a font for it. The keys are the words with which
+the Unicode names of its characters begin."""
 
 _SILENT = "\u200c\u200d\ufe0e\ufe0f"
 """Joiners and variation selectors. They are invisible, so a font without them can still draw the text."""
@@ -98,8 +98,9 @@ def needs(name: str) -> ArgumentError:
 
 @lru_cache(maxsize=4096)
 def written(text: str) -> Written:
-    """Split a text into runs, each with a font that has its characters. If one font has all, there is one
-    run.
+    """Split a text into runs, each with a font that has its characters.
+
+    If one font has all characters of the text, there is one run.
 
     >>> written("cat").missing
     ''
@@ -128,7 +129,7 @@ def written(text: str) -> Written:
 
 
 def hint_for(missing: Iterable[str]) -> str:
-    """Return a hint on characters that no installed font has; an empty string if there are none.
+    """Return a hint about characters that no installed font has, or "" if there are none.
 
     >>> hint_for("고")
     'no installed font has Korean (1 character shown as ▯): install fonts-noto-cjk (or fonts-nanum)'
