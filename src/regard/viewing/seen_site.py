@@ -24,8 +24,9 @@ class Site:
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
     values: (H, S), the norms of the values, if known.
-    row_words, column_words: for each row and each column, a subword, the index of its word; -1 for special
-        tokens. Default: the word indices of the Seen that contains the site.
+    row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
+        indices of the Seen that contains the site.
+    column_words: the same for each column.
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -42,7 +43,7 @@ class Site:
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", _array(self.weights)
         weights = weights[None] if weights.ndim == 2 else weights
-        # Fast path: valid float32 weights, the usual case, are not copied.
+        # In the usual case, the weights are valid and float32; then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
         if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
             weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
@@ -74,9 +75,9 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of attention: "cross" if the name ends in "cross", else the part before the first dot.
+        """The kind of attention: "cross" if the name ends in "cross", else the name up to the first dot.
 
-        For the models of Regard, that part is "encoder" or "decoder", for their self-attention.
+        For self-attention in the models of Regard, this is "encoder" or "decoder".
         """
         return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
 
@@ -126,7 +127,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word indices of rows and columns. If they are unknown, each row and column is a word."""
+        """The word indices of the rows, and of the columns. If they are unknown, each token is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -155,12 +156,15 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions. All positions of a group have the same word index."""
+    """Return the word index of each group of positions, which all positions of the group have.
+
+    numbers: the word index of each position.
+    """
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords; a group that is only a space is written as ␣."""
+    """Return the text of each group of subwords. A group that is only a space becomes ␣."""
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 
