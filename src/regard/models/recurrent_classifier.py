@@ -21,7 +21,7 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments are the width of the states, whether
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, whether
 the recurrent layers are bidirectional, and the options of the pooling."""
 
 

@@ -26,7 +26,7 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments are the width of the states, and the
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
 options of the pooling."""
 
 
