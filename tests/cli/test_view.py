@@ -250,5 +250,5 @@ def test_help_lists_views_and_special_tokens(command):
     assert (
         "</s>: show" in result
         and all(f"{name} (" in result for name in (*VIEWS, "steps"))
-        and "[default: matrix]" in result
+        and "[default: (matrix;" in result
     )
