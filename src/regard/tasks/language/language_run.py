@@ -146,6 +146,8 @@ class LanguageRun:
                 # Copied, because a view would keep the weights of the whole batch in memory.
                 {site: each[row, ..., :size, :size].copy() for site, each in weights.items()},
                 self.tokenizer.unknown(text) if uncovered else (),
+                word_numbers=(*self.tokenizer.units(tokens), -1),
+                first_piece=self.tokenizer.pieces([self.first_token])[0],
             )
 
     def __repr__(self) -> str:
