@@ -241,15 +241,18 @@ def compared(runs: list[RunFacts]) -> Table:
     table.add_column("run", min_width=widest, overflow="fold")
     table.add_column("model", no_wrap=True)
     criteria = sorted({each.best_metric for each in runs})
+    # The scores of different tasks are not comparable: one column has the name and the score of each.
+    several_tasks = len({each.task for each in runs}) > 1
     scored = list(dict.fromkeys(["loss", *(each.usual_metric for each in runs), *criteria]))
-    differ = ["best by"] if len(criteria) > 1 else []
+    scored = [] if several_tasks else scored
+    differ = ["best score"] if several_tasks else ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, for 80 columns
     for name in ("weights", "step"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in scored:  # long names are wrapped between words
         table.add_column(Text(printable(titles.get(name, metric_title(name)))), justify="right")
     for name in (*differ, "time"):
-        table.add_column(name, justify="right", no_wrap=name == "time")
+        table.add_column(name, justify="right", no_wrap=True)
     if not differ:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
@@ -259,13 +262,16 @@ def compared(runs: list[RunFacts]) -> Table:
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
         step = "" if at is None else f"{at.step:,}"
         step += f"/{at.total:,}" if at is not None and at.total not in (None, at.step) else ""
+        best_by = titles.get(each.best_metric, metric_title(each.best_metric))
+        if several_tasks and each.best_metric in best:
+            best_by = f"{best_by} {in_words(each.best_metric, best[each.best_metric])}"
         table.add_row(
             Text(place),
             Text(printable(str(each.model["name"]))),
             "" if each.parameters is None else _briefly(each.parameters),
             step,
             *scores,
-            *([titles.get(each.best_metric, metric_title(each.best_metric))] if differ else []),
+            *([Text(printable(best_by))] if differ else []),
             "" if at is None else in_time(at.seconds),
             Text(printable(each.status)),
         )

@@ -66,7 +66,8 @@ class ClassificationView(RunView):
             words = read.words[:DRAWN]
             values = read.weights if view != ERASURE else self.effects.decreases(side, len(words))
             if values is not None and words:
-                parts.append(shaded([values[:DRAWN]], [label], words))
+                name = side if len(self.result.texts) > 1 else label
+                parts.append(shaded([values[:DRAWN]], [name], words))
         drawn = parts[0]
         bottom = drawn.frames[0].bounds[3]
         for part in parts[1:]:
