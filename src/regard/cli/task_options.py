@@ -96,8 +96,13 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
 
 
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that a task has. attribute: as in with_task_options()."""
-    return {name: options[name] for name in option_parameters(getattr(task, attribute))}
+    """Return the values of the options that a task has. attribute: as in with_task_options().
+
+    An option that only a task outside the package has is not on the command line: it has its default.
+    """
+    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
+    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
+    return {name: options.get(name, defaults.get(name)) for name in option_parameters(declared)}
 
 
 def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
