@@ -12,9 +12,9 @@ from regard.data.line_io import say
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, shown
 
-__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "one_sentence", "open_run"]
+__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "one_sentence", "open_run", "open_task"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -192,6 +192,28 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_translator(run, checkpoint=checkpoint, device=device, **options)
+    for note in loaded.notes:
+        say(note)
+    return loaded
+
+
+def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
+    """Load a run of this task, and report checkpoints that were skipped because they are damaged.
+
+    Raises ArgumentError for a run of another task; the error has the command for that run.
+    """
+    import torch
+
+    from regard.tasks.task_table import find_task, load, task_of
+
+    kind = task_of(run)
+    if not issubclass(kind, find_task(task)):
+        problem = f"this is not a run of the task {task}"
+        command = kind.next_command.format(run=shown(run))
+        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load(run, checkpoint=checkpoint, device=device, **options)
     for note in loaded.notes:
         say(note)
     return loaded

@@ -65,6 +65,7 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
+    files: options.Arguments = None,
 ) -> int:
     """Train a translator, a language model or a classifier (--task), and write it to a run folder.
 
@@ -92,6 +93,7 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
+    options.check_no_files(files)
     options.check_exclusive(arguments)
     _print_inputs(arguments)
     kind, settings = _task_and_settings(arguments)

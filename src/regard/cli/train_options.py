@@ -124,6 +124,17 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
             raise ArgumentError(message("regard train", problem, expected=f"only one of {', '.join(both)}"))
 
 
+def check_no_files(files: Sequence[str] | None) -> None:
+    """Raise ArgumentError if files are given without the option that says what they contain."""
+    if not files:
+        return
+    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
+    hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
+    if len(files) == 2 and not named:
+        hint = f"--source {files[0]} --target {files[1]}"
+    raise ArgumentError(message(f"regard train {files[0]}", "files are named by options", hint=hint))
+
+
 def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
@@ -344,3 +355,5 @@ DryRun = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="FILE", hidden=True)]
+"""Arguments that are not options, which regard train does not have; check_no_files() explains them."""

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
-from regard.decoding.active_rows import device_of, eval_without_grad
+from regard.decoding.active_rows import Ends, device_of, eval_without_grad
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import CROSS, observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.prompts import Prompts
+from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
@@ -25,18 +27,23 @@ Search = Greedy | Beam | Sample
 
 def search(
     model: Model,
-    batch: Batch,
+    batch: Batch | Prompts,
     how: Search,
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     look: str | None = CROSS,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+    ends: Ends | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode each source of a batch. Return a list of hypotheses for each source, best first.
 
-    batch: the sources. Targets are ignored.
+    batch: the sources; targets are ignored. Or the Prompts that a language model continues: a hypothesis has
+        the tokens and scores after the prompt; its attention has a row for each token of prompt and output.
     how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
     prefixes: the tokens that each output must begin with, [] for none.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
+    limit: the maximum length of the output, if the rules of `how` have none.
+    ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
@@ -64,7 +71,12 @@ def search(
         return []
     batch = batch.to(device_of(model))
     with eval_without_grad(model):
-        result = _run_search(model, batch, how, prefixes)
+        if isinstance(how, Beam):
+            result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
+        elif isinstance(how, Sample):
+            result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)
+        else:
+            result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
     if result.token_scores.isnan().any():
         raise RegardError(
             message(
@@ -80,33 +92,28 @@ def search(
     return _as_hypotheses(result.map(Tensor.cpu), exists_BK.cpu(), recorded)
 
 
-def _run_search(
-    model: Model, batch: Batch, how: Search, prefixes: Sequence[Sequence[int]] | None
-) -> SearchResult:
-    if isinstance(how, Beam):
-        return beam_search(model, batch, how, prefixes)
-    if isinstance(how, Sample):
-        return sample_search(model, batch, how, prefixes)
-    return greedy_search(model, batch, how, prefixes)
-
-
 BySite = dict[str, Tensor]
 
 
 def _recorded_attention(
-    model: Model, batch: Batch, result: SearchResult, exists_BK: Tensor, look: str | None
+    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
 ) -> list[tuple[BySite, BySite]]:
     """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
         return [({}, {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
-    target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
+    if isinstance(batch, Prompts):
+        first_NP = batch.tokens[sentence_N]
+        source_NS, source_lengths_N = first_NP[:, :0], torch.zeros_like(sentence_N)
+    else:
+        first_NP = torch.full_like(tokens_NL[:, :1], BOS)
+        source_NS, source_lengths_N = batch.source[sentence_N], batch.source_lengths[sentence_N]
     pairs = Batch(
-        batch.source[sentence_N],
-        batch.source_lengths[sentence_N],
-        target_NL,
-        result.lengths[sentence_N, rank_N],
+        source_NS,
+        source_lengths_N,
+        torch.cat((first_NP, tokens_NL), 1),
+        result.lengths[sentence_N, rank_N] + first_NP.shape[1] - 1,
         batch.index[sentence_N],
     )
     recorded = []

@@ -48,8 +48,7 @@ PEER_NAMES = {
         *("batch_multiplier", "accumulate_grad_batches", "grad_accum"),
     ),
     "beta2 of AdamW is training.beta2": ("adam_beta2", "adam_betas", "betas"),
-    "the optimizer is AdamW; its settings are training.learning_rate, training.beta2 and "
-    "training.weight_decay": ("optim", "optimizer", "optimizer_type"),
+    "the optimizer is training.optimizer (adamw or sgd)": ("optim", "optimizer", "optimizer_type"),
     "weight decay is training.weight_decay": ("wd",),
     "gradient clipping is training.max_grad_norm": (
         *("clip_norm", "clip_grad_norm", "grad_clip", "gradient_clip_val", "gradient_clipping"),

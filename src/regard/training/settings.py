@@ -70,8 +70,11 @@ class Training(Section):
     depends on the step alone.
     batch_tokens: batch size in tokens per process, padding included; or batch_size: in sentences per process.
     accumulation_steps: number of batches per step.
-    learning_rate: the highest of the schedule, after warmup_steps. beta2: of AdamW. max_grad_norm: gradients
-    with a larger norm are scaled down to it (0 or inf disables clipping).
+    optimizer: "adamw", or "sgd" with `momentum`, which needs a learning_rate.
+    learning_rate: the highest of the schedule, after warmup_steps. With the schedule "epoch-decay" it is
+    constant for `decay_after` epochs, and divided by `decay_factor` at the start of each later epoch.
+    beta2: of AdamW. max_grad_norm: gradients with a larger norm are scaled down to it (0 or inf disables
+    clipping).
     ema: decay of the moving average of the weights (0 disables it).
     precision: "tf32" is float32 with TF32 matrix products; "auto" is bfloat16 on GPUs that support it.
     capture: use one CUDA graph per batch length; "auto" does so for recurrent models on GPUs.
@@ -88,8 +91,12 @@ class Training(Section):
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = 4096
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     accumulation_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    momentum: Part = 0.0
     learning_rate: Positive = 1e-3
-    schedule: Literal["constant", "cosine", "inverse-root"] = "cosine"
+    schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
+    decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
+    decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
@@ -122,6 +129,14 @@ class Training(Section):
     def _one_length(self) -> Training:
         if sum(getattr(self, name) is not None for name in LENGTHS) > 1:
             raise ValueError(f"one of {', '.join(LENGTHS)}")
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> Training:
+        if self.optimizer == "sgd" and "learning_rate" not in self.model_fields_set:
+            raise Clash("optimizer is sgd, but learning_rate is not set", "a learning_rate, such as 1.0")
+        if self.momentum and self.optimizer != "sgd":
+            raise Clash(f"momentum is {self.momentum:g}, but optimizer is {self.optimizer}", "momentum = 0")
         return self
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, message
 from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
@@ -33,7 +34,6 @@ from regard.tasks.language.language_data import (
 from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
-from regard.tasks.language.sample_text import continue_text, first_token
 from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
 from regard.training.distributed import Processes
 from regard.training.losses import cross_entropy
@@ -42,15 +42,16 @@ from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["LanguageTask"]
 
-PROMPT, CONTINUATION = 8, 30
-"""Maximum number of tokens of the prompt of a sample, and of its continuation."""
+PROMPT, CONTINUATION, TOP_K = 8, 30, 20
+"""Maximum number of tokens of the prompt of a sample, and of its continuation; top-k of the sampling."""
 
 
 class LanguageTask(RunTask):
     """Train a language model on text files, and evaluate it on the validation text.
 
     A recurrent model of continuous text reads parallel streams, and its state is carried from batch to batch:
-    loss() continues from the state after the batch before, and checkpoints save that state.
+    keep_state() keeps the state after a batch, loss() continues from it, and checkpoints save it. On a GPU
+    such steps are captured in CUDA graphs.
     """
 
     model: LanguageModel
@@ -68,6 +69,7 @@ class LanguageTask(RunTask):
     no_data_hint = "--train-file a.txt"
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
+    next_command = 'regard generate {run} --prompt "..."'
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class LanguageTask(RunTask):
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
-            self.uncapturable = "the recurrent state is carried from batch to batch"
+            self.small_steps = True  # all batches have one shape, except the last one of an epoch
             self._check_carried(processes)
         self.check_settings(settings)  # again, with the window and the streams that the plan chose
         self._train = self._training_batches(processes)
@@ -249,17 +251,24 @@ class LanguageTask(RunTask):
                 raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._states_before[batch] = self._state
         before = self._states_before[batch]
-        return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
+        # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
+        return batch.to(device), State(hidden=tuple(each.to(device) for each in before.hidden))
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
+        state: tuple[Tensor, ...] = ()
         if self.settings.carried:
             after, logits_BTV = self.model.read(text, before)
-            self._state = detached(after)
+            state = detached(after).hidden
         else:
             logits_BTV = self.model(text)
         total, plain = cross_entropy(logits_BTV, text.targets, self.settings.training.label_smoothing)
-        return Loss(total, {"loss": plain})
+        return Loss(total, {"loss": plain}, state)
+
+    def keep_state(self, batch: TextBatch, state: tuple[Tensor, ...]) -> None:
+        if self.settings.carried:
+            before = self._states_before[batch].position if batch.carried else 0
+            self._state = State(before + batch.inputs.shape[1], state)
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""
@@ -300,15 +309,18 @@ class LanguageTask(RunTask):
         text, count = self.corpus.valid, self.settings.evaluation.samples
         offsets = text.lines.offsets
         long = [row for row in range(len(text)) if offsets[row + 1] - offsets[row] > 1]
-        shown = []
+        rules = Rules(minimum=2, maximum=CONTINUATION)  # at least one token before EOS
+        how = Sample(top_k=TOP_K, seed=self.settings.seed, rules=rules)
+        shown, decode = [], self.corpus.tokenizer.decode
         for place in range(min(count, len(long))):
             row = long[(2 * place + 1) * len(long) // (2 * count)]
             tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
-            prompt = tokens[: min(PROMPT, len(tokens) // 2)]
-            first = first_token(self.settings.data.layout)
-            tokens = continue_text(self.model, first, prompt, CONTINUATION, seed=self.settings.seed)
-            decode = self.corpus.tokenizer.decode
-            shown.append(Text(f"prompt        {decode(prompt)}\ncontinuation  {decode(tokens)}"))
+            room = PROMPT if self.model.longest_target is None else self.model.longest_target - 1
+            prompt = tokens[: min(PROMPT, len(tokens) // 2, room)]
+            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[place])
+            ((best, *_),) = search(self.model, prompts, how, look=None)
+            sample = f"prompt        {decode(prompt)}\ncontinuation  {decode(best.output_tokens)}"
+            shown.append(Text(sample))
         return shown
 
 
