@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.line_io import say
-from regard.errors import printable, shown
+from regard.errors import ArgumentError, message, printable, shown
 from regard.runs.devices import choose_device
 from regard.runs.prepare_run import build_from
 from regard.runs.run_folder import fingerprints_of
@@ -152,6 +152,9 @@ class ViewOptions:
 
     def prepared(self, seen: Seen) -> Seen:
         """Return the attention as it is drawn: words or subwords, with or without special tokens."""
+        if self.by_values and not any(site.values is not None for site in seen.sites):
+            problem = "the norms of the value vectors were not recorded for this input"
+            raise ArgumentError(message("--by-values", problem, hint="leave --by-values out"))
         seen = seen.weighted_by_values() if self.by_values else seen
         seen = seen if self.subwords else seen.words()
         return seen if self.specials == "show" else seen.without_specials(self.specials == "renormalise")
