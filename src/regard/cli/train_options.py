@@ -19,6 +19,7 @@ __all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
+OF_MODEL = "that of the model"
 HELD_OUT_TEXT = "held out from the training text"
 
 SETTINGS = {
@@ -42,6 +43,9 @@ SETTINGS = {
     "model": ("model.name",),
     "width": ("model.width",),
     "dropout": ("model.dropout",),
+    "score": ("model.score",),
+    "select": ("model.select",),
+    "position": ("model.position",),
     "minutes": ("training.minutes",),
     "steps": ("training.steps",),
     "epochs": ("training.epochs",),
@@ -51,6 +55,7 @@ SETTINGS = {
     "learning_rate": ("training.learning_rate",),
     "label_smoothing": ("training.label_smoothing",),
     "guided": ("training.guided_alignment",),
+    "estimator": ("training.estimator.name",),
     "precision": ("training.precision",),
     "seed": ("seed",),
     "init_from": ("init_from",),
@@ -82,8 +87,10 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
         if option in ("columns", "fields"):
             value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
         for name in names:
-            section, _, last = name.rpartition(".")
-            place = settings.setdefault(section, {}) if section else settings
+            *sections, last = name.split(".")
+            place = settings
+            for section in sections:
+                place = place.setdefault(section, {})
             place[last] = str(value) if isinstance(value, Path) else value
     return settings
 
@@ -225,6 +232,37 @@ Dropout = Annotated[
     float | None,
     _option("--dropout", "FLOAT", "Dropout probability.", MODEL, show_default=CHOSEN, callback=bounds.finite),
 ]
+AttentionScore = Annotated[
+    str | None,
+    _option(
+        "--score",
+        "NAME",
+        "Score of the attention: dot, scaled_dot, general, additive, concat, cosine or location.",
+        MODEL,
+        show_default=OF_MODEL,
+    ),
+]
+Selection = Annotated[
+    str | None,
+    _option(
+        "--select",
+        "NAME",
+        "Selection of the attention: softmax, sparsemax, entmax, gate, straight-through, or hard (with "
+        "--estimator).",
+        MODEL,
+        show_default="softmax",
+    ),
+]
+PositionScheme = Annotated[
+    str | None,
+    _option(
+        "--position",
+        "NAME",
+        "Position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or none.",
+        MODEL,
+        show_default=OF_MODEL,
+    ),
+]
 Minutes = Annotated[
     float | None,
     _option(
@@ -293,6 +331,15 @@ Guided = Annotated[
         "it).",
         TRAINING,
         callback=bounds.finite_unless_default,
+    ),
+]
+EstimatorName = Annotated[
+    str | None,
+    _option(
+        "--estimator",
+        "NAME",
+        "Estimator for --select hard: reinforce. To set its options: --set training.estimator.samples=2.",
+        TRAINING,
     ),
 ]
 Precision = Annotated[

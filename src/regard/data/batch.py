@@ -83,6 +83,11 @@ class Batch:
         tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
+    def repeat(self, count: int) -> Batch:
+        """Repeat each pair `count` times: row r of the result is row r // count of the batch."""
+        tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
+        return Batch(*(tensor.repeat_interleave(count, 0) for tensor in tensors))
+
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
     lengths = numpy.array([len(row) for row in rows], numpy.int64)

@@ -50,7 +50,7 @@ def classifier_of(run: StoredRun, device: str, **options: Any) -> Classification
     settings = run.settings
     tokenizer, labels = load_text_tokenizer(run.folder, settings.data), load_labels(run.folder)
     model = build_classifier(settings.model.name, tokenizer.size, len(labels), **settings.model.options)
-    model.load_state_dict(run.checkpoint.tensors("weights"))
+    model.load_state_dict(run.checkpoint.model_weights())
     model.to(torch.device(choose_device(device))).eval()
     options = {"longest": settings.data.max_length + 1, **options}
     classifier = ClassificationRun(model, tokenizer, labels, **options)

@@ -245,6 +245,6 @@ def load_language_run(run: StoredRun, device: str) -> LanguageRun:
     """Load the model and the tokenizer of a run."""
     tokenizer = load_text_tokenizer(run.folder, run.settings.data)
     model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
-    model.load_state_dict(run.checkpoint.tensors("weights"))
+    model.load_state_dict(run.checkpoint.model_weights())
     model.to(torch.device(choose_device(device))).eval()
     return LanguageRun(model, tokenizer, run.folder, run.settings, run.checkpoint, run.notes)

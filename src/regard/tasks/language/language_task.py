@@ -36,7 +36,15 @@ from regard.tasks.language.language_run import LanguageRun, evaluation_batches, 
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
 from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
 from regard.training.distributed import Processes
-from regard.training.losses import cross_entropy
+from regard.training.estimators import Reinforce
+from regard.training.losses import cross_entropy, sequence_losses
+from regard.training.sampled_loss import (
+    RowLosses,
+    add_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped
 
@@ -81,6 +89,8 @@ class LanguageTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         processes = processes or Processes()
+        features = 0 if settings.training.estimator is None else features_size(model.embedding)
+        self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
         if settings.carried:
@@ -256,6 +266,8 @@ class LanguageTask(RunTask):
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(text, self._estimator)
         state: tuple[Tensor, ...] = ()
         if self.settings.carried:
             after, logits_BTV = self.model.read(text, before)
@@ -269,6 +281,17 @@ class LanguageTask(RunTask):
         if self.settings.carried:
             before = self._states_before[batch].position if batch.carried else 0
             self._state = State(before + batch.inputs.shape[1], state)
+
+    def _sampled_loss(self, text: TextBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated, smoothing = text.repeat(estimator.samples), self.settings.training.label_smoothing
+
+        def row_losses() -> RowLosses:
+            total_R, plain_R = sequence_losses(self.model(repeated), repeated.targets, smoothing)
+            return RowLosses(total_R, -plain_R)
+
+        features = embedding_features((self.model.embedding, repeated.targets))
+        return sampled_loss(estimator, row_losses, len(text), lengths=repeated.lengths, features=features)
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""

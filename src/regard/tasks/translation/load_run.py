@@ -58,7 +58,7 @@ def translator_of(run: StoredRun, device: str, **options: Any) -> TranslationRun
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    model.load_state_dict(run.checkpoint.tensors("weights"))
+    model.load_state_dict(run.checkpoint.model_weights())
     model.to(torch.device(choose_device(device))).eval()
     choice = read_choice(folder)
     if choice is not None:
