@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
 from regard.data import Choices, Pairs, read_pairs
-from regard.data.line_io import STANDARD
+from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
+from regard.tasks.column_names import COLUMNS, FIELDS, two_columns, two_names
 
 __all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
@@ -122,12 +122,6 @@ class PairFiles:
             return LinePairs(self.source, self.target)
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
         return RowPairs.read(self.tsv, self.jsonl, columns, names)
-
-
-def check_standard_input(*files: str | None) -> None:
-    """Raise ArgumentError if more than one of the files is "-", standard input."""
-    if files.count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))
 
 
 def read_choices(assignments: list[str]) -> Choices:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
 from regard.errors import ArgumentError, message
+from regard.tasks.column_names import COLUMNS, FIELDS, two_columns, two_names
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask

@@ -18,7 +18,7 @@ from regard.data.read_text import FOREIGN, LONGEST_LINE, checked_path
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
-__all__ = ["Lines", "Notes", "given_lines", "place_name", "say", "tell", "writing"]
+__all__ = ["Lines", "Notes", "check_standard_input", "given_lines", "place_name", "say", "tell", "writing"]
 
 Place = str | bytes
 """Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""
@@ -239,3 +239,9 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None) -> Line
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")
     return lines
+
+
+def check_standard_input(*files: str | None) -> None:
+    """Raise ArgumentError if more than one of the files is "-", standard input."""
+    if files.count(STANDARD) > 1:
+        raise ArgumentError(message("-", "standard input is named twice, but can be read only once"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,9 +233,12 @@ class _Plan:
 
 
 def _label_scores(
-    classifier: TextClassifier, site: str, results: Sequence[Classification], trials: Sequence[_Trial]
+    classifier: TextClassifier, site: str | None, results: Sequence[Classification], trials: Sequence[_Trial]
 ) -> NDArray[numpy.float64]:
-    """Return the log-probability of the predicted label in each trial, with shape (trials,)."""
+    """Return the log-probability of the predicted label in each trial, with shape (trials,).
+
+    site: the pooling; None if it is not attention, so that no words can be hidden.
+    """
     scores = numpy.zeros(len(trials))
     lengths = {
         index: max(len(read.tokens) for read in results[trial.line].texts)
@@ -251,7 +255,7 @@ def _label_scores(
             sides.append(tokens)
         edit = _HideWords(chosen, sides, next(classifier.model.parameters()).device)
         batch = LabelledBatch.collate(sides[0], sides[1] if len(sides) > 1 else None)
-        with scope(edit=edit, at=site):
+        with nullcontext() if site is None else scope(edit=edit, at=site):
             scores_BC = log_probabilities(classifier.model, batch)
         labels = [classifier.labels.index(str(results[trial.line].label)) for trial in chosen]
         scores[rows] = scores_BC[numpy.arange(len(rows)), labels]

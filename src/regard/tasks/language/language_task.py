@@ -20,8 +20,10 @@ from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.models.language_models import build_language_model
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.language.evaluate_language import EVALUATE_OPTIONS, LanguageReport, evaluate_language
 from regard.tasks.language.language_data import (
     TOKENIZER,
     TextCorpus,
@@ -32,6 +34,7 @@ from regard.tasks.language.language_data import (
 from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
+from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.losses import cross_entropy, sequence_losses
@@ -72,6 +75,8 @@ class LanguageTask(RunTask):
     size_names = ("tokens",)
     smallest_sizes = (8,)
     no_data_hint = "--train-file a.txt"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
     next_command = 'regard generate {run} --prompt "..."'
 
     def __init__(
@@ -164,6 +169,14 @@ class LanguageTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> LanguageRun:
         return load_language_run(run, device)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> LanguageReport:
+        return evaluate_language(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LanguageView:
+        return view_language(cls, run, options, drawing)
 
     @classmethod
     def check_load_options(cls, options: Mapping[str, Any]) -> None:

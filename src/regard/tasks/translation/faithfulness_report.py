@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -45,8 +45,8 @@ class FaithfulnessReport:
         report |= {"summary": self.results[0].summary()} | ({"sites": sites} if sites else {})
         return report | ({"agreement": self.agreement.written()} if self.agreement else {})
 
-    def print(self, console: Console) -> None:
-        """Print the report as a table, with its legend and a summary."""
+    def described(self) -> Group:
+        """Return the report for the terminal: a table, with its legend and a summary."""
         first = self.results[0]
         lines: list[RenderableType] = [Text(""), self.table()]
         lines.append(Text(LEGEND, style="dim"))
@@ -54,7 +54,7 @@ class FaithfulnessReport:
         lines.append(Text(f"Uniform attention costs {first.uniform:.2f} nats per word."))
         if self.agreement is not None:
             lines.append(Text(f"With the other run: {self.agreement}."))
-        console.print(Group(*lines))
+        return Group(*lines)
 
     def table(self) -> Table:
         """Return a table with a row for all sites, and one for each site if there are several."""

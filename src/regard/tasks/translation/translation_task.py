@@ -24,9 +24,15 @@ from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
+from regard.tasks.translation.evaluate_translation import (
+    EVALUATE_OPTIONS,
+    TranslationEvaluation,
+    evaluate_translation,
+)
 from regard.tasks.translation.guided_alignment import Guide, guided_site
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -41,6 +47,12 @@ from regard.tasks.translation.translation_data import (
     texts,
 )
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
+from regard.tasks.translation.view_translation import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    TranslationView,
+    view_translation,
+)
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -85,6 +97,9 @@ class TranslationTask(RunTask):
     fixed = FIXED
     for_outputs = FOR_OUTPUTS
     no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -162,6 +177,14 @@ class TranslationTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
         return translator_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+        return evaluate_translation(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
+        return view_translation(cls, run, options, drawing)
 
     @classmethod
     def complete_settings(
