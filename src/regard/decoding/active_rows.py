@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
+from regard.data.batch_rows import BatchRows
 from regard.decoding.rules import Rules, pad_prefixes
 from regard.models.base import Encoded, Model, State, in_eval_mode
 
@@ -17,7 +18,7 @@ __all__ = ["ActiveRows", "device_of", "eval_without_grad", "start_decoding", "st
 
 
 @dataclass(frozen=True, eq=False)
-class ActiveRows:
+class ActiveRows(BatchRows):
     """The b sentences that are still being decoded, with K hypotheses (rows) each.
 
     index: (b,), the index of each sentence in the batch.
@@ -33,15 +34,6 @@ class ActiveRows:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def select(self, index: Tensor) -> ActiveRows:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return ActiveRows(
-            self.index.index_select(0, index),
-            self.limits.index_select(0, index),
-            self.prefix.index_select(0, index),
-            self.encoded.reorder(index),
-        )
 
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
         """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
@@ -65,7 +57,7 @@ def start_decoding(
     limits_B = rules.limits(model, batch.source_lengths, prefix_lengths_B.to(device))
     encoded = model.encode(batch.source, batch.source_lengths)
     index_B = torch.arange(len(batch), device=device)
-    state = model.start(encoded).reorder(index_B.repeat_interleave(per_sentence))
+    state = model.start(encoded).repeat(per_sentence)
     last_R1 = torch.full((len(batch) * per_sentence, 1), BOS, device=device)
     return ActiveRows(index_B, limits_B, prefix_BP.to(device), encoded), state, last_R1
 

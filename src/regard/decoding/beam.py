@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch
+from regard.data.batch_rows import BatchRows
 from regard.decoding.active_rows import ActiveRows, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.penalties import GNMT, Length, coverage
@@ -73,7 +74,7 @@ class Beam:
 
 
 @dataclass(frozen=True, eq=False)
-class Beams:
+class Beams(BatchRows):
     """The K beams of b sentences after t steps, and the pool of their finished hypotheses.
 
     tokens, token_scores: (b, K, t), the tokens of the beams and their log-probabilities.
@@ -98,16 +99,6 @@ class Beams:
         empty_BK0 = torch.zeros(sentences, how.size, 0, device=device)
         pool = SearchResult.empty(sentences, how.best, 0, device)
         return cls(empty_BK0.long(), empty_BK0, sums_BK, empty_BK0, pool)
-
-    def select(self, index: Tensor) -> Beams:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return Beams(
-            self.tokens.index_select(0, index),
-            self.token_scores.index_select(0, index),
-            self.sums.index_select(0, index),
-            self.covered.index_select(0, index),
-            self.pool.map(lambda tensor: tensor.index_select(0, index)),
-        )
 
     def result(self, divisor: Tensor) -> SearchResult:
         """Return the pool. For sentences without a finished hypothesis, return the unfinished beams instead.
@@ -177,7 +168,7 @@ def beam_search(
                 break
             active, beams = active.select(remaining_b), beams.select(remaining_b)
             rows_R = rows_R[state_rows(remaining_b, how.size)]
-        state, last_R1 = state.reorder(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
+        state, last_R1 = state.select(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
     return result
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -153,15 +153,9 @@ def pieces_of(batch: Batch, vocabulary: int) -> Iterator[Batch]:
     tokens = max(batch.target.shape[1], 1) * max(vocabulary, 1)
     rows = max(LOGITS // tokens, 1)
     for first in range(0, len(batch), rows):
-        part = slice(first, first + rows)
-        longest = int(batch.target_lengths[part].max())
-        yield Batch(
-            batch.source[part],
-            batch.source_lengths[part],
-            batch.target[part, : longest + 1],
-            batch.target_lengths[part],
-            batch.index[part],
-        )
+        part = batch.select(slice(first, first + rows))
+        longest = int(part.target_lengths.max())
+        yield replace(part, target=part.target[:, : longest + 1])
 
 
 def _concatenated(calls: list[Attended]) -> Tensor:

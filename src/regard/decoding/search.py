@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ def search(
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
     recorded = _recorded_attention(model, batch, result, exists_BK, look)
-    return _as_hypotheses(result.map(Tensor.cpu), exists_BK.cpu(), recorded)
+    return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), recorded)
 
 
 def _run_search(
@@ -102,13 +103,8 @@ def _recorded_attention(
         return [({}, {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
     target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
-    pairs = Batch(
-        batch.source[sentence_N],
-        batch.source_lengths[sentence_N],
-        target_NL,
-        result.lengths[sentence_N, rank_N],
-        batch.index[sentence_N],
-    )
+    lengths_N = result.lengths[sentence_N, rank_N]
+    pairs = replace(batch.select(sentence_N), target=target_NL, target_lengths=lengths_N)
     recorded = []
     for part in pieces_of(pairs, model.target_size):
         observed = observe(model, part, look)

@@ -218,11 +218,8 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
-    def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
-
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
-        return LabelledBatch(**tensors)
+        return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         logits_BC, training = self.model(batch).float(), self.settings.training

@@ -236,7 +236,7 @@ class LanguageTask(RunTask):
                 raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._states_before[batch] = self._state
         before = self._states_before[batch]
-        return batch.to(device), State(before.position, tuple(each.to(device) for each in before.hidden))
+        return batch.to(device), before.to(device)
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
@@ -250,13 +250,12 @@ class LanguageTask(RunTask):
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""
-        named = {**vars(batch), "carried": torch.tensor(batch.carried)}
+        named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
 
     def restored(self, tensors: dict[str, Tensor]) -> TextBatch:
-        rows = {name: tensors[name] for name in ("inputs", "targets", "lengths", "index")}
-        batch = TextBatch(**rows, carried=bool(tensors["carried"]))
+        batch = TextBatch.from_tensors(tensors)
         if batch.carried:
             self._states_before[batch] = _state(tensors)
         return batch

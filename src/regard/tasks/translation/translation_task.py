@@ -251,7 +251,7 @@ class TranslationTask(RunTask):
         return batch.to(device), wanted
 
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch(**tensors)
+        return Batch.from_tensors(tensors)
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
