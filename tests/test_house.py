@@ -51,6 +51,7 @@ LEAVES = (
     "masks",
     "memory",
     "positions",
+    "roles",
     "scores",
     "select",
     "sites",
@@ -94,6 +95,7 @@ PUBLIC = (
     "RegardError",
     "RegardWarning",
     "Relative",
+    "Role",
     "Rotary",
     "SCORES",
     "ScaledDot",
@@ -206,7 +208,7 @@ def test_imports_have_no_cycles():
 
 
 def test_viewing_depends_on_arrays_only():
-    known = {"viewing", "errors", "files"}
+    known = {"viewing", "errors", "files", "roles"}
     for path in (path for name, path in MODULES.items() if part(name) == "viewing"):
         outside = {name.split(".")[0] for name, _ in imports(path)} - set(sys.stdlib_module_names)
         assert outside <= {"matplotlib", "numpy", "PIL", "regard", "rich"}, short(path)

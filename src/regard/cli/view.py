@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from regard.cli.run_options import (
 from regard.data.line_io import say
 from regard.decoding import Scored
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.roles import CROSS, matches
 from regard.viewing import VIEWS, Picture, Seen, picture
 
 __all__ = ["view"]
@@ -93,8 +93,8 @@ View = Annotated[str, _option(VIEW_HELP, metavar="NAME")]
 Place = Annotated[
     str | None,
     _option(
-        "Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
-        "averaged.",
+        "Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
+        "text. Several sites are averaged.",
         "--site",
         metavar="SITE",
         show_default="all cross-attention layers",
@@ -199,7 +199,7 @@ def view(
         sentence = translator.prepare(sentence)
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, translation, view, site, head)
-    if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
+    if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
@@ -233,18 +233,18 @@ def _measured(translator: Any, translation: Any, view: str, site: str | None, he
     if translation.alignment is None or empty:
         return seen
     cross = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in cross if site is None or fnmatch.fnmatchcase(each.name, site)]
+    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
     if view in OWN or not drawn:
         return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
     exists = head is None or head < min(each.heads for each in drawn)
     head = head if exists else None
-    return seen.noted(faithfulness(translator, translation, at=site or "*cross", head=head))
+    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
 
 
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
     """Raise ArgumentError if a site to be drawn has no head of this number."""
     sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
-    sites = [each for each in sites if site is None or fnmatch.fnmatchcase(each.name, site)]
+    sites = [each for each in sites if site is None or matches(site, each.name, each.role)]
     heads = min((each.heads for each in sites), default=0)
     if head is not None and sites and head >= heads:
         number = "1 head" if heads == 1 else f"{heads} heads"

@@ -30,6 +30,7 @@ from regard.decoding.rules import Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
+from regard.roles import CROSS
 from regard.sites import Record, scope
 
 __all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
@@ -148,7 +149,7 @@ def beam_search(
     divisors = how.length.table(longest + 1, last_R1.device)
     beams = Beams.at_start(active, how)
     for step in range(longest):
-        recording = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
+        recording = scope(Look(weights=True), at=CROSS) if how.coverage else nullcontext(Record())
         with recording as record:
             state, logits_R1V = model.step(state, last_R1, active.encoded)
         if how.coverage:
@@ -276,7 +277,7 @@ def _add_coverage(before: Tensor, record: Record) -> Tensor:
             message(
                 "search()",
                 "the coverage penalty needs cross-attention weights, but this model records none",
-                expected="attention sites whose names end in 'cross'",
+                expected="attention layers with the role 'cross'",
                 hint="Beam(coverage=0) disables the coverage penalty",
             )
         )

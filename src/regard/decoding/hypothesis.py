@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 from regard.data.batch_rows import BatchRows
+from regard.roles import BySite
 
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
 
@@ -38,7 +39,7 @@ class Hypothesis:
     tokens: tuple[int, ...]
     token_scores: tuple[float, ...]
     ranking: float
-    attention: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    attention: BySite[Tensor] = field(default_factory=BySite, repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property

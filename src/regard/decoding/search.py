@@ -11,12 +11,13 @@ from torch import Tensor
 from regard.data.batch import BOS, Batch
 from regard.decoding.active_rows import device_of, eval_without_grad
 from regard.decoding.beam import Beam, beam_search
-from regard.decoding.forced_decoding import CROSS, observe, pieces_of
+from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
+from regard.roles import CROSS, BySite
 
 __all__ = ["Search", "search"]
 
@@ -91,21 +92,22 @@ def _run_search(
     return greedy_search(model, batch, how, prefixes)
 
 
-BySite = dict[str, Tensor]
+Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
+"""The attention weights and the value norms of a hypothesis, at each site."""
 
 
 def _recorded_attention(
     model: Model, batch: Batch, result: SearchResult, exists_BK: Tensor, look: str | None
-) -> list[tuple[BySite, BySite]]:
+) -> list[Recorded]:
     """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
-        return [({}, {}) for _ in range(len(sentence_N))]
+        return [(BySite(), {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
     target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
     lengths_N = result.lengths[sentence_N, rank_N]
     pairs = replace(batch.select(sentence_N), target=target_NL, target_lengths=lengths_N)
-    recorded = []
+    recorded = list[Recorded]()
     for part in pieces_of(pairs, model.target_size):
         observed = observe(model, part, look)
         recorded += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(part))]
@@ -113,7 +115,7 @@ def _recorded_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[tuple[BySite, BySite]]
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
 ) -> list[list[Hypothesis]]:
     """Convert a result on the CPU to Hypothesis objects, with the recorded weights and value norms."""
     attention_and_values = iter(recorded)

@@ -27,12 +27,10 @@ from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
 from regard.models.base import Model, in_eval_mode
+from regard.roles import CROSS
 from regard.sites import scope
 
-__all__ = ["CROSS", "Pair", "Trial", "saliencies", "word_scores"]
-
-CROSS = "*cross"
-"""Pattern of the names of the cross-attention sites, in which the decoder attends to the source."""
+__all__ = ["Pair", "Trial", "saliencies", "word_scores"]
 
 CELLS, LOGITS = 2**16, 2**22
 """Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""

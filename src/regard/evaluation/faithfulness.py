@@ -12,10 +12,11 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import CROSS, Pair, Trial, saliencies, word_scores
+from regard.evaluation.erasure import Pair, Trial, saliencies, word_scores
 from regard.evaluation.rank_correlation import kendall, spearman
 from regard.interventions import intervene
 from regard.models.base import Model
+from regard.roles import CROSS
 from regard.viewing.word_groups import spelled_or_space
 
 __all__ = ["Faithfulness", "Translates", "WordTruth", "faithfulness"]
@@ -174,7 +175,7 @@ def faithfulness(
     k: the number of source words to remove.
     samples: the number of random draws of k other words.
     seed: random seed.
-    at: the cross-attention layers (sites) that rank the source words, by name, with * as wildcard; several
+    at: the cross-attention layers (sites) that rank the source words: names with * as wildcard; several
         are averaged. For the `uniform` field, the weights of these layers are made uniform. Source words are
         always hidden in all cross-attention layers.
     head: the index of the head of these layers. Default: the mean over heads.

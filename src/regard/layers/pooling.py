@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from regard.attention import attention
 from regard.masks.constructors import padding
+from regard.roles import POOLING
 from regard.scores import Additive
 
 __all__ = ["AttentionPooling", "FirstPooling", "LastPooling", "MeanPooling"]
@@ -34,12 +35,14 @@ class AttentionPooling(nn.Module):
         size = width if hidden is None else hidden
         self.query = nn.Parameter(torch.empty(size).normal_(std=size**-0.5))
         self.score = Additive(size, width, size)
-        self.site = site
+        self.site, self.role = site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         query_B1A = self.query.to(states.dtype).expand(len(states), 1, -1)
-        attended = attention(query_B1A, states, score=self.score, mask=padding(lengths), site=self.site)
+        attended = attention(
+            query_B1A, states, score=self.score, mask=padding(lengths), site=self.site, role=self.role
+        )
         return attended.output[:, 0]
 
 

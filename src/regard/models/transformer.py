@@ -25,6 +25,7 @@ from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.positions.embedded import Table
+from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 from regard.scores import Location
 
 __all__ = ["SIZES", "Size", "Transformer"]
@@ -201,9 +202,10 @@ class _Layer(nn.Module):
         self.pre, self.select = settings.pre, settings.attention.selection
         self.itself = settings.build_attention(positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
+        self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
         self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:
-            self.cross.site = f"{name}.cross"
+            self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
         self.dropout = nn.Dropout(settings.dropout)

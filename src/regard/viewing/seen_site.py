@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.roles import Role, role_by_name
 from regard.viewing.as_arrays import check_words, checked_weights
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
 
@@ -26,6 +27,7 @@ class Site:
     values: (H, S), the norms of the values, if known.
     row_words, column_words: for each row and each column, a subword, the index of its word; -1 for special
         tokens. Default: the word indices of the Seen that contains the site.
+    role: what queries and keys are. Default: the role that the name says, see regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -38,9 +40,11 @@ class Site:
     values: NDArray[numpy.float32] | None = None
     row_words: tuple[int, ...] | None = None
     column_words: tuple[int, ...] | None = None
+    role: Role = None  # type: ignore[assignment]  # set by __post_init__
 
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", _array(self.weights)
+        self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
         # Fast path: valid float32 weights, the usual case, are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
@@ -74,11 +78,10 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of attention: "cross" if the name ends in "cross", else the part before the first dot.
-
-        For the models of Regard, that part is "encoder" or "decoder", for their self-attention.
-        """
-        return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
+        """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
+        if self.role.kind not in ("", "self"):
+            return self.role.kind
+        return {"source": "encoder", "target": "decoder"}.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
         """Return a copy in which the subwords are joined to words; see `Seen.words`."""
@@ -86,11 +89,12 @@ class Site:
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
         lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
-        return Site(
-            self.name,
-            sums / lengths[:, None],
-            spelled_words(self.rows, rows),
-            spelled_words(self.columns, columns),
+        return replace(
+            self,
+            weights=sums / lengths[:, None],
+            rows=spelled_words(self.rows, rows),
+            columns=spelled_words(self.columns, columns),
+            values=None,
             row_words=firsts(row_words, rows),
             column_words=firsts(column_words, columns),
         )
@@ -106,14 +110,14 @@ class Site:
             weights = numpy.divide(
                 weights * before.sum(-1, keepdims=True), sums, out=numpy.zeros_like(weights), where=sums != 0
             )
-        return Site(
-            self.name,
-            weights,
-            taken(self.rows, rows),
-            taken(self.columns, columns),
-            None if self.values is None else self.values[:, columns],
-            taken(row_words, rows),
-            taken(column_words, columns),
+        return replace(
+            self,
+            weights=weights,
+            rows=taken(self.rows, rows),
+            columns=taken(self.columns, columns),
+            values=None if self.values is None else self.values[:, columns],
+            row_words=taken(row_words, rows),
+            column_words=taken(column_words, columns),
         )
 
     def weighted_by_values(self) -> Site:

@@ -24,6 +24,7 @@ from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
+from regard.roles import CROSS
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
@@ -113,7 +114,7 @@ class TranslationTask(RunTask):
         )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
-        self._site = "*cross" if self._guide is None else guided_site(model)
+        self._site = CROSS if self._guide is None else guided_site(model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
