@@ -28,7 +28,7 @@ from regard.positions.embedded import Table
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 from regard.scores import Location
 
-__all__ = ["SIZES", "Size", "Transformer"]
+__all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,12 @@ class Transformer(Model):
         options = _attention_options(attention)
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = len(scheme.table)
-        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
-        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(chosen.layers))
+        layer = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(layer, f"encoder.{i}") for i in range(chosen.layers))
         depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
-        self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
+        self.decoder = nn.ModuleList(
+            TransformerLayer(layer, f"decoder.{i}", decodes=True) for i in range(depth)
+        )
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, target_size)
@@ -163,7 +165,7 @@ class Transformer(Model):
 
 
 @dataclass(frozen=True)
-class _Settings:
+class LayerSettings:
     """Settings that all layers of a Transformer share."""
 
     size: Size
@@ -189,14 +191,14 @@ class _Settings:
         return MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
 
 
-class _Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
     decodes: whether the layer has cross-attention; its self-attention is then causal. causal: whether the
     self-attention is causal in a layer without cross-attention.
     """
 
-    def __init__(self, settings: _Settings, name: str, decodes: bool = False, causal: bool = False):
+    def __init__(self, settings: LayerSettings, name: str, decodes: bool = False, causal: bool = False):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
