@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
@@ -22,14 +22,13 @@ from regard.look import Look
 from regard.models.base import in_eval_mode
 from regard.models.language_base import LanguageModel
 from regard.models.language_models import build_language_model
-from regard.runs.devices import choose_device
+from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.sites import Record, scope
 from regard.tasks.language.language_data import load_text_tokenizer
 from regard.tasks.language.language_settings import LanguageSettings
 from regard.tasks.language.sample_text import first_token
 from regard.tasks.language.scored_text import ScoredText
-from regard.training.checkpoints.checkpoints import Checkpoint
 
 __all__ = ["LanguageRun", "evaluation_batches", "load_language_run"]
 
@@ -53,21 +52,16 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
     return SlidingWindows(text, window or usual or 1, settings.evaluation.stride)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LanguageRun:
-    """A trained language model, with the run that it comes from.
+class LanguageRun(LoadedRun):
+    """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: in eval mode. tokenizer: that of the run. folder: the run folder. settings: its settings.
-    checkpoint: the checkpoint of the weights. notes: messages about checkpoints that were skipped because
-    they are damaged.
+    model: in eval mode. tokenizer: that of the run.
     """
 
-    model: LanguageModel
-    tokenizer: Tokenizer
-    folder: Path
     settings: LanguageSettings
-    checkpoint: Checkpoint
-    notes: tuple[str, ...] = ()
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model, tokenizer
 
     @property
     def first_token(self) -> int:
@@ -148,15 +142,9 @@ class LanguageRun:
                 self.tokenizer.unknown(text) if uncovered else (),
             )
 
-    def __repr__(self) -> str:
-        named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"
-        return f"{type(self).__name__}({named})"
-
 
 def load_language_run(run: StoredRun, device: str) -> LanguageRun:
     """Load the model and the tokenizer of a run."""
     tokenizer = load_text_tokenizer(run.folder, run.settings.data)
     model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
-    model.load_state_dict(run.checkpoint.tensors("weights"))
-    model.to(torch.device(choose_device(device))).eval()
-    return LanguageRun(model, tokenizer, run.folder, run.settings, run.checkpoint, run.notes)
+    return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
