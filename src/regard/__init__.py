@@ -212,10 +212,10 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """The type of this package, so that `regard.attention` is the function, not the module of that name.
+    """The type of the package object. It makes `regard.attention` the function, not the module of that name.
 
-    After `import regard.attention`, Python sets the module as an attribute of the package; this class stores
-    the function instead.
+    When the module regard.attention is imported, Python sets it as the attribute `attention` of the package.
+    This class stores the function instead, and likewise for other modules that share a public name.
     """
 
     def __setattr__(self, name: str, value: typing.Any) -> None:

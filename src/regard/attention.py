@@ -69,8 +69,8 @@ def attention(
     bias: a tensor added to the scores, broadcastable to (B, H, T, S), or a position scheme such as ALiBi.
     select: how to turn scores into weights.
     start: position of the first query, for decoding with a cache; used by masks and position schemes.
-    beams: number of sequences that are concatenated along T, with T / beams queries each; used by
-        intervene().
+    beams: number of sequences (beams of a beam search) that are concatenated along T, with T / beams queries
+        each. intervene(), for example, needs it to find the position of each query in its sequence.
     dropout: probability of dropping a weight.
     look: what to return besides output and lse, such as the weights.
     backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
@@ -121,7 +121,7 @@ def read(
     site: str = "read",
     role: Role | None = None,
 ) -> Attended:
-    """Compute the weighted sum of values for given weights: the last step of attention() alone.
+    """Compute the weighted sum of the values, as in the last step of attention(), with weights of your own.
 
     output_t = sum_s weight_ts value_s
 
@@ -162,8 +162,9 @@ def read(
 def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
     """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
 
-    The scopes that intervene() and record() have opened edit and record the call. dims: number of dimensions
-    of the user's query; the result gets the same head and batch dimensions.
+    The scopes opened by intervene() edit the call, and those opened by record() record its result.
+    dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
+        has it.
     """
     user_look, scopes = call.look, sites.scopes_at(site, role)
     for scope in scopes:
@@ -178,9 +179,10 @@ def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -
 
 
 def _with_beams(call: Call, beams: int) -> Call:
-    """Return the call with its T query rows divided into `beams` sequences of equal length.
+    """Return the call with its field `beams` set: its T queries are `beams` sequences of equal length.
 
-    For masks and position schemes, the rows are still numbered from 0 to T - 1.
+    intervene(), for example, uses it to find the position of each query in its sequence. Masks and position
+    schemes do not use it: for them, the queries are numbered from 0 to T - 1.
     """
     queries = call.query.shape[2]
     if beams < 1 or queries % beams:
@@ -190,7 +192,7 @@ def _with_beams(call: Call, beams: int) -> Call:
 
 
 def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """Disable autocast: check() has already cast the inputs, and backends must not cast them again."""
+    """Return a context without autocast: check() has already cast the inputs, and backends must not do so."""
     device = call.query.device.type
     if not autocast_on(device):
         return nullcontext()

@@ -23,7 +23,7 @@ import pytest
 from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import RegardError
 from tests.cli.conftest import Said, command, trained  # noqa: F401
-from tests.reading import PACKAGE
+from tests.reading import PACKAGE, import_path
 from tests.training.toys import Toy, bits, trainer
 
 CODES = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
@@ -253,7 +253,7 @@ def test_run_with_a_failed_write_at_any_moment_resumes_with_the_same_bits(tmp_pa
 
 def limited(folder: Path, limit: int, *arguments: str, out: str = os.devnull) -> tuple[int, str]:
     """Run a command with a limit on file sizes, in bytes; return its exit status and standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment = {**os.environ, "PYTHONPATH": import_path(PACKAGE.parent)}
     with open(out, "wb") as output:
         ran = subprocess.run(
             [sys.executable, "-m", "regard", *arguments],

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from regard.training.distributed import Processes
-from tests.reading import ROOT
+from tests.reading import ROOT, import_path
 from tests.training.two_processes import losses
 
 
 def train(folder: Path, tokens: int, processes: int) -> list[tuple[float, float, int]]:
     """Train with this many processes, started by torchrun as users do, and return the losses."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
     start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]

@@ -16,9 +16,9 @@ _HINT = 'backend="reference" supports torch.func, forward-mode AD and double bac
 
 
 def reasons_of_transforms(vmap: bool = False) -> list[str]:
-    """Return why a backend cannot run inside the torch.func transforms that are active now; empty if it can.
+    """Return why a backend cannot run inside the active torch.func transforms; empty if it can.
 
-    vmap: whether the backend supports vmap and one level of grad. If False, it supports no transform.
+    vmap: whether the backend supports vmap and one level of grad. If False, it supports no transform at all.
     """
     if torch.compiler.is_compiling():
         return []
@@ -36,10 +36,10 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
 
 
 def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors with a hook that raises a BackendError in a double backward.
+    """Return views of the tensors that raise a BackendError if a gradient is differentiated again.
 
-    A tensor that requires no gradient is returned as it is. Inside torch.compile or torch.func, all tensors
-    are returned as they are.
+    A tensor that requires no gradient is returned unchanged. Inside torch.compile or torch.func, all tensors
+    are returned unchanged.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return tensors

@@ -14,9 +14,9 @@ from regard.decoding import LENGTHS, Beam, Greedy, Rules, Sample, Search
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.penalties import GNMT, MOST_ALPHA, Length
 from regard.decoding.rules import MOST_TOKENS
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message, shown
 
-__all__ = ["build_search", "one_sentence", "open_run"]
+__all__ = ["build_search", "one_sentence", "open_run", "open_task"]
 
 SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 
@@ -195,6 +195,28 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_translator(run, checkpoint=checkpoint, device=device, **options)
+    for note in loaded.notes:
+        say(note)
+    return loaded
+
+
+def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
+    """Load a run of this task, and report checkpoints that were skipped because they are damaged.
+
+    Raises ArgumentError for a run of another task; the error has the command for that run.
+    """
+    import torch
+
+    from regard.tasks.task_table import find_task, load, task_of
+
+    kind = task_of(run)
+    if not issubclass(kind, find_task(task)):
+        problem = f"this is not a run of the task {task}"
+        command = kind.next_command.format(run=shown(run))
+        raise ArgumentError(message(shown(run), problem, hint=f"for this run: {command}"))
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load(run, checkpoint=checkpoint, device=device, **options)
     for note in loaded.notes:
         say(note)
     return loaded

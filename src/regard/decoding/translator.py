@@ -20,7 +20,7 @@ from regard.decoding.input_checks import (
 )
 from regard.decoding.line_decoder import LineDecoder, Side
 from regard.decoding.long_lines import OVERLONG, Part, Tokenizer, divided, encode_truncated, truncated
-from regard.decoding.rules import check_integers
+from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
 from regard.decoding.search import Search
 from regard.decoding.translation import Scored, Translation
 from regard.decoding.word_alignment import Alignment, Choice
@@ -82,6 +82,9 @@ class Translator:
     >>> translator.translate("abc").text == first.text
     True
     """
+
+    limit = TRANSLATION_LIMIT
+    """The maximum length of a translation, if the rules of the search have none."""
 
     @answer_keywords("Translator()")
     def __init__(
@@ -307,6 +310,7 @@ class Translator:
             self._checked_look(call, look),
             self.alignment,
             self.tokens_per_batch,
+            self.limit,
         )
 
     def _checked_look(self, call: str, look: str | Default | None) -> str | None:

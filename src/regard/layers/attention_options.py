@@ -6,9 +6,9 @@ score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   posi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from inspect import Parameter, signature
 from typing import Any, TypeVar
 
 from regard.errors import ArgumentError, UnknownName, message
@@ -24,6 +24,7 @@ __all__ = [
     "build_layer_score",
     "build_model_position",
     "check_position",
+    "model_arguments",
     "select_argument",
 ]
 
@@ -58,6 +59,22 @@ class AttentionOptions:
     def selection(self) -> Select:
         assert isinstance(self.select, Select)
         return self.select
+
+    @classmethod
+    def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> AttentionOptions:
+        """Create the options of a model whose keys are projected, from the keyword arguments of its class.
+
+        call: for errors, such as "Transformer()". known: the other arguments of the class, for errors.
+        """
+        names = [field.name for field in fields(cls)]
+        for option in options:
+            if option not in names:
+                raise UnknownName(f"argument of {call}", option, {*known, *names})
+        checked = cls(**options)
+        if isinstance(build_layer_score(checked.score, 2, 2), Location):
+            problem = "the score location ignores the keys, so that their projections would not be trained"
+            raise ArgumentError(message(call, problem, hint="luong and bahdanau have this score"))
+        return checked
 
 
 def build_layer_score(score: ScoreOption, query_size: int, key_size: int, heads: int | None = None) -> Score:
@@ -129,6 +146,21 @@ def select_argument(select: Select, training: bool) -> dict[str, Select]:
     if select == _SOFT:
         return {}
     return {"select": select if training else select.deterministic()}
+
+
+def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
+    """Return the arguments of a model's class and their defaults (None if required).
+
+    sizes: number of its first arguments that are left out, such as vocabulary sizes. The fields of
+    AttentionOptions take the place of its keyword arguments `**attention`.
+    """
+    arguments: dict[str, Any] = {}
+    for name, parameter in list(signature(kind).parameters.items())[sizes:]:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            arguments |= {field.name: field.default for field in fields(AttentionOptions)}
+        else:
+            arguments[name] = None if parameter.default is Parameter.empty else parameter.default
+    return arguments
 
 
 def _named(

@@ -7,11 +7,10 @@ MODELS.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from inspect import Parameter, signature
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import AttentionOptions
+from regard.layers.attention_options import model_arguments
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -63,10 +62,14 @@ NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
 NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
+NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
     ("bahdanau", "position"): NO_POSITIONS,
     ("luong", "position"): NO_POSITIONS,
+    ("bahdanau", "view"): NO_VIEW,
+    ("transformer", "view"): NO_VIEW,
+    ("seq2seq", "view"): NO_ATTENTION,
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
@@ -115,10 +118,4 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
 
 def direct_options(name: str) -> dict[str, Any]:
     """The arguments of a model's class after the vocabulary sizes, and their defaults (None if required)."""
-    options: dict[str, Any] = {}
-    for option, parameter in list(signature(MODELS[name]).parameters.items())[2:]:
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            options |= {field.name: field.default for field in fields(AttentionOptions)}
-        else:
-            options[option] = None if parameter.default is Parameter.empty else parameter.default
-    return options
+    return model_arguments(MODELS[name], 2)

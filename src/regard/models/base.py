@@ -90,6 +90,7 @@ class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
     source_size, target_size: vocabulary sizes.
+    source, target: the tables of the token embeddings; a language model has `embedding` instead.
     longest_source, longest_target: maximum number of tokens including EOS; None for no limit.
     small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
         training then uses CUDA graphs by default.
@@ -97,6 +98,8 @@ class Model(nn.Module):
 
     source_size: int
     target_size: int
+    source: nn.Embedding
+    target: nn.Embedding
     longest_source: int | None = None
     longest_target: int | None = None
     small_steps: bool = False

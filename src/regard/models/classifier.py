@@ -38,12 +38,14 @@ class Classifier(nn.Module):
     pairs: whether the classifier takes pairs of texts.
 
     Attributes that subclasses set:
+    embedding: the table of the token embeddings.
     longest: maximum number of tokens including EOS; None for no limit.
     pool_site: POOL, or None if the pooling is not attention.
     begins: whether the encoder puts BOS before each text.
     small_steps: whether the model launches small kernels for each token, see Model.
     """
 
+    embedding: nn.Embedding
     longest: int | None = None
     pool_site: str | None = None
     begins: bool = False

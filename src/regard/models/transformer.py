@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -26,7 +26,6 @@ from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.positions.embedded import Table
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
-from regard.scores import Location
 
 __all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
 
@@ -123,7 +122,7 @@ class Transformer(Model):
         added = scheme is not None and scheme.acts == "embeddings"
         self.position = scheme if added else None
         inside = None if added else position
-        options = _attention_options(attention)
+        options = AttentionOptions.checked("Transformer()", attention, signature(Transformer).parameters)
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = len(scheme.table)
         layer = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
@@ -244,21 +243,6 @@ class TransformerLayer(nn.Module):
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
         total = x + self.dropout(change)
         return total if self.pre else norm(total)
-
-
-def _attention_options(options: dict[str, Any]) -> AttentionOptions:
-    """Check the options of the attention layers."""
-    known = [field.name for field in fields(AttentionOptions)]
-    for option in options:
-        if option not in known:
-            raise UnknownName(
-                "argument of Transformer()", option, {*signature(Transformer).parameters, *known}
-            )
-    checked = AttentionOptions(**options)
-    if isinstance(build_layer_score(checked.score, 2, 2), Location):
-        problem = "the score location ignores the keys, so that their projections would not be trained"
-        raise ArgumentError(message("Transformer()", problem, hint="luong and bahdanau have this score"))
-    return checked
 
 
 def _check_options(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from typing import Any
+
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
@@ -24,6 +27,8 @@ class TransformerLanguageModel(LanguageModel):
     layers.
     position: any position scheme of the library, or none. Position embeddings are added to the token
     embeddings; the other schemes act in every layer.
+    attention: score and select of every attention layer, see AttentionOptions; the defaults are
+    score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest score.
     norm: "pre" is x + f(LayerNorm(x)); "post" is LayerNorm(x + f(x)).
     activation: of the feed-forward layers: relu, gelu or swiglu.
     tie: share the weights of the embedding and the output layer.
@@ -51,6 +56,7 @@ class TransformerLanguageModel(LanguageModel):
         dropout: float = 0.1,
         inner_dropout: float | None = None,
         longest: int = 1024,
+        **attention: Any,
     ):
         super().__init__()
         call, inner_dropout = (
@@ -70,7 +76,7 @@ class TransformerLanguageModel(LanguageModel):
         if isinstance(scheme, Table):
             self.longest_target = longest
         inside = None if added else position
-        options = AttentionOptions()
+        options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
         settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         names = (f"decoder.{i}" for i in range(chosen.layers))
         self.decoder = nn.ModuleList(TransformerLayer(settings, name, causal=True) for name in names)

@@ -50,5 +50,5 @@ class LoadedRun:
 
 def with_weights(model: Module, run: StoredRun, device: str) -> Module:
     """Load the weights of a run into its model, and move the model to a device, in eval mode."""
-    model.load_state_dict(run.checkpoint.tensors("weights"))
+    model.load_state_dict(run.checkpoint.model_weights())
     return model.to(torch.device(choose_device(device))).eval()

@@ -19,6 +19,7 @@ from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.distributed import Processes
+from regard.training.sampled_loss import check_estimator
 from regard.training.task import Task
 
 __all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
@@ -154,7 +155,9 @@ class RunTask(Task):
     def check_model(cls, settings: Any) -> None:
         """Raise errors in the model options of a new run, before the data are read."""
         with torch.device("meta"):
-            check_memory(cls.build_model(settings.model, cls.smallest_sizes))
+            model = cls.build_model(settings.model, cls.smallest_sizes)
+        check_memory(model)
+        check_estimator(model, settings.training)
 
     @classmethod
     def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

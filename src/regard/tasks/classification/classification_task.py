@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.labelled_batch import LabelledBatch
+from regard.data.labelled_batch import NO_LABEL, LabelledBatch
 from regard.data.labelled_batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
 from regard.errors import ArgumentError, message, printable
@@ -44,7 +44,17 @@ from regard.tasks.classification.classification_run import (
 from regard.tasks.classification.classification_settings import ClassificationSettings
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
+from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
+from regard.training.sampled_loss import (
+    SAMPLED,
+    RowLosses,
+    add_estimator,
+    check_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.settings import merged
 from regard.training.task import Evaluation, Loss, Stopped, Task
@@ -82,7 +92,10 @@ class ClassificationTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         processes, training = processes or Processes(), settings.training
+        tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
+        self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
         self.small_steps = model.small_steps
+        self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
@@ -165,6 +178,7 @@ class ClassificationTask(RunTask):
         with torch.device("meta"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
+        check_estimator(model, settings.training)
         longest = settings.data.max_length
         if model.longest is not None and longest >= model.longest:
             problem = f"data.max_length is {longest:,}, but the model has {model.longest:,} positions"
@@ -222,19 +236,45 @@ class ClassificationTask(RunTask):
         return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
-        logits_BC, training = self.model(batch).float(), self.settings.training
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(batch, self._estimator)
+        logits_BC = self.model(batch).float()
         plain = functional.cross_entropy(logits_BC, batch.labels, reduction="sum")
-        if self._class_weights is None and not training.label_smoothing:
+        if self._class_weights is None and not self.settings.training.label_smoothing:
             return Loss(plain, {"loss": plain.detach()})
+        return Loss(self._weighted(logits_BC, batch.labels, "sum"), {"loss": plain.detach()})
+
+    def _weighted(self, logits_BC: Tensor, labels: Tensor, reduction: str) -> Tensor:
+        """Return the cross-entropy with class weights and label smoothing."""
         weights_C = None if self._class_weights is None else self._class_weights.to(logits_BC.device)
-        total = functional.cross_entropy(
+        return functional.cross_entropy(
             logits_BC,
-            batch.labels,
+            labels,
             weight=weights_C,
-            label_smoothing=training.label_smoothing,
-            reduction="sum",
+            label_smoothing=self.settings.training.label_smoothing,
+            reduction=reduction,
         )
-        return Loss(total, {"loss": plain.detach()})
+
+    def _sampled_loss(self, batch: LabelledBatch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated = batch.repeat(estimator.samples)
+
+        def row_losses() -> RowLosses:
+            logits_RC = self.model(repeated).float()
+            plain_R = functional.cross_entropy(logits_RC, repeated.labels, reduction="none")
+            return RowLosses(self._weighted(logits_RC, repeated.labels, "none"), -plain_R)
+
+        texts, lengths = [repeated.first], [repeated.first_lengths]
+        if repeated.second is not None and repeated.second_lengths is not None:
+            texts, lengths = [*texts, repeated.second], [*lengths, repeated.second_lengths]
+        return sampled_loss(
+            estimator,
+            row_losses,
+            len(batch),
+            lengths={"encoder.*": [each + self.model.begins for each in lengths]},
+            features=embedding_features(*((self.model.embedding, each) for each in texts)),
+            counted=repeated.labels != NO_LABEL,
+        )
 
     @torch.no_grad()
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:

@@ -44,9 +44,17 @@ from regard.tasks.translation.translation_data import (
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
-from regard.training.estimators import check_selections
+from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, guided_alignment
+from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
+from regard.training.sampled_loss import (
+    SAMPLED,
+    RowLosses,
+    add_estimator,
+    embedding_features,
+    features_size,
+    sampled_loss,
+)
 from regard.training.setting_names import misplaced
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -88,11 +96,14 @@ class TranslationTask(RunTask):
         device: str = "cpu",
     ):
         super().__init__(model, corpus, settings)
-        check_selections(model, None)
         processes = processes or Processes()
         training = settings.training
+        features = 0 if training.estimator is None else features_size(model.source, model.target)
+        self._estimator = add_estimator(model, training, features=features, processes=processes)
         self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
+        if self._estimator is not None:
+            self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, settings.data.max_length + 1
@@ -213,6 +224,10 @@ class TranslationTask(RunTask):
             raise ArgumentError(
                 message("training.guided_alignment", "the data have no alignments", hint=hint)
             )
+        if self._estimator is not None:
+            problem = "the weights of hard attention have no gradient"
+            hint = 'set training.guided_alignment=0, or model.select="straight-through"'
+            raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
         if self.settings.training.compile:
             problem = "attention cannot be recorded in a compiled model"
             raise ArgumentError(
@@ -257,6 +272,8 @@ class TranslationTask(RunTask):
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
         training = self.settings.training
+        if self._estimator is not None and self.model.training:
+            return self._sampled_loss(pairs, self._estimator)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
             total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
@@ -266,6 +283,26 @@ class TranslationTask(RunTask):
         guided = guided_alignment(_joined(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
+        """Return the loss of a model with hard attention."""
+        repeated, training = pairs.repeat(estimator.samples), self.settings.training
+
+        def row_losses() -> RowLosses:
+            read = self._dropped(repeated) if training.word_dropout else repeated
+            total_R, plain_R = sequence_losses(self.model(read), repeated.labels, training.label_smoothing)
+            return RowLosses(total_R, -plain_R)
+
+        return sampled_loss(
+            estimator,
+            row_losses,
+            len(pairs),
+            lengths={"encoder.*": repeated.source_lengths, "decoder.*": repeated.target_lengths},
+            features=embedding_features(
+                (self.model.source, repeated.source), (self.model.target, repeated.labels)
+            ),
+            counted=repeated.target_lengths > 0,
+        )
 
     def _dropped(self, batch: Batch) -> Batch:
         """Apply word dropout: replace random source and target input tokens by UNK."""

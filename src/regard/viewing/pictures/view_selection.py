@@ -52,6 +52,9 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     if not seen.sites:
         problem = "there are no sites: the model has no attention, or its weights were not recorded"
         hint = "use the layers of regard.layers; MultiHead.from_torch() converts an nn.MultiheadAttention"
+        if seen.long:
+            problem = "there are only sites of long sequences (Seen.long)"
+            hint = "draw them with view='long'"
         raise ArgumentError(message("picture()", problem, hint=hint))
     names = [each.name for each in seen.sites]
     if site is None:
