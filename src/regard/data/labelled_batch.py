@@ -16,17 +16,19 @@ from regard.errors import ArgumentError, message
 __all__ = ["NO_LABEL", "LabelledBatch"]
 
 NO_LABEL = -100
-"""The label of a text whose class is not known. torch.nn.functional.cross_entropy ignores it by default."""
+"""The label of a text whose class is not known: the default of ignore_index in torch's cross_entropy."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatch(BatchRows):
     """Texts, or pairs of texts, and their class labels. Texts end with EOS and are padded with PAD.
 
-    first: (B, S), the texts, or the first text of each pair. first_lengths: (B,), including EOS.
-    labels: (B,), class indices from 0; NO_LABEL where the class is not known.
+    first: (B, S), the texts, or the first text of each pair.
+    first_lengths: (B,), number of tokens of each text in `first`, including EOS.
+    labels: (B,), class indices from 0; NO_LABEL if the class is not known.
     index: (B,), position of each text in its dataset.
-    second: (B, T), the second text of each pair, or None. second_lengths: (B,), including EOS, or None.
+    second: (B, T), the second text of each pair; None if the texts are not pairs.
+    second_lengths: (B,), number of tokens of each text in `second`, including EOS, or None.
 
     >>> batch = LabelledBatch.collate([[7, 8], [9]], labels=[1, 0])
     >>> batch.first, batch.labels, batch.second
@@ -71,7 +73,8 @@ class LabelledBatch(BatchRows):
     def of_batch(cls, batch: Batch, labels: Tensor, pairs: bool) -> LabelledBatch:
         """Create a LabelledBatch from a Batch. The source becomes the first text.
 
-        labels: (B,). pairs: whether the target, without BOS, becomes the second text.
+        labels: (B,), class indices.
+        pairs: if True, the target becomes the second text, without BOS. If False, the target is ignored.
         """
         return cls(
             batch.source,
@@ -85,8 +88,8 @@ class LabelledBatch(BatchRows):
     def padded_to(self, rows: int, length: int) -> LabelledBatch:
         """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        CUDA graphs and torch.compile need few different shapes. An added row is an empty text, EOS alone,
-        with NO_LABEL.
+        Use it with CUDA graphs and torch.compile, which need few different shapes. An added row is an empty
+        text (EOS alone) with the label NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)

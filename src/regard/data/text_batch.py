@@ -19,12 +19,12 @@ class TextBatch(BatchRows):
     """Rows of running text, padded with PAD. Each position has an input token and a target, the next token.
 
     inputs: (B, T), the tokens to read.
-    targets: (B, T), the tokens to predict; PAD where a position is padding or is not counted in the loss.
-    lengths: (B,), number of inputs of each row, without padding.
-    index: (B,), where each row is in the text. For documents, the index of the line; otherwise, the position
-        of the first target.
-    carried: whether the rows continue those of the previous batch, so that a recurrent model continues from
-        its last state. If False, every row starts from the initial state.
+    targets: (B, T), the tokens to predict. PAD at padding, and at positions that are not counted in the loss.
+    lengths: (B,), number of input tokens of each row, without padding.
+    index: (B,), where each row is in the text: the index of its line in the layout "documents", the position
+        of its first target in the layout "continuous".
+    carried: whether each row continues the same row of the previous batch. If True, a recurrent model
+        continues from its last state. If False, it starts from the initial state.
 
     >>> batch = TextBatch.collate([[7, 8], [9]])
     >>> batch.inputs, batch.targets, batch.count
@@ -46,7 +46,7 @@ class TextBatch(BatchRows):
 
     @property
     def count(self) -> int:
-        """Number of targets that are counted in the loss; synchronises if the batch is on a GPU."""
+        """Number of targets that are counted in the loss. On a GPU, reading it waits for the device."""
         return int((self.targets != PAD).sum())
 
     @classmethod

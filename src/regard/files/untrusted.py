@@ -115,17 +115,17 @@ def _other_kind(path: str | os.PathLike[str], mode: int, expected: str) -> OSErr
 
 
 def read_limited(path: str | os.PathLike[str], kind: str, *, named: bool = False) -> bytes:
-    """Read a whole file. Raise OSError if it is larger than its limit.
+    """Read a whole file. Raise OSError if it is larger than the limit for its kind.
 
     kind: a key of LIMITS.
-    named: whether the user named this file. If so, a symbolic link is followed.
+    named: whether the user named this file. If True, a symbolic link is followed.
     """
     limit = LIMITS[kind]
     with open(path, "rb", opener=open_named if named else open_regular) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise OSError(errno.EFBIG, f"is larger than the limit of {limit:,} bytes", os.fspath(path))
-        return file.read(size)  # read(limit) would allocate `limit` bytes
+        return file.read(size)  # not read(limit), which would allocate `limit` bytes
 
 
 def parse_json(content: bytes | str) -> Any:

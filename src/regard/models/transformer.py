@@ -70,20 +70,20 @@ class Transformer(Model):
     decoder layer: x + self(x), causal, then x + cross(x, source), then x + FFN(x)
 
     size: a name (tiny, small, base, big) or a Size.
-    position: any position scheme of the library: a name, {"name": "rotary", "base": 500000.0}, or a Position;
-    "none" for no positions. Position embeddings are added to the token embeddings; the other schemes act in
-    every self-attention layer.
-    attention: score and select of every attention layer, see AttentionOptions; the defaults are
-    score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest score.
+    position: a position scheme: a name, {"name": "rotary", "base": 500000.0}, a Position, or "none". Position
+        embeddings are added to the token embeddings; the other schemes act in every self-attention layer.
+    attention: the options `score` and `select` of every attention layer, see AttentionOptions. The defaults
+        are score="scaled_dot" and select="softmax". In eval mode, "hard" reads the key with the highest
+        score.
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)), which trains more
-    stably.
-    activation: of the feed-forward layers: relu, gelu or swiglu.
-    tie: "output" shares the weights of the target embedding and the output layer; "all" shares them with the
-    source embedding too, and needs one vocabulary for both sides; "none" shares nothing.
+        stably.
+    activation: activation of the feed-forward layers: relu, gelu or swiglu.
+    tie: "output" shares the weights of the target embedding and the output layer. "all" shares them with the
+        source embedding too, and needs one vocabulary for both sides. "none" shares nothing.
     dropout: dropout probability of embeddings, and of the output of each sublayer before it is added to x.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers. Default:
-    dropout.
-    longest: number of positions in the position table, for "learned" and "noise".
+        dropout.
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.batch import Batch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -176,9 +176,10 @@ class LayerSettings:
     attention: AttentionOptions
 
     def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
-        """Build one attention layer, with the position scheme if `positions`; causal: of a decoder.
+        """Build one attention layer.
 
-        Objects from the caller are copied, so that layers do not share parameters.
+        positions: whether it has the position scheme. causal: whether it is causal, as in a decoder.
+        A Score or Position from the caller is copied, so that layers do not share parameters.
         """
         width, heads = self.size.width, self.size.heads
         score = build_layer_score(self.attention.score, width // heads, width // heads, heads)
@@ -193,8 +194,8 @@ class LayerSettings:
 class TransformerLayer(nn.Module):
     """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
-    decodes: whether the layer has cross-attention; its self-attention is then causal. causal: whether the
-    self-attention is causal in a layer without cross-attention.
+    decodes: whether the layer has cross-attention. If True, its self-attention is causal.
+    causal: whether the self-attention is causal in a layer without cross-attention.
     """
 
     def __init__(self, settings: LayerSettings, name: str, decodes: bool = False, causal: bool = False):
@@ -233,7 +234,7 @@ class TransformerLayer(nn.Module):
         if self.cross is not None and source is not None:
             norm = self.norms[1]
             y = norm(x) if self.pre else x
-            # The K beams of each source are moved to the query dimension: see base.attend.
+            # Move the K beams of each source to the query dimension, as in base.attend().
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
             context = self.cross(folded, source, start=start, beams=beams, **select).output

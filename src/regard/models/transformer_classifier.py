@@ -26,7 +26,7 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, and the
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
 options of the pooling."""
 
 
@@ -36,7 +36,8 @@ class TransformerClassifier(Classifier):
     layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
 
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
-    position: any position scheme of the library, or none.
+    position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
+        "none".
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
@@ -47,7 +48,7 @@ class TransformerClassifier(Classifier):
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
         sublayer, the pooled vectors, and the hidden layer for pairs.
     word_dropout, pairs: see Classifier.
-    longest: number of positions in the position table, for "learned" and "noise".
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)

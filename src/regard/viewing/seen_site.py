@@ -25,9 +25,10 @@ class Site:
     weights: (H, T, S), or (T, S) for attention without heads.
     rows, columns: the T queries and the S keys as text.
     values: (H, S), the norms of the values, if known.
-    row_words, column_words: for each row and each column, a subword, the index of its word; -1 for special
-        tokens. Default: the word indices of the Seen that contains the site.
-    role: what queries and keys are. Default: the role that the name says, see regard.roles.role_by_name().
+    row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
+        indices of the Seen that contains the site.
+    column_words: the same for each column.
+    role: what the queries and keys are. Default: the role by the name, see regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -46,7 +47,7 @@ class Site:
         call, weights = f"Site({self.name!r})", _array(self.weights)
         self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
-        # Fast path: valid float32 weights, the usual case, are not copied.
+        # In the usual case, the weights are valid and float32; then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
         if not (plain and weights.min() >= 0 and weights.max() < numpy.inf):
             weights = checked_weights(call, weights, "HTS", None)[0].astype(numpy.float32)
@@ -130,7 +131,7 @@ class Site:
 
     @property
     def _numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The word indices of rows and columns. If they are unknown, each row and column is a word."""
+        """The word indices of the rows, and of the columns. If they are unknown, each token is a word."""
         rows, columns = tuple(range(len(self.rows))), tuple(range(len(self.columns)))
         return self.row_words or rows, self.column_words or columns
 
@@ -159,12 +160,15 @@ def taken(items: Sequence[Any], places: Iterable[int]) -> tuple[Any, ...]:
 
 
 def firsts(numbers: Sequence[int], groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the word index of each group of positions. All positions of a group have the same word index."""
+    """Return the word index of each group of positions, which all positions of the group have.
+
+    numbers: the word index of each position.
+    """
     return tuple(numbers[group[0]] for group in groups)
 
 
 def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the text of each group of subwords; a group that is only a space is written as ␣."""
+    """Return the text of each group of subwords. A group that is only a space becomes ␣."""
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
 
 

@@ -271,7 +271,7 @@ class ClassificationTask(RunTask):
             estimator,
             row_losses,
             len(batch),
-            lengths={"encoder.*": [each + self.model.begins for each in lengths]},
+            lengths={"source": [each + self.model.begins for each in lengths]},
             features=embedding_features(*((self.model.embedding, each) for each in texts)),
             counted=repeated.labels != NO_LABEL,
         )

@@ -297,7 +297,7 @@ class TranslationTask(RunTask):
             estimator,
             row_losses,
             len(pairs),
-            lengths={"encoder.*": repeated.source_lengths, "decoder.*": repeated.target_lengths},
+            lengths={"source": repeated.source_lengths, "target": repeated.target_lengths},
             features=embedding_features(
                 (self.model.source, repeated.source), (self.model.target, repeated.labels)
             ),
