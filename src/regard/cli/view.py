@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_options, options_of, with_task_options
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
@@ -82,8 +82,8 @@ View = Annotated[
 Place = Annotated[
     str | None,
     _option(
-        "Name of an attention layer (site), e.g. decoder.5.cross; * matches any text. Several sites are "
-        "averaged.",
+        "Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
+        "text. Several sites are averaged.",
         "--site",
         metavar="SITE",
         show_default="all cross-attention layers",
@@ -217,7 +217,7 @@ def _check_view(task: type[RunTask], view: str | None) -> None:
 
 def _check_self_attention(seen: Seen, view: str | None) -> None:
     """Raise ArgumentError if a view draws self-attention, but there is none."""
-    if view in OWN and not any(each.name.endswith("self") for each in seen.sites):
+    if view in OWN and not any(each.role.kind == "self" for each in seen.sites):
         sites = ", ".join(each.name for each in seen.sites) or "none"
         problem = f"the model has no self-attention; its attention sites: {sites}"
         raise ArgumentError(message(f"--view {view}", problem, hint="a transformer has self-attention"))
@@ -226,7 +226,7 @@ def _check_self_attention(seen: Seen, view: str | None) -> None:
 def _check_head(seen: Seen, site: str | None, head: int | None) -> None:
     """Raise ArgumentError if a site to be drawn has no head of this number."""
     sites = [each for each in seen.sites if each.kind == "cross" or site is not None]
-    sites = [each for each in sites if site is None or fnmatch.fnmatchcase(each.name, site)]
+    sites = [each for each in sites if site is None or matches(site, each.name, each.role)]
     heads = min((each.heads for each in sites), default=0)
     if head is not None and sites and head >= heads:
         number = "1 head" if heads == 1 else f"{heads} heads"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.read_text import read_lines
-from regard.data.row_formats import _field as field_of
+from regard.data.row_formats import field_of
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row"]

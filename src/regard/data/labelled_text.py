@@ -26,7 +26,7 @@ from regard.data.read_text import checked_path
 from regard.data.tokenizers.normalize import clean
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 
-__all__ = ["LabelledText", "LabelledTexts", "labelled_from_lists", "read_labelled"]
+__all__ = ["LabelledText", "LabelledTexts", "format_of", "labelled_from_lists", "read_labelled"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -197,7 +197,7 @@ def read_labelled(
     files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
     if not files:
         raise ArgumentError(message(call, "the list of files is empty", expected="at least one"))
-    kinds = [_format(path, format) for path in files]
+    kinds = [format_of(path, format) for path in files]
     pairs = second is not None
     rows = _Rows(empty, frozenset(ignore), pairs)
     for path, kind in zip(files, kinds, strict=True):
@@ -228,7 +228,8 @@ def labelled_from_lists(
     return rows.result()
 
 
-def _format(path: Path, requested: str | None) -> str:
+def format_of(path: Path, requested: str | None) -> str:
+    """Return the format of a file of labelled texts: `requested`, or the one that the file name says."""
     if requested is not None:
         if requested not in FORMATS:
             raise UnknownName("format of labelled texts", requested, FORMATS)

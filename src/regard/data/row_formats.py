@@ -17,7 +17,7 @@ from regard.data.pair_checks import KINDS
 from regard.data.read_text import Marks, Raw, read_blocks
 from regard.errors import DataError, Setting, message, printable, shown
 
-__all__ = ["json_rows", "list_rows", "tabbed_rows"]
+__all__ = ["field_of", "json_rows", "list_rows", "tabbed_rows"]
 
 MALFORMED, BREAK = KINDS["malformed"].bit, KINDS["break"].bit
 ROWS = 4096
@@ -104,7 +104,7 @@ class _Sides:
 
     def add_fields(self, row: Any, fields: tuple[str, str]) -> None:
         try:
-            values = [_field(row, name) for name in fields]
+            values = [field_of(row, name) for name in fields]
         except LookupError as error:
             self.add_malformed(str(error.args[0]))
         else:
@@ -146,7 +146,7 @@ def _line(value: Any) -> tuple[bytes, int]:
         return value.encode("utf-8", "surrogatepass"), mark
 
 
-def _field(row: Any, name: str) -> Any:
+def field_of(row: Any, name: str) -> Any:
     """Return a field by its name, or a nested field by a path such as "translation.de"."""
     if isinstance(row, MAPPINGS) and name in row:
         return row[name]

@@ -7,7 +7,7 @@ result.save("x.html") writes a page.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from rich.text import Text
 from regard.data.tokenizers.normalize import clean
 from regard.errors import printable
 from regard.files.atomic_io import write_whole
-from regard.models.classifier import POOL
+from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded
 from regard.viewing.html_document import check_ending, document, safe, static
 from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
@@ -67,7 +67,7 @@ class ReadText:
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
     word_numbers: tuple[int, ...]
-    attention: dict[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    attention: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
     unit: str = "word"
     unknown: tuple[str, ...] = ()
 
@@ -89,9 +89,10 @@ class ReadText:
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
         """The weight of each word in the pooling, summed over its tokens; None if not recorded."""
-        if POOL not in self.attention or not self.places:
+        pools = sites_matching(self.attention, POOLING.kind)
+        if not pools or not self.places:
             return None
-        by_word = joined(self.attention[POOL].astype(numpy.float64), self.places, axis=1)[0]
+        by_word = joined(self.attention[pools[0]].astype(numpy.float64), self.places, axis=1)[0]
         return tuple(by_word.tolist())
 
     def picture(self, label: str) -> Picture | None:
@@ -169,14 +170,18 @@ class Classification:
         """
         sites = []
         for side, read in zip(SIDES, self.texts, strict=False):
-            prefix = f"{side}." if len(self.texts) > 1 else ""
-            for name, weights in sorted(read.attention.items(), key=lambda item: item[0] == POOL):
+            by_site = read.attention if isinstance(read.attention, BySite) else BySite(read.attention)
+            pools = sites_matching(by_site, POOLING.kind)
+            for name, weights in sorted(by_site.items(), key=lambda item: item[0] in pools):
                 columns, numbers = read.pieces, read.word_numbers
                 if weights.shape[-1] == len(columns) + 1:
                     columns, numbers = (BEGIN, *columns), (-1, *numbers)
-                rows, row_numbers = (columns, numbers) if name != POOL else ((str(self.label),), (0,))
-                site = Site(f"{prefix}{name}", weights, rows, columns, None, row_numbers, numbers)
-                sites.append(site)
+                rows, row_numbers = (columns, numbers) if name not in pools else ((str(self.label),), (0,))
+                role = by_site.role(name)
+                if len(self.texts) > 1:
+                    role = Role(role.kind, role.rows if name in pools else side, side)
+                    name = f"{side}.{name}"
+                sites.append(Site(name, weights, rows, columns, None, row_numbers, numbers, role))
         source, target = self.texts[0], (str(self.label),)
         heading = title or str(self)
         return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self._all_notes)

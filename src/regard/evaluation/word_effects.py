@@ -13,8 +13,9 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.classification import SIDES, Classification
-from regard.evaluation.classifier_erasure import _label_scores as label_scores
-from regard.evaluation.classifier_erasure import _Trial as Trial
+from regard.evaluation.classifier_erasure import ClassifierTrial as Trial
+from regard.evaluation.classifier_erasure import PredictedLabels
+from regard.evaluation.erasure import trial_scores
 from regard.evaluation.text_classifier import Line, TextClassifier
 
 __all__ = ["WordEffect", "WordEffects", "hide_each_word"]
@@ -154,7 +155,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
         for (side, _), each in zip(words, places, strict=True)
         if site is not None and len(result.texts[side].places) > 1  # the pooling needs a word
     ]
-    chances = numpy.exp(label_scores(classifier, site, [result], trials)).tolist()
+    chances = numpy.exp(trial_scores(PredictedLabels(classifier, site, [result]), trials)).tolist()
     by_trial = dict(zip(trials, chances, strict=True))
     effects = []
     for (side, index), each in zip(words, places, strict=True):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended, Top
 from regard.attention import attention
+from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
 
 __all__ = ["AttentionLayer"]
@@ -47,6 +48,7 @@ class AttentionLayer(nn.Module):
         self.value = nn.Linear(input_size, value_size, bias=False) if value_size else nn.Identity()
         self.sharpness = learned_in(self.score)
         self.site = "attention_layer"
+        self.role: Role | None = None
 
     def forward(self, query: Tensor, inputs: Tensor, **options: Any) -> Attended:
         """Attend from query to inputs; options are passed to attention().
@@ -57,7 +59,13 @@ class AttentionLayer(nn.Module):
         single = query.dim() == inputs.dim() - 1
         query = query.unsqueeze(-2) if single else query
         attended = attention(
-            query, self.key(inputs), self.value(inputs), score=self.score, site=self.site, **options
+            query,
+            self.key(inputs),
+            self.value(inputs),
+            score=self.score,
+            site=self.site,
+            role=self.role,
+            **options,
         )
         return _squeeze_queries(attended) if single else attended
 

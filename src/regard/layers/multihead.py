@@ -14,6 +14,7 @@ from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
+from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
 
 __all__ = ["MultiHead"]
@@ -78,6 +79,7 @@ class MultiHead(nn.Module):
             )
         size = width // heads
         self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.role: Role | None = None
         self.batch_first = batch_first
         self.query = nn.Linear(width, width, bias)
         self.key = nn.Linear(key_width or width, key_heads * size, bias)
@@ -150,7 +152,9 @@ class MultiHead(nn.Module):
             options["bias"] = self.position
         if self.training and self.dropout:
             options.setdefault("dropout", self.dropout)
-        attended = attention(query_BHTD, memory, mask=mask, start=start, site=self.site, **options)
+        attended = attention(
+            query_BHTD, memory, mask=mask, start=start, site=self.site, role=self.role, **options
+        )
         joined_BTM = attended.output.transpose(1, 2).flatten(-2)
         return attended.but(output=self.output(joined_BTM))
 

@@ -13,6 +13,7 @@ from regard.attention import attention
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.masks.constructors import padding
+from regard.roles import POOLING
 from regard.scores import Location, learned_in
 from regard.select import build_select
 
@@ -66,13 +67,14 @@ class AttentionPooling(nn.Module):
         if isinstance(self.score, Location):
             problem = "the score location ignores the states: every text would get the same weights"
             raise ArgumentError(message("AttentionPooling()", problem, hint='use score="additive"'))
-        self.select, self.site = build_select(select), site
+        self.select, self.site, self.role = build_select(select), site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         query_B1A = self.query.to(states.dtype).expand(len(states), 1, -1)
         select = self.select if self.training else self.select.deterministic()
-        options: dict[str, Any] = {"mask": padding(lengths), "select": select, "site": self.site}
+        options: dict[str, Any] = {"mask": padding(lengths), "select": select}
+        options |= {"site": self.site, "role": self.role}
         return attention(query_B1A, states, score=self.score, **options).output[:, 0]
 
 

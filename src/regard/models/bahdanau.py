@@ -22,13 +22,12 @@ from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.roles import CROSS_ATTENTION
 from regard.scores import Additive, Location, Score, learned_in
 from regard.select import Soft, build_select
 from regard.sites import scopes_at
 
 __all__ = ["Bahdanau", "Maxout"]
-
-SITE = "decoder.cross"
 
 
 class Bahdanau(Model):
@@ -61,6 +60,7 @@ class Bahdanau(Model):
     """
 
     small_steps = True
+    site, role = "decoder.cross", CROSS_ATTENTION
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Bahdanau(Model):
         if self._can_fuse(embedded_RTM, state, encoded):
             # Store the gates in memory with the time dimension first: attend_along() reads in this order.
             gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
-            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], SITE)
+            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], self.site)
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
@@ -126,9 +126,10 @@ class Bahdanau(Model):
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor]:
-        states, contexts, select = [], [], select_argument(self.select, self.training)
+        states, contexts = [], []
+        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
         for at, gates in enumerate(gates_RTG.unbind(1), position):
-            context = attend(s[:, None], encoded.memories[0], start=at, site=SITE, **select).output[:, 0]
+            context = attend(s[:, None], encoded.memories[0], start=at, **options).output[:, 0]
             s = self.cell(gates, s, context)
             states.append(s)
             contexts.append(context)
@@ -145,7 +146,7 @@ class Bahdanau(Model):
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
         whole = whole and embedded_RTM.device.type != "cpu"
-        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(SITE)
+        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(self.site, self.role)
 
 
 def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:

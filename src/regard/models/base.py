@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.attention import attention
 from regard.data.batch import PAD, Batch
+from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
@@ -37,7 +38,7 @@ _eval_lock = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class Encoded(BatchRows):
     """An encoded batch of sources.
 
     lengths: source lengths, (B,).
@@ -46,7 +47,7 @@ class Encoded:
 
     >>> import regard, torch
     >>> encoded = Encoded(torch.tensor([3, 2]), (regard.prepare(torch.randn(2, 3, 4)),))
-    >>> encoded.reorder(torch.tensor([1])).memories[0].key.shape
+    >>> encoded.select(torch.tensor([1])).memories[0].key.shape
     torch.Size([1, 3, 4])
     """
 
@@ -58,16 +59,12 @@ class Encoded:
         return len(self.lengths)
 
     def reorder(self, index: Tensor) -> Encoded:
-        """Select sources by index; index has shape (B',)."""
-        return Encoded(
-            self.lengths.index_select(0, index),
-            tuple(memory.reorder(index) for memory in self.memories),
-            tuple(tensor.index_select(0, index) for tensor in self.first),
-        )
+        """Select sources by index (B',): the name of select() in earlier versions."""
+        return self.select(index)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class State(BatchRows):
     """The decoder state, passed to step() and returned by it; never stored in a module.
 
     position: number of tokens read so far.
@@ -76,7 +73,7 @@ class State:
 
     >>> import torch
     >>> state = State(hidden=(torch.tensor([[1.0], [2.0]]),))
-    >>> state.reorder(torch.tensor([1, 1, 0])).hidden[0].flatten()
+    >>> state.select(torch.tensor([1, 1, 0])).hidden[0].flatten()
     tensor([2., 2., 1.])
     """
 
@@ -85,12 +82,8 @@ class State:
     past: tuple[Memory, ...] = ()
 
     def reorder(self, index: Tensor) -> State:
-        """Select rows by index, with repetition allowed; index has shape (rows',)."""
-        return replace(
-            self,
-            hidden=tuple(tensor.index_select(0, index) for tensor in self.hidden),
-            past=tuple(memory.reorder(index) for memory in self.past),
-        )
+        """Select rows by index (rows',): the name of select() in earlier versions."""
+        return self.select(index)
 
 
 class Model(nn.Module):

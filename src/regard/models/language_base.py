@@ -5,8 +5,6 @@ They have the interface of Model, but there is no source.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -77,5 +75,4 @@ def detached(state: State) -> State:
     >>> detached(State(position=3, hidden=(2 * weight,))).hidden[0].requires_grad
     False
     """
-    past = [replace(memory, key=memory.key.detach(), value=memory.value.detach()) for memory in state.past]
-    return replace(state, hidden=tuple(tensor.detach() for tensor in state.hidden), past=tuple(past))
+    return state.detach()

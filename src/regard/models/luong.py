@@ -20,6 +20,7 @@ from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import LocalP, Soft, build_select
 
@@ -87,6 +88,7 @@ class Luong(Model):
     """
 
     small_steps = True
+    site, role = "decoder.cross", CROSS_ATTENTION
 
     def __init__(
         self,
@@ -161,7 +163,8 @@ class Luong(Model):
         """Return the contexts (R, T, E) for decoder states (R, T, M). position: step of the first state."""
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         beams = rows // max(len(encoded), 1)
-        options: dict[str, Any] = {**select_argument(self.select, self.training)}
+        options: dict[str, Any] = {"site": self.site, "role": self.role}
+        options |= select_argument(self.select, self.training)
         if isinstance(self.view, Monotonic):
             at_T = torch.arange(position, position + steps, device=states_RTM.device).repeat(beams)
             of_S = torch.arange(memory.length, device=states_RTM.device)
@@ -169,7 +172,7 @@ class Luong(Model):
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return attend(states_RTM, memory, start=position, site="decoder.cross", **options).output
+        return attend(states_RTM, memory, start=position, **options).output
 
 
 class Attentional(nn.Module):

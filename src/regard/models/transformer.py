@@ -25,8 +25,9 @@ from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.positions.embedded import Table
+from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
-__all__ = ["SIZES", "Size", "Transformer"]
+__all__ = ["NORMS", "SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,12 @@ class Transformer(Model):
         options = AttentionOptions.checked("Transformer()", attention, signature(Transformer).parameters)
         if isinstance(scheme, Table):
             self.longest_source = self.longest_target = len(scheme.table)
-        layer = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
-        self.encoder = nn.ModuleList(_Layer(layer, f"encoder.{i}") for i in range(chosen.layers))
+        layer = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(layer, f"encoder.{i}") for i in range(chosen.layers))
         depth = chosen.layers if chosen.decoder_layers is None else chosen.decoder_layers
-        self.decoder = nn.ModuleList(_Layer(layer, f"decoder.{i}", decodes=True) for i in range(depth))
+        self.decoder = nn.ModuleList(
+            TransformerLayer(layer, f"decoder.{i}", decodes=True) for i in range(depth)
+        )
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, target_size)
@@ -161,7 +164,7 @@ class Transformer(Model):
 
 
 @dataclass(frozen=True)
-class _Settings:
+class LayerSettings:
     """Settings that all layers of a Transformer share."""
 
     size: Size
@@ -188,22 +191,23 @@ class _Settings:
         return MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
 
 
-class _Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """One layer: self-attention, cross-attention (decoder only) and the feed-forward layer.
 
     decodes: whether the layer has cross-attention. If True, its self-attention is causal.
     causal: whether the self-attention is causal in a layer without cross-attention.
     """
 
-    def __init__(self, settings: _Settings, name: str, decodes: bool = False, causal: bool = False):
+    def __init__(self, settings: LayerSettings, name: str, decodes: bool = False, causal: bool = False):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
         self.itself = settings.build_attention(positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
+        self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
         self.cross = settings.build_attention(positions=False) if decodes else None
         if self.cross is not None:
-            self.cross.site = f"{name}.cross"
+            self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
         self.dropout = nn.Dropout(settings.dropout)

@@ -16,7 +16,7 @@ from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, Pool
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerClassifier"]
@@ -95,8 +95,8 @@ class TransformerClassifier(Classifier):
         if isinstance(scheme, Table):
             self.longest = longest - self.begins
         inside = None if added else position
-        settings = _Settings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
-        self.encoder = nn.ModuleList(_Layer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers))
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.pooling = POOLINGS[how.name](chosen.width, how)
         self.pool_site = site_of(self.pooling)

@@ -12,7 +12,7 @@ from regard.layers.attention_options import AttentionOptions, PositionOption, bu
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerLanguageModel"]
@@ -77,9 +77,9 @@ class TransformerLanguageModel(LanguageModel):
             self.longest_target = longest
         inside = None if added else position
         options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
-        settings = _Settings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         names = (f"decoder.{i}" for i in range(chosen.layers))
-        self.decoder = nn.ModuleList(_Layer(settings, name, causal=True) for name in names)
+        self.decoder = nn.ModuleList(TransformerLayer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, vocabulary_size)
         if tie:

@@ -20,7 +20,7 @@ from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.shaded_text import shaded
-from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, place_of
+from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
 from regard.viewing.pictures.word_over_time import over_time
 from regard.viewing.seen import BEGIN, Seen, Site
 from regard.viewing.view_inputs import Drawable, drawable
@@ -151,10 +151,10 @@ def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, ti
 def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
     """Draw the self-attention of encoder and decoder, a matrix for each."""
     _no_word("self", word)
-    patterns = [site] if site else [f"{part}*self" for part in ("encoder", "decoder") if _own(seen, part)]
-    if not patterns:
+    groups = [matching(seen, site)] if site else [_own(seen, part) for part in ("encoder", "decoder")]
+    if not any(groups):
         raise _no_self_attention(seen)
-    drawn = [matrix(*_values(chosen(seen, pattern, head), "")) for pattern in patterns]
+    drawn = [matrix(*_values(mean_of(sites, head), "")) for sites in groups if sites]
     canvas, left = Canvas(label(title, 90) or "Self-attention"), 0.0
     for each in drawn:
         bounds = each.frames[0].bounds
@@ -182,10 +182,11 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
     choice = chosen(seen, site, head)
     if choice.kind != "cross":
         problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
-        hint = "cross-attention sites have names that end in 'cross'; view='self' draws self-attention"
+        hint = "site='cross' draws all cross-attention; view='self' draws self-attention"
         raise ArgumentError(message("picture()", problem, hint=hint))
-    reading = chosen(seen, "encoder*self", head).weights if _own(seen, "encoder") else None
-    past = _past(chosen(seen, "decoder*self", head), len(choice.rows)) if _own(seen, "decoder") else None
+    encoder, decoder = _own(seen, "encoder"), _own(seen, "decoder")
+    reading = mean_of(encoder, head).weights if encoder else None
+    past = _past(mean_of(decoder, head), len(choice.rows)) if decoder else None
     return player(choice.weights, choice.columns, choice.rows, title, reading=reading, past=past)
 
 
@@ -230,11 +231,11 @@ def _values(choice: Chosen, title: str) -> Drawn:
 
 def _no_self_attention(seen: Seen) -> ArgumentError:
     names = [each.name for each in seen.sites]
-    problem = f"no site matches encoder*self or decoder*self; the sites are: {', '.join(names) or 'none'}"
+    problem = f"there is no self-attention of an encoder or decoder; sites: {', '.join(names) or 'none'}"
     if not names:
         hint = "record the attention first: translate with look='*', or call the model inside record()"
     else:
-        likely = next((name for name in names if "self" in name), names[0])
+        likely = next((each.name for each in seen.sites if each.role.kind == "self"), names[0])
         hint = f"name the site to draw: picture(..., 'self', site={likely!r})"
         if all(each.kind == "cross" for each in seen.sites):
             hint = "a Transformer translator records its self-attention with look='*'"
@@ -243,7 +244,7 @@ def _no_self_attention(seen: Seen) -> ArgumentError:
 
 def _own(seen: Seen, part: str) -> list[Site]:
     """Return the self-attention sites of the encoder or the decoder."""
-    return [each for each in seen.sites if each.kind == part and each.name.endswith("self")]
+    return [each for each in seen.sites if each.kind == part and each.role.kind == "self"]
 
 
 def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:

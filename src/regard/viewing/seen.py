@@ -23,7 +23,7 @@ from regard.viewing.word_groups import grouped
 
 __all__ = ["Seen", "Site"]
 
-SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words"), ("weights", "values")
+SITE, ARRAYS = ("name", "rows", "columns", "row_words", "column_words", "role"), ("weights", "values")
 LONG, LONG_ARRAYS = ("name", "rows", "columns", "whole"), ("keys", "weights", "maxima", "means")
 """The fields that are saved in a file. SITE and ARRAYS are fields of a Site; LONG and LONG_ARRAYS are fields
 of a Pooled. SITE and LONG are saved in the JSON header, ARRAYS and LONG_ARRAYS as arrays."""
@@ -40,6 +40,7 @@ TEXT = {
     "long": [dict],
 }
 SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
+SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
 LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
 """The types of the values in the JSON header: TEXT for a Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled.
 [str] means a list of str."""
@@ -189,14 +190,10 @@ class Seen:
         >>> seen.rollout().weights.tolist()
         [[[0.625, 0.375], [0.375, 0.625]]]
         """
-        layers = [
-            site
-            for site in self.sites
-            if site.name.startswith(f"{part}.") and site.name.endswith("self") and site.heads
-        ]
+        layers = [site for site in self.sites if site.kind == part and site.role.kind == "self"]
         if not layers:
             names = ", ".join(site.name for site in self.sites) or "none"
-            problem = f"no site matches {part}.*self; the sites are: {names}"
+            problem = f"there is no self-attention of the {part}; the sites are: {names}"
             raise ArgumentError(message("rollout()", problem, hint='record every site with look="*"'))
         layers.sort(key=lambda site: [int(number) for number in re.findall(r"\d+", site.name)])
         rolled = numpy.eye(len(layers[0].rows))
@@ -281,7 +278,7 @@ class Seen:
 
 def _check_header(header: dict[str, Any], types: dict[str, Any]) -> None:
     """Raise TypeError if a value in the header of a file is not of the type that save() writes."""
-    optional = ("score", "row_words", "column_words")
+    optional = ("score", "row_words", "column_words", "role")
     for name, value in header.items():
         kind = types.get(name)
         if kind is None or (value is None and name in optional):

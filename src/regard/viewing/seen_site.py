@@ -10,6 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.roles import Role, role_by_name
 from regard.viewing.as_arrays import check_words, checked_weights
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
 
@@ -27,6 +28,7 @@ class Site:
     row_words: for each row (a subword), the index of its word; -1 for special tokens. Default: the word
         indices of the Seen that contains the site.
     column_words: the same for each column.
+    role: what the queries and keys are. Default: the role by the name, see regard.roles.role_by_name().
 
     >>> Site("decoder.cross", [[0.9, 0.1]], ["cat"], ["고양이", "</s>"])
     Site('decoder.cross', H=1 T=1 S=2)
@@ -39,9 +41,11 @@ class Site:
     values: NDArray[numpy.float32] | None = None
     row_words: tuple[int, ...] | None = None
     column_words: tuple[int, ...] | None = None
+    role: Role = None  # type: ignore[assignment]  # set by __post_init__
 
     def __post_init__(self) -> None:
         call, weights = f"Site({self.name!r})", _array(self.weights)
+        self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
         # In the usual case, the weights are valid and float32; then they are not copied.
         plain = weights.dtype == numpy.float32 and weights.ndim == 3 and weights.size
@@ -75,11 +79,10 @@ class Site:
 
     @property
     def kind(self) -> str:
-        """The kind of attention: "cross" if the name ends in "cross", else the name up to the first dot.
-
-        For self-attention in the models of Regard, this is "encoder" or "decoder".
-        """
-        return "cross" if self.name.endswith("cross") else self.name.split(".")[0]
+        """The kind of attention, for grouping: "encoder" and "decoder" for self-attention, else the role."""
+        if self.role.kind not in ("", "self"):
+            return self.role.kind
+        return {"source": "encoder", "target": "decoder"}.get(self.role.rows, self.role.rows)
 
     def words(self) -> Site:
         """Return a copy in which the subwords are joined to words; see `Seen.words`."""
@@ -87,11 +90,12 @@ class Site:
         rows, columns = grouped(row_words), grouped(column_words)
         sums = joined(joined(self.weights, columns, axis=2), rows, axis=1)
         lengths = numpy.array([len(group) for group in rows], dtype=numpy.float32)
-        return Site(
-            self.name,
-            sums / lengths[:, None],
-            spelled_words(self.rows, rows),
-            spelled_words(self.columns, columns),
+        return replace(
+            self,
+            weights=sums / lengths[:, None],
+            rows=spelled_words(self.rows, rows),
+            columns=spelled_words(self.columns, columns),
+            values=None,
             row_words=firsts(row_words, rows),
             column_words=firsts(column_words, columns),
         )
@@ -107,14 +111,14 @@ class Site:
             weights = numpy.divide(
                 weights * before.sum(-1, keepdims=True), sums, out=numpy.zeros_like(weights), where=sums != 0
             )
-        return Site(
-            self.name,
-            weights,
-            taken(self.rows, rows),
-            taken(self.columns, columns),
-            None if self.values is None else self.values[:, columns],
-            taken(row_words, rows),
-            taken(column_words, columns),
+        return replace(
+            self,
+            weights=weights,
+            rows=taken(self.rows, rows),
+            columns=taken(self.columns, columns),
+            values=None if self.values is None else self.values[:, columns],
+            row_words=taken(row_words, rows),
+            column_words=taken(column_words, columns),
         )
 
     def weighted_by_values(self) -> Site:

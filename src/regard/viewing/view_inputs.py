@@ -9,6 +9,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
+from regard.roles import role_by_name
 from regard.viewing.seen import Seen, Site
 
 __all__ = ["Drawable", "drawable", "seen_of"]
@@ -54,10 +55,11 @@ def drawable(source: object, call: str) -> Seen:
 def _recorded(record: Mapping[str, Sequence[Any]], call: str) -> Seen:
     """Convert a Record to a Seen. Queries and keys are labelled with their positions."""
     sites = []
+    roles = getattr(record, "roles", {})
     for name, calls in record.items():
         weights = _joined(name, calls, call)
         rows, columns = (tuple(map(str, range(size))) for size in weights.shape[-2:])
-        sites.append(Site(str(name), weights, rows, columns))
+        sites.append(Site(str(name), weights, rows, columns, role=roles.get(name) or role_by_name(str(name))))
     return Seen(tuple(sites), (), (), (), ())
 
 

@@ -255,11 +255,8 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
-    def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
-
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
-        return LabelledBatch(**tensors)
+        return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         if self._estimator is not None and self.model.training:
@@ -297,7 +294,7 @@ class ClassificationTask(RunTask):
             estimator,
             row_losses,
             len(batch),
-            lengths={"encoder.*": [each + self.model.begins for each in lengths]},
+            lengths={"source": [each + self.model.begins for each in lengths]},
             features=embedding_features(*((self.model.embedding, each) for each in texts)),
             counted=repeated.labels != NO_LABEL,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -262,7 +263,7 @@ class LanguageTask(RunTask):
             self._states_before[batch] = self._state
         before = self._states_before[batch]
         # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
-        return batch.to(device), State(hidden=tuple(each.to(device) for each in before.hidden))
+        return batch.to(device), replace(before.to(device), position=0)
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
@@ -295,13 +296,12 @@ class LanguageTask(RunTask):
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""
-        named = {**vars(batch), "carried": torch.tensor(batch.carried)}
+        named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
 
     def restored(self, tensors: dict[str, Tensor]) -> TextBatch:
-        rows = {name: tensors[name] for name in ("inputs", "targets", "lengths", "index")}
-        batch = TextBatch(**rows, carried=bool(tensors["carried"]))
+        batch = TextBatch.from_tensors(tensors)
         if batch.carried:
             self._states_before[batch] = _state(tensors)
         return batch

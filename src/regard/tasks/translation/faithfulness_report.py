@@ -12,7 +12,7 @@ from rich.text import Text
 from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.evaluation import Agreement, Faithfulness, agreement, faithfulness
-from regard.evaluation.erasure import CROSS
+from regard.roles import CROSS, sites_matching
 from regard.tasks.translation.evaluation_report import References
 
 __all__ = ["FaithfulnessReport", "measure_faithfulness"]
@@ -83,7 +83,7 @@ def measure_faithfulness(
     """
     sources, targets = references.sources[:MAX_SENTENCES], references.references[0][:MAX_SENTENCES]
     (sample,) = translator.score(sources[:1], targets[:1])
-    sites = [site for site in sample.passages[0].attention if site.endswith("cross")]
+    sites = sites_matching(sample.passages[0].attention, CROSS)
     if not sites:
         say("no faithfulness scores: the model has no attention to its source")
         return None

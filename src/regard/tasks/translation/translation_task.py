@@ -24,6 +24,7 @@ from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
+from regard.roles import CROSS
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
@@ -139,7 +140,7 @@ class TranslationTask(RunTask):
         )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
-        self._site = "*cross" if self._guide is None else guided_site(model)
+        self._site = CROSS if self._guide is None else guided_site(model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -289,7 +290,7 @@ class TranslationTask(RunTask):
         return batch.to(device), wanted
 
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch(**tensors)
+        return Batch.from_tensors(tensors)
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
@@ -319,7 +320,7 @@ class TranslationTask(RunTask):
             estimator,
             row_losses,
             len(pairs),
-            lengths={"encoder.*": repeated.source_lengths, "decoder.*": repeated.target_lengths},
+            lengths={"source": repeated.source_lengths, "target": repeated.target_lengths},
             features=embedding_features(
                 (self.model.source, repeated.source), (self.model.target, repeated.labels)
             ),

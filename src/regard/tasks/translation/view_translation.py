@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from regard.decoding import Scored
 from regard.decoding.attention_inputs import drawn_steps
 from regard.decoding.search_options import build_search
 from regard.evaluation import faithfulness
+from regard.roles import CROSS, matches
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
@@ -96,12 +96,12 @@ def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     if translation.alignment is None or empty:
         return seen
     cross = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in cross if site is None or fnmatch.fnmatchcase(each.name, site)]
+    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
     if drawing.view in SELF_VIEWS or not drawn:
         return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
     exists = head is None or head < min(each.heads for each in drawn)
     head = head if exists else None
-    return seen.noted(faithfulness(translator, translation, at=site or "*cross", head=head))
+    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
 
 
 def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:

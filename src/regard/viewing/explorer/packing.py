@@ -230,7 +230,7 @@ def _means(seen: Seen) -> list[Site]:
 
 def _rollouts(seen: Seen) -> list[Site]:
     """Return the attention rollout of the encoder, if its self-attention was recorded."""
-    layers = [site for site in seen.sites if site.kind == "encoder" and site.name.endswith("self")]
+    layers = [site for site in seen.sites if site.kind == "encoder" and site.role.kind == "self"]
     square = len({site.weights.shape[1:] for site in layers}) == 1
     return [seen.rollout()] if square and layers[0].rows == layers[0].columns else []
 

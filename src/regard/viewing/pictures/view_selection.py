@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,11 +10,12 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.roles import matches
 from regard.viewing.seen import Seen, Site
 from regard.viewing.terminal_colors import clean
 from regard.viewing.word_groups import SPACE, grouped
 
-__all__ = ["Chosen", "chosen", "matching", "place_of", "rows_of"]
+__all__ = ["Chosen", "chosen", "matching", "mean_of", "place_of", "rows_of"]
 
 Word = int | str
 
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
 
 
 def matching(seen: Seen, site: str | None = None) -> list[Site]:
-    """Return the sites whose name matches `site`, with * as wildcard.
+    """Return the sites that match `site`: a role such as "cross", or a name with * as wildcard.
 
     If `site` is None, return the cross-attention sites. If there are none, return the last site and all sites
     of the same kind (see Site.kind).
@@ -61,10 +61,10 @@ def matching(seen: Seen, site: str | None = None) -> list[Site]:
     if site is None:
         crossing = [each for each in seen.sites if each.kind == "cross"]
         return crossing or [each for each in seen.sites if each.kind == seen.sites[-1].kind]
-    matches = [each for each in seen.sites if fnmatch.fnmatchcase(each.name, site)]
-    if not matches:
+    found = [each for each in seen.sites if matches(site, each.name, each.role)]
+    if not found:
         raise UnknownName("site", clean(site), names)
-    return matches
+    return found
 
 
 def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chosen:
@@ -72,7 +72,11 @@ def chosen(seen: Seen, site: str | None = None, head: int | None = None) -> Chos
 
     head: index of the head of each site. None: the mean over its heads.
     """
-    sites = matching(seen, site)
+    return mean_of(matching(seen, site), head)
+
+
+def mean_of(sites: Sequence[Site], head: int | None = None) -> Chosen:
+    """Return the mean weights of sites with the same rows and columns. head: as in chosen()."""
     first = sites[0]
     for other in sites[1:]:
         if other.rows != first.rows or other.columns != first.columns:
