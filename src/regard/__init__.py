@@ -47,6 +47,7 @@ if typing.TYPE_CHECKING:
         T5Bias,
         build_position,
     )
+    from regard.roles import Role
     from regard.scores import (
         SCORES,
         Additive,
@@ -96,6 +97,7 @@ __all__ = [
     "RegardError",
     "RegardWarning",
     "Relative",
+    "Role",
     "Rotary",
     "SCORES",
     "ScaledDot",
@@ -163,6 +165,7 @@ _MODULES = {
         "T5Bias",
         "build_position",
     ),
+    "regard.roles": ("Role",),
     "regard.scores": (
         "Additive",
         "Concat",

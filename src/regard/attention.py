@@ -28,6 +28,7 @@ from regard.looking import look_at
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.positions import Bias
+from regard.roles import Role
 from regard.scores import Dot, ScaledDot, Score
 from regard.select import Given, Select, Soft
 
@@ -52,6 +53,7 @@ def attention(
     look: Look | None = None,
     backend: str = "auto",
     site: str = "attention",
+    role: Role | None = None,
 ) -> Attended:
     """Compute attention of queries over keys and values.
 
@@ -73,6 +75,7 @@ def attention(
     look: what to return besides output and lse, such as the weights.
     backend: name of a backend; "auto" picks the fastest one that supports the call (see explain()).
     site: name of this call for record() and intervene().
+    role: what queries and keys are, such as Role("cross", "target", "source"); recorded with the site.
 
     Returns an Attended; the result is its field `output`.
 
@@ -107,10 +110,17 @@ def attention(
     )
     if beams != 1:
         call = _with_beams(call, beams)
-    return _attend(call, backend, site, query.dim())
+    return _attend(call, backend, site, role, query.dim())
 
 
-def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str = "read") -> Attended:
+def read(
+    weights: Tensor,
+    value: Tensor,
+    *,
+    look: Look | None = None,
+    site: str = "read",
+    role: Role | None = None,
+) -> Attended:
     """Compute the weighted sum of the values, as in the last step of attention(), with weights of your own.
 
     output_t = sum_s weight_ts value_s
@@ -146,17 +156,17 @@ def read(weights: Tensor, value: Tensor, *, look: Look | None = None, site: str 
         )
     empty_query, empty_key = weights[..., :0], value[..., :0]
     call = check(empty_query, empty_key, value, score=Dot(), select=Given(weights), look=look)
-    return _attend(call, "reference", site, weights.dim())
+    return _attend(call, "reference", site, role, weights.dim())
 
 
-def _attend(call: Call, backend: str, site: str, dims: int) -> Attended:
+def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
     """Run one call: edit it, run a backend, compute the fields that `look` requests, and record the result.
 
     The scopes opened by intervene() edit the call, and those opened by record() record its result.
     dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
         has it.
     """
-    user_look, scopes = call.look, sites.scopes_at(site)
+    user_look, scopes = call.look, sites.scopes_at(site, role)
     for scope in scopes:
         call = scope.applied(call)
     with _no_autocast(call):

@@ -75,7 +75,7 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
        reference       could run
     """
     name = options.pop("backend", "auto")
-    options.pop("site", None)
+    options.pop("site", None), options.pop("role", None)
     call = _call(query, key, value, **options)
     chosen = choose_backend(call, name)
     reasons = {

@@ -81,6 +81,15 @@ class Memory:
             value=torch.cat((self.value, value), -2),
         )
 
+    def to(self, device: torch.device | str) -> Memory:
+        """Return the memory on another device; the parameters of its score are not moved."""
+        device = torch.device(device)
+        return replace(self, key=self.key.to(device), value=self.value.to(device), mask=self.mask.to(device))
+
+    def detach(self) -> Memory:
+        """Return the memory with detached keys and values."""
+        return replace(self, key=self.key.detach(), value=self.value.detach())
+
     def reorder(self, index: Tensor) -> Memory:
         """Return a new memory with the sequences `index`, (B',), of this one, for example in beam search."""
         return replace(

@@ -19,6 +19,7 @@ from regard.data.tokenizers import Tokenizer, train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample
 from regard.errors import ArgumentError
 from regard.models import LanguageModel, State, build_language_model
+from regard.runs.run_task import StoredRun
 from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
 from regard.tasks.language.language_settings import TextData
 from regard.tasks.language.observed_texts import LONG
@@ -47,7 +48,8 @@ class Scripted(LanguageModel):
 
 def run_of(model: LanguageModel, tokenizer: Tokenizer = WORDS, layout: str = "documents") -> LanguageRun:
     settings = LanguageSettings(data=TextData(train_file=["a.txt"], layout=layout))
-    return LanguageRun(model.eval(), tokenizer, Path("run"), settings, None)  # type: ignore[arg-type]
+    run = StoredRun(Path("run"), settings, None)  # type: ignore[arg-type]
+    return LanguageRun(model.eval(), tokenizer).from_run(run)
 
 
 def scripted(text: str, tokenizer: Tokenizer = WORDS, **options: Any) -> LanguageRun:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.backends import blocked
-from regard.backends.transforms import once_differentiable, reasons_of_transforms
+from regard.backends.transforms import once_differentiable, once_differentiable_node, reasons_of_transforms
 from regard.backends.visible_blocks import seen_blocks
 from regard.call import Call, Forward
 from regard.positions import Bias
@@ -98,6 +98,8 @@ def run(call: Call) -> Forward:
             call.query, call.key, call.value, **options, return_aux=AuxRequest(lse=True)
         )
         lse = aux.lse
+    if call.trains and isinstance(call.bias, Bias):
+        once_differentiable_node(output)
     assert lse is not None
     if not call.mask.parts and not isinstance(call.bias, Tensor):
         return Forward(output, lse)

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from regard.errors import BackendError, message
 
-__all__ = ["once_differentiable", "reasons_of_transforms"]
+__all__ = ["once_differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
 _HINT = 'backend="reference" supports torch.func, forward-mode AD and double backward'
 
@@ -44,6 +44,24 @@ def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return tensors
     return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
+
+
+def once_differentiable_node(output: Tensor) -> None:
+    """Make a double backward through the operation that computed `output` raise a BackendError.
+
+    Unlike once_differentiable(), this also covers tensors that the operation reads without being passed them,
+    such as the parameters of a position scheme.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
+        return
+    if output.grad_fn is not None:
+        output.grad_fn.register_hook(_once_each)
+
+
+def _once_each(gradients: tuple[Tensor | None, ...], _: object) -> tuple[Tensor | None, ...] | None:
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(None if gradient is None else _Once.apply(gradient) for gradient in gradients)
 
 
 def _hooked(tensor: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.column_options import COLUMNS, FIELDS, two_columns, two_names
+from regard.cli.pair_file_options import Files, pair_option
 from regard.errors import ArgumentError, message, printable
+from regard.tasks.column_names import two_columns, two_names
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -168,24 +169,12 @@ def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) 
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-Files = list[str] | None
-Source = Annotated[
-    Files, _option("--source", "FILE", "File of source sentences, one per line; may be repeated.")
-]
-Target = Annotated[
-    Files,
-    _option("--target", "FILE", "File of translations: line N is the translation of line N of --source."),
-]
-Tsv = Annotated[Files, _option("--tsv", "FILE", "TSV file of sentence pairs (see --columns).")]
-Jsonl = Annotated[Files, _option("--jsonl", "FILE", "JSON lines file of sentence pairs (see --fields).")]
-Columns = Annotated[
-    str | None,
-    _option("--columns", "A,B", COLUMNS, show_default="1,2"),
-]
-Fields = Annotated[
-    str | None,
-    _option("--fields", "A,B", FIELDS, show_default="source,target"),
-]
+Source = Annotated[Files, pair_option("--source", DATA)]
+Target = Annotated[Files, pair_option("--target", DATA)]
+Tsv = Annotated[Files, pair_option("--tsv", DATA)]
+Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
+Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
+Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
 BuiltIn = Annotated[
     str | None, _option("--built-in", "NAME", "Train on a built-in corpus instead of files: korean.")
 ]

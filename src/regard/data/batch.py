@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 
 __all__ = ["BOS", "EOS", "PAD", "UNK", "Batch"]
@@ -21,7 +22,7 @@ and end of sentence."""
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(BatchRows):
     """Source sentences with EOS and target sentences with BOS and EOS, padded with PAD.
 
     source: (B, S). source_lengths: (B,), including EOS.
@@ -108,16 +109,6 @@ class Batch:
             pad(self.target_lengths, (0, more)),
             pad(self.index, (0, more)),
         )
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Return the batch on another device."""
-        tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
-
-    def repeat(self, count: int) -> Batch:
-        """Repeat each pair `count` times: row r of the result is row r // count of the batch."""
-        tensors = (self.source, self.source_lengths, self.target, self.target_lengths, self.index)
-        return Batch(*(tensor.repeat_interleave(count, 0) for tensor in tensors))
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
+from regard.data.batch_rows import BatchRows
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
 from regard.models.base import Encoded, Model, State, in_eval_mode
@@ -25,7 +26,7 @@ returns a boolean tensor (b, K).
 
 
 @dataclass(frozen=True, eq=False)
-class ActiveRows:
+class ActiveRows(BatchRows):
     """The b sentences that are still being decoded, with K hypotheses (rows) each.
 
     index: (b,), the index of each sentence in the batch.
@@ -41,15 +42,6 @@ class ActiveRows:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def select(self, index: Tensor) -> ActiveRows:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return ActiveRows(
-            self.index.index_select(0, index),
-            self.limits.index_select(0, index),
-            self.prefix.index_select(0, index),
-            self.encoded.reorder(index),
-        )
 
     def forced_tokens(self, step: int, per_sentence: int) -> Tensor | None:
         """Return the prefix token of each row at this step, (b K,), or PAD for a row whose prefix has ended.
@@ -93,7 +85,7 @@ def start_decoding(
     if already_read:
         state, _ = model.step(state, before_BP, encoded)
     index_B = torch.arange(len(batch), device=device)
-    state = state.reorder(index_B.repeat_interleave(per_sentence))
+    state = state.repeat(per_sentence)
     last_R1 = last_B1.repeat_interleave(per_sentence, 0)
     return ActiveRows(index_B, limits_B, prefix_BP.to(device), encoded), state, last_R1
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch
+from regard.data.batch_rows import BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.penalties import GNMT, Length, coverage
@@ -30,6 +31,7 @@ from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_i
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
+from regard.roles import CROSS
 from regard.sites import Record, scope
 
 __all__ = ["Beam", "MOST_BEAMS", "beam_search", "best_of"]
@@ -74,7 +76,7 @@ class Beam:
 
 
 @dataclass(frozen=True, eq=False)
-class Beams:
+class Beams(BatchRows):
     """The K beams of b sentences after t steps, and the pool of their finished hypotheses.
 
     tokens, token_scores: (b, K, t), the tokens of the beams and their log-probabilities.
@@ -99,16 +101,6 @@ class Beams:
         empty_BK0 = torch.zeros(sentences, how.size, 0, device=device)
         pool = SearchResult.empty(sentences, how.best, 0, device)
         return cls(empty_BK0.long(), empty_BK0, sums_BK, empty_BK0, pool)
-
-    def select(self, index: Tensor) -> Beams:
-        """Return only the sentences at `index`, a tensor of shape (b',)."""
-        return Beams(
-            self.tokens.index_select(0, index),
-            self.token_scores.index_select(0, index),
-            self.sums.index_select(0, index),
-            self.covered.index_select(0, index),
-            self.pool.map(lambda tensor: tensor.index_select(0, index)),
-        )
 
     def result(self, divisor: Tensor) -> SearchResult:
         """Return the pool. For sentences without a finished hypothesis, return the unfinished beams instead.
@@ -162,7 +154,7 @@ def beam_search(
     divisors = how.length.table(longest + 1, last_R1.device)
     beams = Beams.at_start(active, how)
     for step in range(longest):
-        recording = scope(Look(weights=True), at="*cross") if how.coverage else nullcontext(Record())
+        recording = scope(Look(weights=True), at=CROSS) if how.coverage else nullcontext(Record())
         with recording as record:
             state, logits_R1V = model.step(state, last_R1, active.encoded)
         if how.coverage:
@@ -182,7 +174,7 @@ def beam_search(
                 break
             active, beams = active.select(remaining_b), beams.select(remaining_b)
             rows_R = rows_R[state_rows(remaining_b, how.size)]
-        state, last_R1 = state.reorder(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
+        state, last_R1 = state.select(rows_R), beams.tokens[:, :, -1].reshape(-1, 1)
     return result
 
 
@@ -301,7 +293,7 @@ def _add_coverage(before: Tensor, record: Record) -> Tensor:
             message(
                 "search()",
                 "the coverage penalty needs cross-attention weights, but this model records none",
-                expected="attention sites whose names end in 'cross'",
+                expected="attention layers with the role 'cross'",
                 hint="Beam(coverage=0) disables the coverage penalty",
             )
         )

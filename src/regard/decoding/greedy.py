@@ -106,6 +106,6 @@ def generate(
         if done * DROP >= len(active):
             remaining_b = (~done_b).nonzero()[:, 0]
             rows_R = state_rows(remaining_b, per_sentence)
-            active, state = active.select(remaining_b), state.reorder(rows_R)
+            active, state = active.select(remaining_b), state.select(rows_R)
             last_R1, tokens_RT, ended_R = last_R1[rows_R], tokens_RT[rows_R], ended_R[rows_R]
     return replace(result, ranking=result.token_scores.sum(-1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -170,7 +170,7 @@ class LineDecoder:
         part: Part,
         token_ids: tuple[int, ...],
         token_scores: tuple[float, ...],
-        attention: dict[str, Tensor],
+        attention: Mapping[str, Tensor],
         values: dict[str, Tensor],
         *,
         text: str,

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 
 __all__ = ["Prompts"]
 
 
 @dataclass(frozen=True, eq=False)
-class Prompts:
+class Prompts(BatchRows):
     """The prompts of a batch, all with the same number of tokens: the rows of a State share one position.
 
     tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS in continuous text.
@@ -48,7 +49,3 @@ class Prompts:
         width = lengths[0] if lengths else 1
         tokens = torch.tensor([list(row) for row in rows], dtype=torch.long).reshape(len(rows), width)
         return cls(tokens, torch.as_tensor(range(len(rows)) if index is None else index))
-
-    def to(self, device: torch.device | str) -> Prompts:
-        """Return the batch on another device."""
-        return Prompts(self.tokens.to(device), self.index.to(device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from regard.data.batch import BOS, Batch
 from regard.decoding.active_rows import Ends, device_of, eval_without_grad
 from regard.decoding.beam import Beam, beam_search
-from regard.decoding.forced_decoding import CROSS, observe, pieces_of
+from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.prompts import Prompts
@@ -18,6 +19,7 @@ from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
+from regard.roles import CROSS, BySite
 
 __all__ = ["Search", "search"]
 
@@ -89,34 +91,32 @@ def search(
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
     recorded = _recorded_attention(model, batch, result, exists_BK, look)
-    return _as_hypotheses(result.map(Tensor.cpu), exists_BK.cpu(), recorded)
+    return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), recorded)
 
 
-BySite = dict[str, Tensor]
+Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
+"""The attention weights and the value norms of a hypothesis, at each site."""
 
 
 def _recorded_attention(
     model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
-) -> list[tuple[BySite, BySite]]:
+) -> list[Recorded]:
     """Return the attention weights and the value norms at each site, for every hypothesis that exists."""
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
     if look is None:
-        return [({}, {}) for _ in range(len(sentence_N))]
+        return [(BySite(), {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
+    lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
-        first_NP = batch.tokens[sentence_N]
-        source_NS, source_lengths_N = first_NP[:, :0], torch.zeros_like(sentence_N)
+        prompts = batch.select(sentence_N)
+        target_NL = torch.cat((prompts.tokens, tokens_NL), 1)
+        lengths_N = lengths_N + prompts.tokens.shape[1] - 1
+        empty_NS = prompts.tokens[:, :0]
+        pairs = Batch(empty_NS, torch.zeros_like(sentence_N), target_NL, lengths_N, prompts.index)
     else:
-        first_NP = torch.full_like(tokens_NL[:, :1], BOS)
-        source_NS, source_lengths_N = batch.source[sentence_N], batch.source_lengths[sentence_N]
-    pairs = Batch(
-        source_NS,
-        source_lengths_N,
-        torch.cat((first_NP, tokens_NL), 1),
-        result.lengths[sentence_N, rank_N] + first_NP.shape[1] - 1,
-        batch.index[sentence_N],
-    )
-    recorded = []
+        target_NL = torch.cat((torch.full_like(tokens_NL[:, :1], BOS), tokens_NL), 1)
+        pairs = replace(batch.select(sentence_N), target=target_NL, target_lengths=lengths_N)
+    recorded = list[Recorded]()
     for part in pieces_of(pairs, model.target_size):
         observed = observe(model, part, look)
         recorded += [(observed.attention_of(row), observed.values_of(row)) for row in range(len(part))]
@@ -124,7 +124,7 @@ def _recorded_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[tuple[BySite, BySite]]
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded]
 ) -> list[list[Hypothesis]]:
     """Convert a result on the CPU to Hypothesis objects, with the recorded weights and value norms."""
     attention_and_values = iter(recorded)

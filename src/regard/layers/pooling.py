@@ -1,4 +1,4 @@
-"""Pooling: reduce the states of a sequence to one vector: the mean, the first, the last, or by attention."""
+"""Pooling: reduce the states of a sequence to one vector (the mean, the first, the last, or by attention)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from regard.attention import attention
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.masks.constructors import padding
+from regard.roles import POOLING
 from regard.scores import Location, learned_in
 from regard.select import build_select
 
@@ -31,8 +32,8 @@ class AttentionPooling(nn.Module):
 
     u_s = tanh(U h_s + W q),  a = softmax_s(v . u_s),  output = sum_s a_s h_s   (Yang et al. 2016, eq. 5-7)
 
-    The query q is a parameter, the same for every text. So W q is the same for every text too: it is the bias
-    b of the paper. Lin et al. (2017, eq. 5) compute the same without bias.
+    The query q is a parameter, the same for every text. So W q is the same for every text too; it corresponds
+    to the bias b in Yang et al. Lin et al. (2017, eq. 5) compute the same without bias.
 
     width: size of the states.
     hidden: size of the tanh layer and of the query. Default: width.
@@ -66,13 +67,14 @@ class AttentionPooling(nn.Module):
         if isinstance(self.score, Location):
             problem = "the score location ignores the states: every text would get the same weights"
             raise ArgumentError(message("AttentionPooling()", problem, hint='use score="additive"'))
-        self.select, self.site = build_select(select), site
+        self.select, self.site, self.role = build_select(select), site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         query_B1A = self.query.to(states.dtype).expand(len(states), 1, -1)
         select = self.select if self.training else self.select.deterministic()
-        options: dict[str, Any] = {"mask": padding(lengths), "select": select, "site": self.site}
+        options: dict[str, Any] = {"mask": padding(lengths), "select": select}
+        options |= {"site": self.site, "role": self.role}
         return attention(query_B1A, states, score=self.score, **options).output[:, 0]
 
 
@@ -142,7 +144,7 @@ class MeanPooling(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Pool the first `lengths` states of each sequence: (B, S, width) and (B,) to (B, width)."""
         inside_BS = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-        # Use where(), not a product with the mask: 0 * NaN is NaN, so NaN on padding would spread.
+        # Use where(), not a product with the mask: 0 * NaN is NaN, so a NaN on padding would reach the mean.
         total_BE = torch.where(inside_BS[..., None], states, 0.0).sum(1)
         return total_BE / lengths[:, None].clamp(min=1)
 
@@ -150,8 +152,8 @@ class MeanPooling(nn.Module):
 class LastPooling(nn.Module):
     """Return the final state of a recurrent layer.
 
-    both_ways: whether the layer is bidirectional. Then the result is the concatenation of the final states of
-    both directions; the final state of the backward direction is at the first position.
+    both_ways: whether the layer is bidirectional. If True, the result is the concatenation of the final
+        states of both directions. The final state of the backward direction is at the first position.
 
     >>> LastPooling()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2]))
     tensor([[3.]])

@@ -55,10 +55,11 @@ PARTS: dict[str, tuple[str, Any]] = {
     "luong": ("recurrence", Recurrence(cell="lstm")),
     "transformer": ("size", SIZES["base"]),
 }
-"""For each model, the argument whose fields are also options of build_model(), and its default value."""
+"""Models with an argument whose fields are also options of build_model(). Each entry has the name of this
+argument and its default value."""
 
 NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options that are part of another option: for each (model, option), an example of how to set it."""
+"""Options that can only be set inside another option. Each entry shows how, for the hint of an error."""
 
 NO_POSITIONS = "recurrent layers read the words in order; only transformer has a position scheme"
 NO_ATTENTION = "seq2seq has no attention; bahdanau, luong and transformer have"
@@ -73,16 +74,17 @@ ABSENT = {
     ("seq2seq", "score"): NO_ATTENTION,
     ("seq2seq", "select"): NO_ATTENTION,
 }
-"""Options of other models that make no sense for a model, and why."""
+"""Options that a model cannot have, although other models do. For each (model, option), the reason."""
 
 
 def build_model(name: str, source_size: int, target_size: int, **options: Any) -> Model:
     """Build a model from its name and plain options, such as those of a configuration file.
 
-    options: the arguments of the model's class; for seq2seq and luong also the fields of Recurrence (width,
-    embedding, cell, depth, dropout), and for transformer those of Size (width, heads, inner, layers), which
-    override the values of the named size. score, select and position are names, or tables with a name:
-    select={"name": "entmax", "alpha": 1.5}.
+    name: a name in MODELS. source_size, target_size: vocabulary sizes.
+    options: the arguments of the model's class. For seq2seq and luong, also the fields of Recurrence (width,
+        embedding, cell, depth, dropout). For transformer, also the fields of Size (width, heads, inner,
+        layers), which override the values of the named size. The options score, select and position are
+        names, or tables with a name, such as select={"name": "entmax", "alpha": 1.5}.
 
     >>> model = build_model("luong", source_size=9, target_size=7, width=8, cell="gru", score="dot")
     >>> model.decoder.layers
@@ -117,5 +119,8 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
 
 
 def direct_options(name: str) -> dict[str, Any]:
-    """The arguments of a model's class after the vocabulary sizes, and their defaults (None if required)."""
+    """Return the arguments of a model's class except the vocabulary sizes, and their default values.
+
+    The value is None if the argument has no default.
+    """
     return model_arguments(MODELS[name], 2)

@@ -24,7 +24,7 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
 }
 
 SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
-"""The options of "transformer" that override values of its argument `size`: width, heads, inner, layers."""
+"""The options of "transformer" (width, heads, inner, layers) that override values of its argument `size`."""
 
 
 def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:

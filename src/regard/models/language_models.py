@@ -24,7 +24,7 @@ LANGUAGE_MODELS: dict[str, type[LanguageModel]] = {
 }
 
 SIZE_OPTIONS = ("width", "heads", "inner", "layers")
-"""Fields of Size that are also options of models with an argument `size`; they override its values."""
+"""Fields of Size that are also options of models with an argument `size`. They override its values."""
 
 
 ABSENT = {

@@ -21,7 +21,7 @@ POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
     "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
     "attention": lambda width, both_ways, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, whether
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, whether
 the recurrent layers are bidirectional, and the options of the pooling."""
 
 
@@ -38,8 +38,8 @@ class RecurrentClassifier(Classifier):
         one learned query and the site name "pool". "mean" and "attention" do not use the state of EOS.
     attention: score and select of the pooling "attention", see AttentionPooling; the defaults are
         score="additive" and select="softmax". {"name": "attention", "select": "hard"} as pooling is the same.
-    dropout: dropout probability of embeddings, between layers, of the pooled vectors, and of the hidden layer
-        for pairs.
+    dropout: dropout probability for the embeddings, between layers, for the pooled vectors, and for the
+        hidden layer for pairs.
     word_dropout, pairs: see Classifier.
     """
 

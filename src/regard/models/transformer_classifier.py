@@ -16,7 +16,7 @@ from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, Pool
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import NORMS, Size, _Layer, _Settings, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerClassifier"]
@@ -26,7 +26,7 @@ POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
     "first": lambda width, options: FirstPooling(),
     "attention": lambda width, options: options.build(width, POOL),
 }
-"""For each name, a function that creates the pooling layer. Its arguments: the width of the states, and the
+"""For each name, a function that creates the pooling layer. Arguments: the width of the states, and the
 options of the pooling."""
 
 
@@ -36,7 +36,8 @@ class TransformerClassifier(Classifier):
     layer: x + self(x), then x + FFN(x);  u = pooling(x_1, ..., x_S),  logits as in Classifier
 
     size: a name (tiny, small, base, big) or a Size; its decoder_layers are not used.
-    position: any position scheme of the library, or none.
+    position: a position scheme: a name in POSITIONS, a mapping with the name and its options, a Position, or
+        "none".
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
@@ -47,7 +48,7 @@ class TransformerClassifier(Classifier):
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
         sublayer, the pooled vectors, and the hidden layer for pairs.
     word_dropout, pairs: see Classifier.
-    longest: number of positions in the position table, for "learned" and "noise".
+    longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
     >>> from regard.data.labelled_batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
@@ -94,8 +95,8 @@ class TransformerClassifier(Classifier):
         if isinstance(scheme, Table):
             self.longest = longest - self.begins
         inside = None if added else position
-        settings = _Settings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
-        self.encoder = nn.ModuleList(_Layer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
+        self.encoder = nn.ModuleList(TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers))
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.pooling = POOLINGS[how.name](chosen.width, how)
         self.pool_site = site_of(self.pooling)

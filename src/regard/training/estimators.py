@@ -28,6 +28,7 @@ from regard.attended import Attended
 from regard.call import Call
 from regard.data.batch import PAD
 from regard.errors import ArgumentError, UnknownName, message
+from regard.roles import Role
 from regard.select import Best, Hard, Select, Selection, softmax
 from regard.sites import Scope, open_scope
 from regard.training.baselines import Baseline, MovingAverage, build_baseline
@@ -52,6 +53,7 @@ class _Drawn(NamedTuple):
     """The keys that one attention call drew: tensors (B, H, T), positions (T,), and the number of beams."""
 
     site: str
+    role: Role
     log_probability_BHT: Tensor
     entropy_BHT: Tensor
     position_T: Tensor
@@ -118,16 +120,17 @@ class HardSelections(Scope):
 
     def keep(self, site: str, attended: Attended, call: Call, to_user: Callable[[Tensor], Tensor]) -> None:
         if attended.log_probability is not None and attended.entropy is not None:
-            drawn = _Drawn(site, attended.log_probability, attended.entropy, call.positions, call.beams)
-            self._drawn.append(drawn)
+            values = attended.log_probability, attended.entropy, call.positions, call.beams
+            self._drawn.append(_Drawn(site, self.seen.role(site), *values))
 
     def sums(self, lengths: Lengths = None) -> Sums:
         """Sum over steps, heads and sites: log p(s) and the entropy of each row, (rows,), with gradients.
 
         lengths: number of steps of each row, (rows,) or (B,): what later steps draw on padding is left out.
-        A mapping from patterns of sites to lengths is for models that draw in the encoder too, as in
-        {"encoder.*": source_lengths, "decoder.*": target_lengths}. The lengths may also be a list of tensors,
-        one for each call of the site, if the calls read different texts. Default: all steps count.
+        A mapping is for models that draw in the encoder too, as in {"source": source_lengths, "target":
+        target_lengths}: its keys are the sequences of the queries (Role.rows), or patterns for the names of
+        sites. The lengths may also be a list of tensors, one for each call of the site, if the calls read
+        different texts. Default: all steps count.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -141,7 +144,9 @@ class HardSelections(Scope):
         calls: Counter[str] = Counter()
         sums = []
         for drawn in self._drawn:
-            sums.append(_row_sums(drawn, _lengths_at(drawn.site, calls[drawn.site], lengths), rows))
+            sums.append(
+                _row_sums(drawn, _lengths_at(drawn.site, drawn.role, calls[drawn.site], lengths), rows)
+            )
             calls[drawn.site] += 1
         log_probability, entropy = zip(*sums, strict=True)
         return Sums(torch.stack(log_probability).sum(0), torch.stack(entropy).sum(0))
@@ -192,11 +197,12 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
     return sums[0], sums[1]
 
 
-def _lengths_at(site: str, number: int, lengths: Lengths) -> Tensor | None:
+def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
     """Return the lengths for one call of a site. number: of the call, from 0."""
     if not isinstance(lengths, Mapping):
         return lengths
-    matching = next((each for pattern, each in lengths.items() if fnmatch.fnmatchcase(site, pattern)), None)
+    keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
+    matching = next((lengths[key] for key in keys), None)
     if matching is None or isinstance(matching, Tensor):
         return matching
     if number >= len(matching):

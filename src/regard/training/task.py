@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import RenderableType
 from torch import Tensor, nn
 
+from regard.data.batch_rows import BatchRows
 from regard.errors import DataError, message
 
 __all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]
@@ -99,7 +100,7 @@ class Task(ABC):
 
     def tensors(self, batch: Any) -> dict[str, Tensor]:
         """A batch as named tensors, to be saved if its loss is not finite."""
-        return dict(vars(batch))
+        return batch.named_tensors() if isinstance(batch, BatchRows) else dict(vars(batch))
 
     @abstractmethod
     def restored(self, tensors: dict[str, Tensor]) -> Any:

@@ -23,6 +23,7 @@ from regard.evaluation.classification_report import classification_report
 from regard.evaluation.text_classifier import TextClassifier
 from regard.models.classifier import Classifier
 from regard.models.classifiers import build_classifier
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, check_memory
 from regard.tasks.classification.classification_data import (
@@ -42,6 +43,17 @@ from regard.tasks.classification.classification_run import (
     classifier_of,
 )
 from regard.tasks.classification.classification_settings import ClassificationSettings
+from regard.tasks.classification.evaluate_classification import (
+    EVALUATE_OPTIONS,
+    ClassificationEvaluation,
+    evaluate_classification,
+)
+from regard.tasks.classification.view_classification import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    ClassificationView,
+    view_classification,
+)
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -81,6 +93,9 @@ class ClassificationTask(RunTask):
     size_names = ("tokens", "classes")
     smallest_sizes = (8, 2)
     no_data_hint = "--train-file train.tsv, a file of labels and texts"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -154,6 +169,14 @@ class ClassificationTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> ClassificationRun:
         return classifier_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> ClassificationEvaluation:
+        return evaluate_classification(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> ClassificationView:
+        return view_classification(cls, run, options, drawing)
 
     @classmethod
     def complete_settings(
@@ -242,11 +265,8 @@ class ClassificationTask(RunTask):
         # A text of max_length tokens ends with EOS; the model may have no position for more.
         return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
 
-    def tensors(self, batch: LabelledBatch) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in vars(batch).items() if tensor is not None}
-
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
-        return LabelledBatch(**tensors)
+        return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         if self._estimator is not None and self.model.training:
@@ -284,7 +304,7 @@ class ClassificationTask(RunTask):
             estimator,
             row_losses,
             len(batch),
-            lengths={"encoder.*": [each + self.model.begins for each in lengths]},
+            lengths={"source": [each + self.model.begins for each in lengths]},
             features=embedding_features(*((self.model.embedding, each) for each in texts)),
             counted=repeated.labels != NO_LABEL,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
@@ -21,7 +20,7 @@ from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.language_base import LanguageModel
 from regard.models.language_models import build_language_model
-from regard.runs.devices import choose_device
+from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.language_data import load_text_tokenizer
@@ -30,7 +29,6 @@ from regard.tasks.language.observed_texts import observe_in_batches
 from regard.tasks.language.scored_text import ScoredText
 from regard.tasks.language.text_generator import GENERATION_LIMIT, Generation, TextGenerator, checked_texts
 from regard.tasks.language.text_stream import check_stop
-from regard.training.checkpoints.checkpoints import Checkpoint
 
 __all__ = ["LanguageRun", "evaluation_batches", "load_language_run"]
 
@@ -54,21 +52,16 @@ def evaluation_batches(text: EncodedText, settings: LanguageSettings) -> Iterabl
     return SlidingWindows(text, window or usual or 1, settings.evaluation.stride)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LanguageRun:
-    """A trained language model, with the run that it comes from.
+class LanguageRun(LoadedRun):
+    """A trained language model with the run that it comes from (see LoadedRun).
 
-    model: in eval mode. tokenizer: that of the run. folder: the run folder. settings: its settings.
-    checkpoint: the checkpoint of the weights. notes: messages about checkpoints that were skipped because
-    they are damaged.
+    model: in eval mode. tokenizer: that of the run.
     """
 
-    model: LanguageModel
-    tokenizer: Tokenizer
-    folder: Path
     settings: LanguageSettings
-    checkpoint: Checkpoint
-    notes: tuple[str, ...] = ()
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model, tokenizer
 
     @property
     def first_token(self) -> int:
@@ -236,15 +229,9 @@ class LanguageRun:
             raise ArgumentError(message(place, problem, hint="score shorter lines"))
         return tokens
 
-    def __repr__(self) -> str:
-        named = f"{str(self.folder)!r}, step={self.checkpoint.step}, model={self.settings.model.name!r}"
-        return f"{type(self).__name__}({named})"
-
 
 def load_language_run(run: StoredRun, device: str) -> LanguageRun:
     """Load the model and the tokenizer of a run."""
     tokenizer = load_text_tokenizer(run.folder, run.settings.data)
     model = build_language_model(run.settings.model.name, tokenizer.size, **run.settings.model.options)
-    model.load_state_dict(run.checkpoint.model_weights())
-    model.to(torch.device(choose_device(device))).eval()
-    return LanguageRun(model, tokenizer, run.folder, run.settings, run.checkpoint, run.notes)
+    return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +21,10 @@ from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.models.language_models import build_language_model
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.language.evaluate_language import EVALUATE_OPTIONS, LanguageReport, evaluate_language
 from regard.tasks.language.language_data import (
     TOKENIZER,
     TextCorpus,
@@ -32,6 +35,7 @@ from regard.tasks.language.language_data import (
 from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
+from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.losses import cross_entropy, sequence_losses
@@ -72,6 +76,8 @@ class LanguageTask(RunTask):
     size_names = ("tokens",)
     smallest_sizes = (8,)
     no_data_hint = "--train-file a.txt"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
     next_command = 'regard generate {run} --prompt "..."'
 
     def __init__(
@@ -166,6 +172,14 @@ class LanguageTask(RunTask):
         return load_language_run(run, device)
 
     @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> LanguageReport:
+        return evaluate_language(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LanguageView:
+        return view_language(cls, run, options, drawing)
+
+    @classmethod
     def check_load_options(cls, options: Mapping[str, Any]) -> None:
         for name in options:
             problem = f"a language model has no option {name!r}"
@@ -249,7 +263,7 @@ class LanguageTask(RunTask):
             self._states_before[batch] = self._state
         before = self._states_before[batch]
         # Without the position: recurrent models do not use it, and each position would need a CUDA graph.
-        return batch.to(device), State(hidden=tuple(each.to(device) for each in before.hidden))
+        return batch.to(device), replace(before.to(device), position=0)
 
     def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
         # The terms of an estimator are means over all rows, also over padding.
@@ -294,13 +308,12 @@ class LanguageTask(RunTask):
 
     def tensors(self, batch: TextBatch) -> dict[str, Tensor]:
         """A batch as named tensors; with the recurrent state before it, if it was carried."""
-        named = {**vars(batch), "carried": torch.tensor(batch.carried)}
+        named = batch.named_tensors()
         before = self._states_before.get(batch)
         return named if before is None else {**named, **_named(before)}
 
     def restored(self, tensors: dict[str, Tensor]) -> TextBatch:
-        rows = {name: tensors[name] for name in ("inputs", "targets", "lengths", "index")}
-        batch = TextBatch(**rows, carried=bool(tensors["carried"]))
+        batch = TextBatch.from_tensors(tensors)
         if batch.carried:
             self._states_before[batch] = _state(tensors)
         return batch

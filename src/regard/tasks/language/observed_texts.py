@@ -20,6 +20,7 @@ from regard.evaluation.perplexity import token_losses
 from regard.look import Look
 from regard.models.base import in_eval_mode
 from regard.models.language_base import LanguageModel
+from regard.roles import BySite
 from regard.sites import Record, scope
 
 __all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
@@ -46,7 +47,7 @@ class ObservedText:
     """
 
     token_scores: tuple[float, ...]
-    attention: dict[str, NDArray[Any]]
+    attention: BySite[NDArray[Any]]
     top: dict[str, Top]
 
 
@@ -85,7 +86,10 @@ def observe_texts(
         ObservedText(
             tuple(scores[row][:size]),
             # Copied, because a view would keep the weights of the whole batch in memory.
-            {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
+            BySite(
+                {site: each[row, ..., :size, :size].numpy().copy() for site, each in weights.items()},
+                record.roles,
+            ),
             {site: Top(*(part[row, ..., :size, :].clone() for part in each)) for site, each in tops.items()},
         )
         for row, size in enumerate(lengths)

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from regard.errors import printable
 from regard.files.atomic_io import write_whole
+from regard.roles import BySite
 from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
 from regard.viewing.html_document import check_ending, document, safe, static
 
@@ -98,9 +99,10 @@ class TextResult:
         """
         rows, numbers = self.read_pieces, self.word_numbers or tuple(range(len(self.read_pieces)))
         columns, column_numbers = (self.first_piece, *rows[:-1]), (-1, *numbers[:-1])
+        by_site = self.attention if isinstance(self.attention, BySite) else BySite(self.attention)
         sites = tuple(
-            Site(name, weights, rows, columns, None, numbers, column_numbers)
-            for name, weights in self.attention.items()
+            Site(name, weights, rows, columns, None, numbers, column_numbers, by_site.role(name))
+            for name, weights in by_site.items()
         )
         score = self.log_probability if self.token_scores else None
         heading = title or self.whole_text

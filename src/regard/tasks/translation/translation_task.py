@@ -24,9 +24,16 @@ from regard.errors import ArgumentError, message
 from regard.evaluation import bleu, chrf, exact_match
 from regard.look import Look
 from regard.models import Model, build_model
+from regard.roles import CROSS
+from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
+from regard.tasks.translation.evaluate_translation import (
+    EVALUATE_OPTIONS,
+    TranslationEvaluation,
+    evaluate_translation,
+)
 from regard.tasks.translation.guided_alignment import Guide, guided_site
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -41,6 +48,12 @@ from regard.tasks.translation.translation_data import (
     texts,
 )
 from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
+from regard.tasks.translation.view_translation import (
+    OWN_VIEWS,
+    VIEW_OPTIONS,
+    TranslationView,
+    view_translation,
+)
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -85,6 +98,9 @@ class TranslationTask(RunTask):
     fixed = FIXED
     for_outputs = FOR_OUTPUTS
     no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -124,7 +140,7 @@ class TranslationTask(RunTask):
         )
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
         self._guide = self._guided()
-        self._site = "*cross" if self._guide is None else guided_site(model)
+        self._site = CROSS if self._guide is None else guided_site(model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -162,6 +178,14 @@ class TranslationTask(RunTask):
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
         return translator_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+        return evaluate_translation(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
+        return view_translation(cls, run, options, drawing)
 
     @classmethod
     def complete_settings(
@@ -280,7 +304,7 @@ class TranslationTask(RunTask):
         return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
 
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch(**tensors)
+        return Batch.from_tensors(tensors)
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
@@ -310,7 +334,7 @@ class TranslationTask(RunTask):
             estimator,
             row_losses,
             len(pairs),
-            lengths={"encoder.*": repeated.source_lengths, "decoder.*": repeated.target_lengths},
+            lengths={"source": repeated.source_lengths, "target": repeated.target_lengths},
             features=embedding_features(
                 (self.model.source, repeated.source), (self.model.target, repeated.labels)
             ),
