@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-LONG = {"lstm word dropout", "language gru", "language transformer"}
+LONG = {"lstm word dropout", "language lstm", "language gru", "language transformer"}
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,7 @@ def assert_same(whole: Path, part: Path) -> None:
             assert records(whole / place, kind) == records(part / place, kind)
 
 
+@pytest.mark.slow
 def test_interrupted_run_stops_at_one_step_and_resumes(
     tmp_path: Path, whole: Path, reviews: str, monkeypatch
 ):
@@ -278,7 +279,7 @@ class Branching(LineTask):
         return squared if squared.total >= 0 else Loss(-squared.total, squared.shown)
 
 
-@pytest.mark.parametrize("task", [LineTask, Branching])
+@pytest.mark.parametrize("task", [pytest.param(LineTask, marks=pytest.mark.slow), Branching])
 def test_a_task_of_ones_own(task: Any, tmp_path: Path):
     path, page = tmp_path / "points.txt", io.StringIO()
     path.write_text("".join(f"{x} {2 * x + 1}\n" for x in range(10)), encoding="utf-8")
