@@ -283,7 +283,10 @@ class Branching(LineTask):
 def test_a_task_of_ones_own(task: Any, tmp_path: Path):
     path, page = tmp_path / "points.txt", io.StringIO()
     path.write_text("".join(f"{x} {2 * x + 1}\n" for x in range(10)), encoding="utf-8")
-    settings = {"data": {"points": [str(path)]}, "training": {"steps": 6, "learning_rate": 0.1}}
+    settings = {
+        "data": {"points": [str(path)]},
+        "training": {"steps": 4, "learning_rate": 0.1, "evaluate_every": 4},
+    }
     train(
         {**settings, "seeds": 2, "stack": True}, tmp_path / "all", task, console=Console(file=page, width=200)
     )
