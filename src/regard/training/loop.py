@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -153,6 +153,12 @@ class Trainer:
     def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
         """Add the gradients of a step to the parameters; return the losses, as Gradients.add() does."""
         return self.gradients.add(*request)
+
+    def take_step(self) -> None:
+        """Take one step, without an evaluation or a checkpoint, to measure its time."""
+        step = self._step(Interruption())
+        with suppress(StopIteration):
+            step.send(self.add_gradients(next(step)))
 
     def steps(self, requested: Interruption) -> Generator[StepRequest, Mapping[str, Tensor] | None, Progress]:
         """Train as run() does, but yield each step before its gradients are computed.
