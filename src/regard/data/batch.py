@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 import torch
@@ -97,18 +97,14 @@ class Batch(BatchRows):
             problem = f"rows={rows}, source_length={source_length} and target_length={target_length}"
             expected = f"at least {len(self)}, {self.source.shape[1]} and {self.target.shape[1] - 1}"
             raise ArgumentError(message("Batch.padded_to()", problem, expected=expected))
+        grown = self.add_rows(more)
         source, target = (
-            pad(tokens, (0, columns, 0, more), value=PAD)
-            for tokens, columns in zip((self.source, self.target), longer, strict=True)
+            pad(tokens, (0, columns), value=PAD)
+            for tokens, columns in zip((grown.source, grown.target), longer, strict=True)
         )
         source[len(self) :, 0], target[len(self) :, 0] = EOS, BOS
-        return Batch(
-            source,
-            pad(self.source_lengths, (0, more), value=1),
-            target,
-            pad(self.target_lengths, (0, more)),
-            pad(self.index, (0, more)),
-        )
+        grown.source_lengths[len(self) :] = 1
+        return replace(grown, source=source, target=target)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:

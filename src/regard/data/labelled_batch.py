@@ -88,10 +88,10 @@ class LabelledBatch(BatchRows):
     def padded_to(self, rows: int, length: int, second_length: int | None = None) -> LabelledBatch:
         """Pad the texts to `length` tokens, and the batch to `rows` rows.
 
-        second_length: the length of the second texts, if it is another one.
+        second_length: the length of the second texts. Default: `length`.
 
-        Use it with CUDA graphs and torch.compile, which need few different shapes, and for stacked seeds,
-        which need the same shape. An added row is an empty text (EOS alone) with the label NO_LABEL.
+        CUDA graphs and torch.compile need few different shapes, and stacked seeds need equal shapes. An added
+        row is an empty text (EOS alone) with the label NO_LABEL.
         """
         longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
         more = rows - len(self)

@@ -73,7 +73,7 @@ class TextBatch(BatchRows):
             problem = f"rows={rows} and length={length} are too small"
             expected = f"at least {len(self)} rows and length {self.inputs.shape[1]}"
             raise ArgumentError(message("TextBatch.padded_to()", problem, expected=expected))
-        tokens = (pad(each, (0, longer, 0, more), value=PAD) for each in (self.inputs, self.targets))
-        inputs, targets = tokens
-        lengths, index = pad(self.lengths, (0, more), value=1), pad(self.index, (0, more))
-        return replace(self, inputs=inputs, targets=targets, lengths=lengths, index=index)
+        grown = self.add_rows(more)
+        grown.lengths[len(self) :] = 1
+        inputs, targets = (pad(each, (0, longer), value=PAD) for each in (grown.inputs, grown.targets))
+        return replace(grown, inputs=inputs, targets=targets)
