@@ -185,16 +185,7 @@ def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **opt
 
     options: keyword arguments of Translator.
     """
-    import torch
-
-    from regard.tasks.translation import load_translator
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    loaded = load_translator(run, checkpoint=checkpoint, device=device, **options)
-    for note in loaded.notes:
-        say(note)
-    return loaded
+    return open_task("translation", run, checkpoint, device, threads, **options)
 
 
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:

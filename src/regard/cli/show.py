@@ -125,7 +125,7 @@ def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
         others = {
             seed: {
                 "best step": f"{run.best.get('step', 0):,}" if run.best else "",
-                "progress": printable(facts.failed.get(seed, _progress(run))),
+                "status": printable(facts.failed.get(seed, run.status)),
             }
             for seed, run in facts.runs.items()
         }

@@ -127,7 +127,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     if outcome.failed:
         return _failed(_name(output), outcome.failed, console)
-    return _finished(kind, _name(output), outcome.interrupted, console)
+    return _finished(kind, output, outcome.interrupted, console)
 
 
 def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dict[str, Any]]:
@@ -157,11 +157,14 @@ def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
 
 
-def _finished(kind: type[RunTask], output: str, interrupted: str | None, console: Console) -> int:
+def _finished(kind: type[RunTask], folder: Path, interrupted: str | None, console: Console) -> int:
     """Print what to do next; return the exit status."""
+    from regard.runs.run_folder import config_of
     from regard.training.interrupts import EXIT_STATUS
 
-    text = f"Finished training {output}. Next: {kind.next_command.format(run=output)}"
+    output = _name(folder)
+    command = "regard show {run}" if config_of(folder).get("seeds") else kind.next_command
+    text = f"Finished training {output}. Next: {command.format(run=output)}"
     if interrupted:
         place = f"{kind.__module__}:{kind.__qualname__}"
         own = "" if place.startswith("regard.") else f" --task {place}"

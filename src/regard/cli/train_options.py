@@ -83,10 +83,11 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
     >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True}, task)
     {'data': {'columns': [2, 1], 'source_vocab_size': 8000, 'target_vocab_size': 8000}, 'seed': 1}
     """
-    settings: dict[str, Any] = {}
+    own, data = task.data_options(options)
+    settings: dict[str, Any] = {"data": data} if data else {}
     for option, all_names in SETTINGS.items():
         value = options.get(option)
-        if value is None:
+        if value is None or option in own:
             continue
         names = [name for name in all_names if _has_setting(task.settings_type, name)]
         if not names:
@@ -133,10 +134,12 @@ def _has_setting(kind: Any, name: str) -> bool:
 
 def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
     """Return the error for an option that a task does not have; the hint lists its options for data."""
+    own, _ = task.data_options({})
     data = [
         f"--{other.replace('_', '-')}"
         for other, others in SETTINGS.items()
-        if others[0].startswith("data.") and any(_has_setting(task.settings_type, name) for name in others)
+        if others[0].startswith("data.")
+        and (other in own or any(_has_setting(task.settings_type, name) for name in others))
     ]
     label = task.settings_type.model_fields["task"].default
     label = label if isinstance(label, str) else task.__name__

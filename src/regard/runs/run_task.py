@@ -177,6 +177,16 @@ class RunTask(Task):
         return name if isinstance(name, str) and name else cls.__name__
 
     @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return the options of `regard train` that this task reads in its own way, and their settings.
+
+        options: the value of each option by its name, with _ instead of -; None if it is not used.
+
+        Returns the names of these options, and the settings of [data] that they set.
+        """
+        return (), {}
+
+    @classmethod
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:

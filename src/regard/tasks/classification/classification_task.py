@@ -48,6 +48,7 @@ from regard.tasks.classification.evaluate_classification import (
     ClassificationEvaluation,
     evaluate_classification,
 )
+from regard.tasks.classification.labelled_options import OWN_OPTIONS, labelled_files
 from regard.tasks.classification.view_classification import (
     OWN_VIEWS,
     VIEW_OPTIONS,
@@ -131,6 +132,10 @@ class ClassificationTask(RunTask):
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
         self._samples = _spread(corpus.split.valid.firsts, settings.evaluation.samples)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return OWN_OPTIONS, labelled_files(options)
 
     @classmethod
     def read_data(

@@ -23,6 +23,7 @@ from regard.runs.run_task import RunTask
 from regard.tasks.classification.classification_data import read_labelled_split
 from regard.tasks.classification.classification_run import ClassificationRun
 from regard.tasks.classification.classification_settings import ClassificationData
+from regard.tasks.classification.labelled_options import FORMATS, labelled_columns
 from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, TEST_FILE, TSV
 
 __all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
@@ -44,9 +45,6 @@ MOST_TEXTS = 1000
 
 MOST_ENTRIES = 300
 """Number of texts that a page shows at most."""
-
-DIGITS = 9
-"""Maximum number of digits of a column number."""
 
 
 @dataclass(frozen=True)
@@ -151,22 +149,11 @@ def _read(data: ClassificationData, options: Mapping[str, Any]) -> LabelledTexts
         return None
     ((way, files),) = ways.items()
     kind = data.format if way == "test_file" else way
-    named = options["columns"] if way == "tsv" else options["fields"] if way == "jsonl" else None
+    named = options[FORMATS[way]] if way in FORMATS else None
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
-        columns = _columns("--columns" if way == "tsv" else "--fields", named, data.second is not None)
+        columns = labelled_columns(f"--{FORMATS[way]}", named, 2 if data.second is None else 3)
     return read_labelled(files, kind, **columns, ignore=data.ignore)
-
-
-def _columns(option: str, text: str, pairs: bool) -> dict[str, Any]:
-    """Parse the columns of label, text and second text."""
-    parts = [part.strip() for part in text.split(",")]
-    names = ("label", "text", "second") if pairs else ("label", "text")
-    if len(parts) != len(names) or not all(parts):
-        expected = f"{len(names)} columns, separated by commas: {','.join(names)}"
-        raise ArgumentError(message(option, f"{text[:80]!r}", expected=expected))
-    numbers = option == "--columns" and all(part.isdecimal() and len(part) <= DIGITS for part in parts)
-    return dict(zip(names, map(int, parts) if numbers else parts, strict=True))
 
 
 def _check_page(page: Path | None) -> None:

@@ -1,0 +1,62 @@
+"""The options of the command line for files of labelled texts: --tsv, --jsonl, --columns and --fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.errors import ArgumentError, message
+
+__all__ = ["FORMATS", "OWN_OPTIONS", "labelled_columns", "labelled_files"]
+
+DIGITS = 9
+"""Maximum number of digits of a column number."""
+
+NAMES = ("label", "text", "second")
+"""The settings of [data] that --columns and --fields set, in this order."""
+
+FORMATS = {"tsv": "columns", "jsonl": "fields"}
+"""For each option that names files, the option with the columns of these files."""
+
+OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMATS))
+"""The options of `regard train` that labelled_files() reads."""
+
+
+def labelled_columns(option: str, text: str, count: int | None = None) -> dict[str, Any]:
+    """Parse the columns of label, text and, for pairs of texts, second text.
+
+    option: --columns (numbers or names) or --fields (names). count: number of columns; None for 2 or 3.
+
+    >>> labelled_columns("--columns", "2,1"), labelled_columns("--fields", "class,a,b")["second"]
+    ({'label': 2, 'text': 1}, 'b')
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts) or len(parts) not in ((2, 3) if count is None else (count,)):
+        expected = "two or three columns" if count is None else f"{count} columns"
+        expected += f", separated by commas: {','.join(NAMES[: count or len(NAMES)])}"
+        raise ArgumentError(message(option, f"{text[:80]!r}", expected=expected))
+    numbers = option == "--columns" and all(part.isdecimal() and len(part) <= DIGITS for part in parts)
+    return dict(zip(NAMES, map(int, parts) if numbers else parts, strict=False))
+
+
+def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of [data] for the options --tsv, --jsonl, --columns and --fields of regard train.
+
+    >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
+    {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
+    """
+    ways = [each for each in ("train_file", *FORMATS) if options.get(each)]
+    if len(ways) > 1:
+        named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
+        expected = "one of --train-file, --tsv and --jsonl"
+        raise ArgumentError(message("regard train", f"{named} cannot be combined", expected=expected))
+    data: dict[str, Any] = {}
+    for way, columns in FORMATS.items():
+        files = {"train_file": options.get(way), "valid_file": options.get(f"valid_{way}")}
+        if any(files.values()):
+            data |= {name: value for name, value in files.items() if value} | {"format": way}
+        elif options.get(columns) is not None:
+            raise ArgumentError(message(f"--{columns}", f"it needs --{way}"))
+        if options.get(columns) is not None:
+            data |= labelled_columns(f"--{columns}", options[columns])
+    return data
