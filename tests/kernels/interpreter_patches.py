@@ -1,0 +1,58 @@
+"""Corrections of Triton's interpreter for the tests that run under it, applied by importing this module."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _patch_lang_tensor(tensor: type, scope: Any) -> None:
+    """Triton 3.6 passes one-element arrays to range(), which newer versions of numpy reject."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+
+_convert = interpreter._convert_float
+
+
+def _convert_float(numbers: Any, of: Any, to: Any, rounding: Any) -> Any:
+    """Round to nearest even from float32 to bfloat16, as GPUs do; the interpreter truncates."""
+    if of != tl.float32 or to != tl.bfloat16:
+        return _convert(numbers, of, to, rounding)
+    rounded = torch.from_numpy(numpy.ascontiguousarray(numbers)).bfloat16()
+    return rounded.view(torch.int16).numpy().view(numpy.uint16)
+
+
+_patch_language = functools.cache(interpreter._patch_lang)
+
+
+def _patch_lang(function: Any) -> Any:
+    """Replace the functions of triton.language once per kernel, and keep them replaced.
+
+    Triton searches all members of the language at each call of a device function, a third of the time of the
+    tests. These processes only interpret, so nothing has to be restored.
+    """
+    _patch_language(function)
+    return interpreter._LangPatchScope()
+
+
+_numpy_dtype = functools.cache(interpreter._get_np_dtype)
+
+
+def _get_np_dtype(dtype: Any) -> Any:
+    """Look the numpy dtype of an element up once; Triton builds a table of all dtypes at each call."""
+    element = dtype.scalar
+    return numpy.dtype(numpy.uint64) if element.is_ptr() else _numpy_dtype(element)
+
+
+interpreter._patch_lang_tensor = _patch_lang_tensor
+interpreter._convert_float = _convert_float
+interpreter._patch_lang = _patch_lang
+interpreter._get_np_dtype = _get_np_dtype
