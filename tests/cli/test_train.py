@@ -13,7 +13,7 @@ import pytest
 from regard.cli.train import train
 from regard.cli.train_options import SETTINGS
 from regard.runs.run_folder import config_of
-from regard.tasks.translation import TranslationTask
+from regard.tasks.translation import TranslationTask, plan
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
 from tests.tasks.small import written
@@ -173,12 +173,14 @@ def test_a_folder_with_other_files_is_left_alone(command, here: Path):
     assert trained(command, "--steps", 2, out="mine").status == 0
 
 
-def test_what_counts_for_the_built_in_corpus_is_said_of_it_alone(command):
+def test_what_counts_for_the_built_in_corpus_is_said_of_it_alone(command, monkeypatch):
+    assert plan.DEFAULT_PAIRS == 20_000
+    monkeypatch.setattr(plan, "DEFAULT_PAIRS", 300)  # reading 20,000 sentences would take seconds
     assert "pairs = " not in trained(command, "--steps", 2, "--dry-run").out
     said = command(
         "train", "--built-in", "korean", "--set", "model.width=8", "--dry-run", "--output", "runs/k"
     )
-    assert "pairs = 20000" in said.out
+    assert "pairs = 300" in said.out
 
 
 def test_columns_and_fields_say_which_side_is_which(command, here: Path):
@@ -233,11 +235,11 @@ def test_the_report_is_as_wide_as_the_console_and_samples_in_a_file_are_text(
 
 def test_minutes_are_a_budget(command, here: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("regard.training.budget.FEW_STEPS", 10**9)
-    said = trained(command, "--minutes", 0.02)
+    said = trained(command, "--minutes", 0.005)
     assert said.status == 0 and "more minutes" in said.err and "model.width" in said.err  # that was set
     budget, *_ = records(here / "runs/x", "budget")
-    assert "0.02 minutes" in budget["text"] and budget["total"] > 0
-    options = [*QUICK[2:], "--minutes", 0.02]
+    assert "0.005 minutes" in budget["text"] and budget["total"] > 0
+    options = [*QUICK[2:], "--minutes", 0.005]
     free = command("train", "--source", "a.ko", "--target", "a.en", *options, "--output", "runs/y")
     assert free.status == 0 and "more minutes" in free.err and "model.width" not in free.err
     (plan,) = records(here / "runs/y", "plan")
