@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy
@@ -52,7 +53,20 @@ def _get_np_dtype(dtype: Any) -> Any:
     return numpy.dtype(numpy.uint64) if element.is_ptr() else _numpy_dtype(element)
 
 
+@functools.cache
+def _shape(sizes: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the shape of a tensor and its number of elements, as Triton stores them."""
+    return tl.core.tuple([tl.constexpr(size) for size in sizes]), tl.constexpr(math.prod(sizes))
+
+
+def _init_tensor(self: Any, handle: Any, type: Any) -> None:
+    """Create a tensor as Triton does; tensors of the same size share their shape."""
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
+
+
 interpreter._patch_lang_tensor = _patch_lang_tensor
 interpreter._convert_float = _convert_float
 interpreter._patch_lang = _patch_lang
 interpreter._get_np_dtype = _get_np_dtype
+tl.tensor.__init__ = _init_tensor
