@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import torch
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 _patch_tensor = interpreter._patch_lang_tensor
@@ -65,8 +66,39 @@ def _init_tensor(self: Any, handle: Any, type: Any) -> None:
     self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
 
 
+_init_block = tl.block_type.__init__
+
+
+@functools.cache
+def _block(sizes: tuple[int, ...]) -> Any:
+    """Return a block type of these sizes, which Triton has checked."""
+    block = tl.block_type.__new__(tl.block_type)
+    _init_block(block, tl.void, list(sizes))
+    return block
+
+
+def _init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    """Create a block type as Triton does; its sizes are checked once for all blocks of these sizes."""
+    sizes = tuple(size.value if isinstance(size, tl.constexpr) else size for size in shape)
+    block = _block(sizes)
+    self.element_ty, self.shape, self.numel = element_ty, block.shape, block.numel
+    self.name = f"<{sizes}, {element_ty.name}>"
+
+
+_broadcast = TritonSemantic.broadcast_impl_value
+
+
+def _broadcast_impl_value(self: Any, left: Any, right: Any) -> Any:
+    """Return two tensors of the same shape at once; blocks of the same sizes share their shape (_block)."""
+    if left.type.is_block() and right.type.is_block() and left.type.shape is right.type.shape:
+        return left, right
+    return _broadcast(self, left, right)
+
+
 interpreter._patch_lang_tensor = _patch_lang_tensor
 interpreter._convert_float = _convert_float
 interpreter._patch_lang = _patch_lang
 interpreter._get_np_dtype = _get_np_dtype
 tl.tensor.__init__ = _init_tensor
+tl.block_type.__init__ = _init_block_type
+TritonSemantic.broadcast_impl_value = _broadcast_impl_value
